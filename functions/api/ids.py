@@ -1,0 +1,73 @@
+"""Names of things: model references, digests, and the name an adapter has inside an engine.
+
+A model reference is `base` or `tenant/name`, then optionally `:channel`, `@version` or `@sha256:<hex>`.
+The same text never means two things: names cannot contain `:`, `@` or `/`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+TenantId = NewType("TenantId", str)
+KeyId = NewType("KeyId", str)
+ModelId = NewType("ModelId", str)  # `base` or `tenant/name`, without a selector
+PoolName = NewType("PoolName", str)
+ReplicaId = NewType("ReplicaId", str)
+Digest = NewType("Digest", str)  # `sha256:` and 64 hex digits
+EngineName = NewType("EngineName", str)  # what the engine calls the model: the pool's name, or `id@sha256:<16 hex>`
+
+DEFAULT_CHANNEL = "stable"
+NAME_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
+MODEL_ID_PATTERN = rf"{NAME_PATTERN}(?:/{NAME_PATTERN})?"
+DIGEST_PATTERN = r"sha256:[0-9a-f]{64}"
+MODEL_REF_MAX_CHARS = 320  # two names, one selector, and room for separators
+
+# Hex digits of the digest that the engine's name carries. 64 bits tell the versions of one model apart, and every
+# streamed chunk repeats the name, so the whole digest would cost 48 bytes a token for nothing.
+ENGINE_NAME_HEX_DIGITS = 16
+
+_NAME = re.compile(NAME_PATTERN)
+_REF = re.compile(
+    rf"(?P<id>{MODEL_ID_PATTERN})"
+    rf"(?::(?P<channel>{NAME_PATTERN})|@(?P<digest>{DIGEST_PATTERN})|@(?P<version>{NAME_PATTERN}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A parsed model reference; at most one of channel, version and digest is set."""
+
+    id: ModelId
+    channel: str | None = None
+    version: str | None = None
+    digest: Digest | None = None
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name a tenant, a model, a version or a channel."""
+    return _NAME.fullmatch(text) is not None
+
+
+def parse_model_ref(text: str) -> ModelRef | None:
+    """The reference that `text` spells, or None where it is none."""
+    if len(text) > MODEL_REF_MAX_CHARS:
+        return None
+    match = _REF.fullmatch(text)
+    if match is None:
+        return None
+    digest = match["digest"]
+    return ModelRef(
+        id=ModelId(match["id"]),
+        channel=match["channel"],
+        version=match["version"],
+        digest=Digest(digest) if digest else None,
+    )
+
+
+def engine_name(model_id: ModelId, digest: Digest) -> EngineName:
+    """What an adapter version is called inside an engine.
+
+    Content-addressed, so that two versions never share a name and KV blocks of one are never reused for the other:
+    `acme/support-bot` with `sha256:0f3a…` is `acme/support-bot@sha256:0f3a…` cut to 16 hex digits.
+    """
+    return EngineName(f"{model_id}@{digest[: len('sha256:') + ENGINE_NAME_HEX_DIGITS]}")

@@ -1,0 +1,70 @@
+"""API keys: `shoal_<env>_<key id>_<43 characters of secret><6 of checksum>`.
+
+The prefix lets secret scanners find a leaked key, the checksum refuses a typing error without a look-up, and only
+HMAC-SHA256(pepper, secret) is ever stored. 43 base62 characters are 256 bits, so no slow hash is needed.
+"""
+
+import hashlib
+import hmac
+import re
+import zlib
+from dataclasses import dataclass
+
+from functions.api.ids import KeyId
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+SECRET_CHARS = 43
+CHECKSUM_CHARS = 6
+KEY_MAX_CHARS = 128
+KEY_ID_PATTERN = r"[0-9A-Za-z][0-9A-Za-z-]{0,31}"
+_KEY = re.compile(
+    rf"(?P<signed>shoal_[a-z0-9]{{1,16}}_(?P<id>{KEY_ID_PATTERN})_(?P<secret>[0-9A-Za-z]{{{SECRET_CHARS}}}))"
+    rf"(?P<checksum>[0-9A-Za-z]{{{CHECKSUM_CHARS}}})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedKey:
+    key_id: KeyId
+    secret: str
+
+    def __repr__(self) -> str:  # a secret must not reach a log by way of a repr
+        return f"ParsedKey(key_id={self.key_id!r}, secret=<hidden>)"
+
+
+def mint(env: str, key_id: str, entropy: bytes) -> str:
+    """A whole key from at least 32 random bytes."""
+    if len(entropy) < 32:
+        raise ValueError("a key needs 32 random bytes")
+    signed = f"shoal_{env}_{key_id}_{_base62(int.from_bytes(entropy[:32], 'big'), SECRET_CHARS)}"
+    key = signed + _checksum(signed)
+    if _KEY.fullmatch(key) is None:
+        raise ValueError(f"env {env!r} or key id {key_id!r} has characters that a key cannot carry")
+    return key
+
+
+def parse(text: str) -> ParsedKey | None:
+    """The key that `text` spells; None for a wrong shape or checksum."""
+    if len(text) > KEY_MAX_CHARS:
+        return None
+    match = _KEY.fullmatch(text)
+    if match is None or match["checksum"] != _checksum(match["signed"]):
+        return None
+    return ParsedKey(key_id=KeyId(match["id"]), secret=match["secret"])
+
+
+def keyed_hash(pepper: bytes, secret: str) -> str:
+    """HMAC-SHA256 of the secret in hex: what a Tenant's `hmacSha256` holds."""
+    return hmac.digest(pepper, secret.encode(), hashlib.sha256).hex()
+
+
+def _checksum(signed: str) -> str:
+    return _base62(zlib.crc32(signed.encode()), CHECKSUM_CHARS)
+
+
+def _base62(number: int, width: int) -> str:
+    digits = []
+    for _ in range(width):
+        number, digit = divmod(number, 62)
+        digits.append(_BASE62[digit])
+    return "".join(reversed(digits))

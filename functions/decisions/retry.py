@@ -1,0 +1,69 @@
+"""Whether a failed attempt may be tried on another replica.
+
+Only while nothing has gone to the client, never twice on one replica, never after the deadline, and under a budget:
+retries may add at most a fixed share to the traffic, so that a failing pool is not buried under its own retries
+(Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at all).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Failure(Enum):
+    """How one attempt ended without an answer. Values are metric labels."""
+
+    CONNECT = "connect"  # refused, unreachable, or no answer to the handshake in time
+    RESET = "reset"  # the connection broke before the answer began
+    FIRST_BYTE = "first_byte"  # accepted, then silent past the attempt's time
+    REPLICA_LOST = "replica_lost"  # the fleet says that it is dead or hung
+    OVERLOADED = "overloaded"  # 429 or 503 from the engine
+    ENGINE_ERROR = "engine_error"  # 500, 502 or 504 from the engine
+    ADAPTER_MISSING = "adapter_missing"  # the engine does not have the adapter that its agent announced
+    ABORTED = "aborted"  # 200, then finish_reason abort without a token: the engine is draining
+    BAD_ANSWER = "bad_answer"  # not HTTP, or not the media type that was asked for
+
+
+# An engine error may be the prompt's doing: such a prompt must not walk through the whole pool.
+_MAX_ENGINE_ERRORS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    max_attempts: int = 3
+    budget_ratio: float = 0.2  # retries per request that the budget grants
+    budget_floor_per_s: float = 10.0  # granted each second even without traffic
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """A bucket that requests fill and retries drain. Time is an argument: seconds, monotonic."""
+
+    policy: RetryPolicy
+    tokens: float = 10.0
+    updated_s: float = 0.0
+    _MAX_TOKENS = 100.0
+
+    def on_request(self, now_s: float) -> None:
+        self._refill(now_s)
+        self.tokens = min(self._MAX_TOKENS, self.tokens + self.policy.budget_ratio)
+
+    def try_spend(self, now_s: float) -> bool:
+        self._refill(now_s)
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+    def _refill(self, now_s: float) -> None:
+        elapsed_s = max(0.0, now_s - self.updated_s)
+        self.updated_s = now_s
+        self.tokens = min(self._MAX_TOKENS, self.tokens + elapsed_s * self.policy.budget_floor_per_s)
+
+
+def may_retry(
+    failures: tuple[Failure, ...], policy: RetryPolicy, now_s: float, deadline_s: float, body_bytes_sent: int
+) -> bool:
+    """Whether one more attempt is allowed after these failures; the budget is asked separately, and last."""
+    if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= policy.max_attempts:
+        return False
+    return failures.count(Failure.ENGINE_ERROR) < _MAX_ENGINE_ERRORS

@@ -1,0 +1,81 @@
+"""One heartbeat: what an agent says of its replica every second.
+
+It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is
+out of range is refused whole.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.routing import ReplicaPhase, ReplicaView
+
+HEARTBEAT_INTERVAL_S = 1.0
+SILENCE_LIMIT_S = 15.0  # this long without a beat, and a replica is out
+HEARTBEAT_MAX_BYTES = 256 * 1024
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Unknown fields are ignored: a newer agent may say more than an older gateway understands."""
+
+    replica_id: Name
+    pool: Name
+    host: Name  # where the engine listens
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    phase: ReplicaPhase
+    sequence: Count  # grows by one a beat, from the agent's start
+    incarnation: Annotated[int, msgspec.Meta(ge=0)]  # unix milliseconds of the agent's start: its sequence starts at 0
+    sent_unix_s: float
+    running: Count = 0
+    waiting: Count = 0
+    kv_usage_ratio: Ratio = 0.0
+    kv_blocks_total: Count = 0
+    service_ms: Millis = 50.0
+    prefill_ms_per_token: Millis = 0.5
+    decode_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    adapters: Annotated[tuple[str, ...], msgspec.Meta(max_length=4096)] = ()  # loaded in the engine, by engine name
+    snapshot_epoch: Count = 0
+    engine_version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=512)] = ""  # why the phase is what it is, for people
+    schema_version: Literal[1] = 1
+
+
+class HeartbeatInvalid(Exception):  # noqa: N818 - named by its meaning
+    """Not a heartbeat; drop it and count it."""
+
+
+def encode(heartbeat: Heartbeat) -> bytes:
+    return msgspec.json.encode(heartbeat)
+
+
+def decode(message: bytes) -> Heartbeat:
+    """A heartbeat from bus bytes; HeartbeatInvalid where they are none."""
+    if len(message) > HEARTBEAT_MAX_BYTES:
+        raise HeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
+    try:
+        return msgspec.json.decode(message, type=Heartbeat)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HeartbeatInvalid(str(error)) from error
+
+
+def to_view(heartbeat: Heartbeat) -> ReplicaView:
+    """The part of a heartbeat that routing reads."""
+    return ReplicaView(
+        id=ReplicaId(heartbeat.replica_id),
+        pool=PoolName(heartbeat.pool),
+        host=heartbeat.host,
+        port=heartbeat.port,
+        phase=heartbeat.phase,
+        running=heartbeat.running,
+        waiting=heartbeat.waiting,
+        kv_usage_ratio=heartbeat.kv_usage_ratio,
+        adapters=frozenset(EngineName(name) for name in heartbeat.adapters),
+        service_ms=heartbeat.service_ms,
+        prefill_ms_per_token=heartbeat.prefill_ms_per_token,
+    )

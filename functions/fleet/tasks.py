@@ -1,0 +1,53 @@
+"""Background tasks that cannot fail in silence.
+
+A bare `asyncio.create_task` loses its exception and may be collected while it runs; lint bans it. `Supervised` owns
+its tasks: each one that raises is logged with its name and started again after a pause, and `close` ends them all.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class Supervised:
+    def __init__(self, restart_after_s: float = 1.0) -> None:
+        self._restart_after_s = restart_after_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def forever(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run `run` until closed; one that returns or raises is started again after the pause."""
+        self._spawn(self._keep(name, run), name)
+
+    def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` to its end; what it raises is logged."""
+        self._spawn(self._log_failure(name, work), name)
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Cancel every task and wait for their ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await run()
+            except Exception:
+                _log.exception("task %s failed; it starts again in %.1f s", name, self._restart_after_s)
+            await asyncio.sleep(self._restart_after_s)
+
+    async def _log_failure(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            _log.exception("task %s failed", name)

@@ -1,0 +1,65 @@
+"""The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+
+import valkey.asyncio as valkey
+from valkey.exceptions import ValkeyError
+
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+
+CHANNEL = "shoal:heartbeats"
+KEY_PREFIX = "shoal:replica:"
+_TIMEOUT_S = 2.0
+_SCAN_PAGE = 500
+
+
+class ValkeyBus:
+    """`url` is `valkey://:password@host:port/0`."""
+
+    def __init__(self, url: str) -> None:
+        self._client = valkey.Valkey.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, health_check_interval=5
+        )
+
+    async def publish(self, heartbeat: Heartbeat) -> None:
+        message = heartbeats.encode(heartbeat)
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.set(KEY_PREFIX + heartbeat.replica_id, message, ex=int(SILENCE_LIMIT_S))
+                pipeline.publish(CHANNEL, message)
+                await pipeline.execute()
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def latest(self) -> list[bytes]:
+        try:
+            keys = [key async for key in self._client.scan_iter(match=KEY_PREFIX + "*", count=_SCAN_PAGE)]
+            values = await self._client.mget(keys) if keys else []
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+        return [value for value in values if value is not None]
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        try:
+            async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
+                await subscription.subscribe(CHANNEL)
+                while True:
+                    message = await subscription.get_message(timeout=_TIMEOUT_S)
+                    if message is not None:
+                        yield message["data"]
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> "ValkeyBus":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,112 @@
+"""The fleet as one process sees it: heartbeats folded into a frozen view per pool.
+
+Folding is pure bookkeeping with time as an argument; who receives the beats is the bus's affair. A beat older than
+the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive evidence
+(`eject`) takes it out at once and is forgotten by a later beat only when the ejection has run out, since a replica can
+talk to the bus and still not answer us.
+"""
+
+from dataclasses import dataclass, field
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.routing import PoolView, ReplicaView
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
+
+EJECTION_BASE_S = 5.0
+EJECTION_CAP_S = 60.0
+MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
+
+
+@dataclass(slots=True)
+class _Known:
+    heartbeat: Heartbeat
+    view: ReplicaView
+    seen_s: float
+    ejected_until_s: float = 0.0
+    ejections: int = 0
+
+
+@dataclass(slots=True)
+class FleetView:
+    """Owned by one event loop. All times are monotonic seconds."""
+
+    _known: dict[ReplicaId, _Known] = field(default_factory=dict)
+    _pools: dict[PoolName, PoolView] = field(default_factory=dict)
+
+    def fold(self, heartbeat: Heartbeat, now_s: float) -> bool:
+        """Take in one beat; False when it is older than what is known, or the fleet is over its bound."""
+        view = to_view(heartbeat)
+        known = self._known.get(view.id)
+        if known is None:
+            if len(self._known) >= MAX_REPLICAS:
+                return False
+            self._known[view.id] = _Known(heartbeat, view, now_s)
+            self._rebuild(view.pool)
+            return True
+        if _order(heartbeat) <= _order(known.heartbeat):
+            return False
+        former_pool = known.view.pool
+        if heartbeat.incarnation != known.heartbeat.incarnation:
+            known.ejections, known.ejected_until_s = 0, 0.0  # a new agent: the evidence was against the old one
+        known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
+        self._rebuild(view.pool)
+        if former_pool != view.pool:
+            self._rebuild(former_pool)
+        return True
+
+    def expire(self, now_s: float) -> list[ReplicaId]:
+        """Forget the silent; returns who that was."""
+        silent = [id_ for id_, known in self._known.items() if now_s - known.seen_s > SILENCE_LIMIT_S]
+        for replica_id in silent:
+            pool = self._known.pop(replica_id).view.pool
+            self._rebuild(pool)
+        return silent
+
+    def eject(self, replica_id: ReplicaId, now_s: float) -> float:
+        """Passive evidence against a replica: out for a time that doubles with each ejection. Seconds, or 0."""
+        known = self._known.get(replica_id)
+        if known is None:
+            return 0.0
+        if now_s < known.ejected_until_s:
+            return known.ejected_until_s - now_s
+        duration_s = min(EJECTION_CAP_S, EJECTION_BASE_S * 2.0 ** min(known.ejections, 10))
+        known.ejections += 1
+        known.ejected_until_s = now_s + duration_s
+        return duration_s
+
+    def answered(self, replica_id: ReplicaId) -> None:
+        """A replica answered properly: past evidence against it no longer counts."""
+        known = self._known.get(replica_id)
+        if known is not None and known.ejections:
+            known.ejections, known.ejected_until_s = 0, 0.0
+
+    def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
+        """Who is out on passive evidence; nobody, where that would leave the pool without a ready replica.
+
+        Sending into a pool that looks dead costs one failed attempt; refusing to may keep it dead for ever.
+        """
+        ready = [replica.id for replica in self.pool(pool).replicas if replica.phase == "ready"]
+        out = frozenset(id_ for id_ in ready if now_s < self._known[id_].ejected_until_s)
+        return out if len(out) < len(ready) else frozenset()
+
+    def pool(self, name: PoolName) -> PoolView:
+        return self._pools.get(name) or PoolView(name=name, replicas=())
+
+    def replica(self, replica_id: ReplicaId) -> ReplicaView | None:
+        known = self._known.get(replica_id)
+        return known.view if known is not None else None
+
+    def heartbeats(self) -> list[tuple[Heartbeat, float]]:
+        """Every known replica's last beat and when it was seen, by id."""
+        return [(known.heartbeat, known.seen_s) for _, known in sorted(self._known.items())]
+
+    def _rebuild(self, pool: PoolName) -> None:
+        members = sorted((known.view for known in self._known.values() if known.view.pool == pool), key=lambda v: v.id)
+        if members:
+            self._pools[pool] = PoolView(name=pool, replicas=tuple(members))
+        else:
+            self._pools.pop(pool, None)
+
+
+def _order(heartbeat: Heartbeat) -> tuple[int, int]:
+    return (heartbeat.incarnation, heartbeat.sequence)
