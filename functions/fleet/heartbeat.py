@@ -18,7 +18,8 @@ HEARTBEAT_MAX_BYTES = 256 * 1024
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
+UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]  # $ would pass "a\n"
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     phase: ReplicaPhase
     sequence: Count  # grows by one a beat, from the agent's start
-    incarnation: Annotated[int, msgspec.Meta(ge=0)]  # unix milliseconds of the agent's start: its sequence starts at 0
+    incarnation: UnixMillis  # the agent's start: its sequence begins again at 0
     sent_unix_s: float
     running: Count = 0
     waiting: Count = 0
@@ -46,7 +47,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     schema_version: Literal[1] = 1
 
 
-class HeartbeatInvalid(Exception):  # noqa: N818 - named by its meaning
+class HeartbeatInvalid(Exception):
     """Not a heartbeat; drop it and count it."""
 
 
@@ -60,7 +61,7 @@ def decode(message: bytes) -> Heartbeat:
         raise HeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:
         return msgspec.json.decode(message, type=Heartbeat)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HeartbeatInvalid(str(error)) from error
 
 

@@ -1,0 +1,79 @@
+"""What is wrong with a configuration, in a form that the person who wrote it can act upon.
+
+A problem has a place (file, line, column, key path), what was found there, and what would be right; a near miss is
+spelled out. All problems of a load travel together in one `ConfigInvalid`: nobody should have to fix them one by one.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_FOUND_MAX_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A point in a file; lines and columns count from 1. Line 0 means the file as a whole."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    place: Place
+    key_path: str  # `spec.keys[0].maxClass`; empty for the document
+    message: str  # what was found, what is allowed, and the near miss
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key_path}: {self.message}" if self.key_path else f"{self.place}: {self.message}"
+
+
+class ConfigInvalid(Exception):  # noqa: N818 - named by its meaning
+    """The configuration cannot be used; fix every problem listed. What runs already stays as it is."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        super().__init__(f"{len(self.problems)} problem(s)\n" + "\n".join(str(problem) for problem in self.problems))
+
+
+def near_miss(found: object, allowed: Sequence[str]) -> str:
+    """`; did you mean "x"?` where one of the allowed is close to what was found, else nothing."""
+    if not isinstance(found, str) or len(found) > _FOUND_MAX_CHARS:
+        return ""
+    folded = {name.lower(): name for name in allowed}
+    close = difflib.get_close_matches(found.lower(), list(folded), n=1, cutoff=0.6)
+    return f'; did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def shown(found: object) -> str:
+    """What was found, short and in one line, as a person would write it."""
+    if found is None:
+        return "nothing"
+    if isinstance(found, dict):
+        return "a mapping"
+    if isinstance(found, (list, tuple)):
+        return "a list"
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    if isinstance(found, (int, float)):
+        return f"the number {found}"
+    text = str(found)
+    if len(text) > _FOUND_MAX_CHARS:
+        text = text[: _FOUND_MAX_CHARS - 1] + "…"
+    return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
+
+
+def path_text(path: Sequence[str | int]) -> str:
+    """`("spec", "keys", 0, "id")` as `spec.keys[0].id`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text

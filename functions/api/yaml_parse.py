@@ -1,0 +1,189 @@
+"""YAML text to trees, under hard limits.
+
+The text is hostile until proven otherwise, so nothing here is recursive and everything is counted as it comes: bytes,
+depth, documents and nodes. An alias counts as all that it stands for, so an alias bomb ends while it is still small.
+Refused besides: equal keys in one mapping, keys that are not text, merge keys (`<<`), and every tag but `!!str`.
+Scalars follow YAML 1.2: only true and false are booleans; dates, `.nan` and `.inf` stay text.
+
+Law: a problem that leaves the structure clear is collected; any other ends the file.
+Neighbours: `yaml_events` gives the events, `loader` reads the files.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
+
+from functions.api.problems import Place, Problem, shown
+from functions.api.yaml_events import YamlInvalid, events, place_of
+from functions.api.yaml_tree import Node, Scalar
+
+MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
+MAX_NODES = 100_000  # in one document
+MAX_DOCUMENTS = 10_000  # in one file
+
+_STR_TAG = "tag:yaml.org,2002:str"
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})(?:[eE][-+]?[0-9]{1,2})?")
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The documents of one file that could be read, empty ones left out, and what is wrong with it."""
+
+    documents: tuple[Node, ...]
+    problems: tuple[Problem, ...]
+
+
+def parse(file: str, content: bytes) -> Parsed:
+    builder = _Builder(file)
+    try:
+        for event in events(file, content):
+            builder.feed(event)
+    except YamlInvalid as error:
+        builder.problems.append(error.problem)
+    return Parsed(tuple(builder.documents), tuple(builder.problems))
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end has not come yet."""
+
+    node: Node
+    anchor: str | None
+    key: str | None = None  # of a mapping: the key that waits for its value
+
+
+class _Builder:
+    def __init__(self, file: str) -> None:
+        self.documents: list[Node] = []
+        self.problems: list[Problem] = []
+        self._file = file
+        self._open: list[_Open] = []
+        self._anchors: dict[str, Node | None] = {}  # None while the anchored collection is still open
+        self._nodes = 0
+
+    def feed(self, event: Event) -> None:
+        place = place_of(self._file, event.start_mark)
+        match event:
+            case DocumentStartEvent():
+                self._anchors, self._nodes = {}, 0
+            case DocumentEndEvent():
+                if len(self.documents) > MAX_DOCUMENTS:
+                    raise YamlInvalid(place, f"more than {MAX_DOCUMENTS} documents; split the file")
+            case CollectionStartEvent():
+                self._begin(event, place)
+            case CollectionEndEvent():
+                self._end()
+            case AliasEvent():
+                self._add(self._aliased(event, place), place)
+            case ScalarEvent():
+                self._add(self._scalar(event, place), place)
+
+    def _begin(self, event: CollectionStartEvent, place: Place) -> None:
+        self._refuse_tag(event, place)
+        if self._awaits_key():
+            raise YamlInvalid(place, "a key must be text; found a collection")
+        if len(self._open) >= MAX_DEPTH:
+            raise YamlInvalid(place, f"nested deeper than {MAX_DEPTH} levels")
+        self._count(1, place)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        empty: dict[str, Node] | list[Node] = {} if isinstance(event, MappingStartEvent) else []
+        self._open.append(_Open(Node(place, empty), event.anchor))
+
+    def _end(self) -> None:
+        closed = self._open.pop()
+        if closed.anchor is not None:
+            self._anchors[closed.anchor] = closed.node
+        self._attach(closed.node)
+
+    def _add(self, node: Node, place: Place) -> None:
+        """A scalar or an alias: a key where one is awaited, else a value."""
+        self._count(node.nodes, place)
+        if self._awaits_key():
+            self._take_key(node, place)
+            return
+        if len(self._open) + node.height > MAX_DEPTH + 1:
+            raise YamlInvalid(place, f"nested deeper than {MAX_DEPTH} levels")
+        self._attach(node)
+
+    def _take_key(self, node: Node, place: Place) -> None:
+        if not isinstance(node.value, str):
+            raise YamlInvalid(place, f"a key must be text; found {shown(node.value)}; put it in quotes")
+        if node.value == "<<":
+            raise YamlInvalid(place, 'merge keys ("<<") are not read; write the keys out')
+        parent = self._open[-1]
+        parent.key = node.value
+        first = parent.node.key_places.setdefault(node.value, place)
+        if first is not place:
+            message = f"the key {shown(node.value)} occurs twice in one mapping; first at line {first.line}"
+            self.problems.append(Problem(place, "", message))
+
+    def _attach(self, node: Node) -> None:
+        """A finished node becomes its parent's child, or the document."""
+        if not self._open:
+            if node.value is not None:
+                self.documents.append(node)
+            return
+        parent = self._open[-1]
+        parent.node.nodes += node.nodes
+        parent.node.height = max(parent.node.height, node.height + 1)
+        if isinstance(parent.node.value, list):
+            parent.node.value.append(node)
+        elif isinstance(parent.node.value, dict) and parent.key is not None:
+            parent.node.value.setdefault(parent.key, node)  # of two equal keys the first stays
+            parent.key = None
+
+    def _awaits_key(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1].node.value, dict) and self._open[-1].key is None
+
+    def _scalar(self, event: ScalarEvent, place: Place) -> Node:
+        self._refuse_tag(event, place)
+        is_text = event.style in {"'", '"', "|", ">"} or event.tag == _STR_TAG
+        node = Node(place, event.value if is_text else _resolved(event.value))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _aliased(self, event: AliasEvent, place: Place) -> Node:
+        if event.anchor not in self._anchors:
+            raise YamlInvalid(place, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
+        node = self._anchors[event.anchor]
+        if node is None:
+            raise YamlInvalid(place, f"the alias *{event.anchor} stands inside what it refers to")
+        return node
+
+    def _refuse_tag(self, event: NodeEvent, place: Place) -> None:
+        if event.tag not in {None, "!", _STR_TAG}:
+            raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not read; write the value without it")
+
+    def _count(self, nodes: int, place: Place) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise YamlInvalid(place, f"more than {MAX_NODES} values in one document, aliases written out")
+
+
+def _resolved(text: str) -> Scalar:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

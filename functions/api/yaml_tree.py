@@ -1,0 +1,66 @@
+"""A YAML document as a tree that remembers where everything stood.
+
+Neighbours: `yaml_parse` builds trees out of hostile text, `validation` looks up in them where a problem is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from functions.api.problems import Place
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(slots=True)
+class Node:
+    """A mapping, a list or a scalar; `nodes` and `height` are those of the whole subtree."""
+
+    place: Place
+    value: "dict[str, Node] | list[Node] | Scalar"
+    key_places: dict[str, Place] = field(default_factory=dict)  # of a mapping: where each key stands
+    nodes: int = 1
+    height: int = 1
+
+    def plain(self) -> Any:
+        """The subtree as dicts, lists and scalars. Recursion is safe: the parser bounds the depth."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def child(self, part: str | int) -> "Node | None":
+        if isinstance(self.value, dict) and isinstance(part, str):
+            return self.value.get(part)
+        if isinstance(self.value, list) and isinstance(part, int) and 0 <= part < len(self.value):
+            return self.value[part]
+        return None
+
+    def at(self, path: Sequence[str | int]) -> "Node | None":
+        """The node at the path, or None."""
+        node: Node | None = self
+        for part in path:
+            node = node.child(part) if node is not None else None
+        return node
+
+    def locate(self, path: Sequence[str | int]) -> Place:
+        """Where the path's value stands; the nearest ancestor's key or value where the path ends early."""
+        node, place = self, self.place
+        for part in path:
+            child = node.child(part)
+            if child is None:
+                break
+            place = node.key_places.get(part, child.place) if isinstance(part, str) else child.place
+            node = child
+        else:
+            return node.place
+        return place
+
+    def locate_key(self, path: Sequence[str | int]) -> Place:
+        """Where the path's last key stands."""
+        parent = self.at(path[:-1])
+        last = path[-1] if path else None
+        if parent is None or not isinstance(last, str):
+            return self.locate(path)
+        return parent.key_places.get(last, parent.place)

@@ -1,0 +1,24 @@
+"""`python -m functions.gateway`: the gateway process, configured by SHOAL_GATEWAY_* (settings.py)."""
+
+import logging
+import sys
+
+from pydantic import ValidationError
+
+from functions.gateway.server import StartFailed, run
+from functions.gateway.settings import GatewaySettings
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        run(GatewaySettings())
+    except (StartFailed, ValidationError, OSError) as error:
+        print(f"gateway: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

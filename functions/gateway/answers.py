@@ -1,0 +1,107 @@
+"""What goes out: requests to engines, headers to clients, and which answer each kind of failure earns."""
+
+import zlib
+
+import orjson
+
+from functions.decisions.retry import Failure
+from functions.decisions.routing import NoReplica, ReplicaView
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake import Admitted
+from functions.gateway.relay import Renaming, engine_error
+from functions.gateway.sink import Headers
+from functions.gateway.timeline import Timeline
+
+_RETRY_AFTER_MAX_S = 4
+
+
+def upstream_request(admitted: Admitted, replica: ReplicaView) -> bytes:
+    """The request as the engine gets it: headers of our own making only."""
+    return (
+        b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        b"content-length: %d\r\n\r\n%b"
+        % (
+            admitted.route.upstream_path,
+            replica.host.encode(),
+            replica.port,
+            admitted.request_id.encode(),
+            len(admitted.upstream_body),
+            admitted.upstream_body,
+        )
+    )
+
+
+def headers(admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes) -> Headers:
+    """An answer's headers; every value is ours or was validated, never the engine's."""
+    return [
+        (b"content-type", content_type),
+        (b"x-request-id", admitted.request_id.encode()),
+        (b"x-shoal-model", admitted.model.served_as.encode()),
+        (b"x-shoal-digest", admitted.model.digest.encode()),
+        (b"x-shoal-replica", replica.id.encode() if replica is not None else b""),
+        (b"server-timing", timeline.server_timing()),
+        (b"cache-control", b"no-store"),
+    ]
+
+
+def error_headers(request_id: str, answer: ErrorAnswer) -> Headers:
+    found = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    if answer.retry_after_s is not None:
+        found.append((b"retry-after", b"%d" % answer.retry_after_s))
+    if answer.status == 401:
+        found.append((b"www-authenticate", b"Bearer"))
+    return found
+
+
+def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
+    """Nobody can take the request: the pool's fault, or that of every replica that was tried."""
+    if failures:
+        return all_failed(failures, False, admitted)
+    if decision.reason == "adapter_not_loaded":
+        message = f"{admitted.model.served_as} is not loaded on any replica yet. Try again shortly."
+        return errors.unavailable(message, "model_not_ready", _retry_after_s(admitted))
+    message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
+    return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
+
+
+def all_failed(failures: tuple[Failure, ...], past_deadline: bool, admitted: Admitted) -> ErrorAnswer:
+    if past_deadline:
+        return errors.deadline_exceeded("The deadline passed before a replica answered.")
+    last = failures[-1]
+    if last is Failure.OVERLOADED:
+        return errors.unavailable("Every replica is full. Try again shortly.", "overloaded", _retry_after_s(admitted))
+    if last is Failure.ADAPTER_MISSING:
+        message = f"{admitted.model.served_as} is being loaded. Try again shortly."
+        return errors.unavailable(message, "model_not_ready", _retry_after_s(admitted))
+    if last is Failure.FIRST_BYTE:
+        return errors.deadline_exceeded("No replica began to answer in time. Try again.")
+    tries = "replica" if len(failures) == 1 else f"{len(failures)} replicas"
+    return errors.bad_gateway(f"The {tries} tried for this request failed ({last.value}). Send it again.")
+
+
+def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | Failure:
+    """What an engine's error status means: the caller's mistake, passed on, or a failure of the attempt."""
+    if status in (400, 413, 422):
+        message, param = engine_error(renaming.everywhere(body))
+        code = "context_length_exceeded" if "context length" in message else "invalid_request"
+        return ErrorAnswer(400, "invalid_request_error", code, message or "The engine refused the request.", param)
+    if status == 404:
+        return Failure.ADAPTER_MISSING
+    if status in (429, 503):
+        return Failure.OVERLOADED
+    return Failure.ENGINE_ERROR
+
+
+def status_in_error(error_body: bytes) -> int:
+    """The status inside an error event; 500 where it has none."""
+    try:
+        code = orjson.loads(error_body)["error"]["code"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return 500
+    return code if type(code) is int and 400 <= code <= 599 else 500
+
+
+def _retry_after_s(admitted: Admitted) -> int:
+    """1 to 4 seconds, spread over callers by their request ids so that they do not all come back at once."""
+    return 1 + zlib.crc32(admitted.request_id.encode()) % _RETRY_AFTER_MAX_S

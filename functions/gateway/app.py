@@ -1,0 +1,94 @@
+"""The FastAPI application: every route that is not hot, and the hot ones for connections off the fast lane."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route as AsgiRoute
+
+from functions.decisions.access import Caller
+from functions.decisions.catalogue import Catalogue
+from functions.gateway import answers, errors
+from functions.gateway.core import Gateway
+from functions.gateway.envelope import Envelope
+from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
+from functions.gateway.intake import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+from functions.gateway.listing import describe_model, list_models
+from functions.gateway.plain import PlainEndpoint
+from functions.gateway.request_headers import read_headers
+
+
+def make_app(gateway: Gateway) -> Envelope:
+    """The application, inside its envelope."""
+    app = FastAPI(title="shoal gateway", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    for route in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE):
+        app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
+    _add_health(app, gateway)
+    _add_models(app, gateway)
+    _add_error_shapes(app)
+    return Envelope(app, gateway)
+
+
+def _add_health(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process lives and its loop turns."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        """Requests can be answered: there is a snapshot and a ready replica, and no drain."""
+        reason = gateway.not_ready_reason()
+        content = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+        return JSONResponse(content, status_code=200 if reason is None else 503)
+
+
+def _add_models(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/v1/models")
+    async def models(request: Request) -> dict[str, Any]:
+        catalogue, caller = _identify(gateway, request)
+        return list_models(catalogue, gateway.fleet, caller.tenant)
+
+    @app.get("/v1/models/{model:path}")
+    async def model(request: Request, model: str) -> dict[str, Any]:
+        catalogue, caller = _identify(gateway, request)
+        found = describe_model(catalogue, gateway.fleet, caller.tenant, model)
+        if found is None:
+            raise model_not_found(model)
+        return found
+
+
+def _identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+    if gateway.catalogue is None:
+        raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+    read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
+    return gateway.catalogue, gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
+
+
+def _add_error_shapes(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            answer = errors.not_found(request.method, request.url.path)
+        elif error.status_code == 405:
+            answer = errors.method_not_allowed(request.method, request.url.path)
+        else:
+            answer = ErrorAnswer(error.status_code, "invalid_request_error", "invalid_request", str(error.detail))
+        return _response(request, answer, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def validation_error(request: Request, error: RequestValidationError) -> Response:
+        return _response(request, errors.bad_request("The request does not have the expected shape.").answer, {})
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return _response(request, error.answer, {})
+
+
+def _response(request: Request, answer: ErrorAnswer, extra: dict[str, str]) -> Response:
+    response = Response(answer.body(), status_code=answer.status, headers=extra)
+    for name, value in answers.error_headers(request.state.request_id, answer):
+        response.headers[name.decode()] = value.decode()
+    return response

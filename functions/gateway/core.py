@@ -1,0 +1,171 @@
+"""The gateway's heart: what every request shares. One instance per process, made in `server.py`, owned by one loop.
+
+It holds the catalogue (from the snapshot), the fleet's view (from heartbeats), the engine connections and the counts,
+and takes requests from both lanes through `handle`. Losing registry or bus changes nothing here but the age of what is
+known.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from functions.api.ids import ReplicaId
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.retry import Failure, RetryBudget, RetryPolicy
+from functions.decisions.routing import ReplicaView
+from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.tasks import Supervised
+from functions.fleet.view import FleetView
+from functions.gateway import answers, errors
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.exchange import Exchange
+from functions.gateway.intake import Intake, Route, WireRequest
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.request_headers import RawHeaders, read_headers, request_id_of
+from functions.gateway.sink import Sink
+from functions.gateway.timeline import Timeline
+from functions.gateway.upstream import UpstreamPool
+
+_log = logging.getLogger(__name__)
+_NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet. Try again shortly.", "not_ready", 1)
+
+
+class Watched(Protocol):
+    """Anything that may wait for too long."""
+
+    def check(self, now_s: float) -> None: ...
+
+
+class Gateway:
+    def __init__(
+        self,
+        *,
+        pepper: bytes,
+        limits: Limits,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.intake = Intake(pepper=pepper, limits=limits)
+        self.retry_policy = retry_policy or RetryPolicy()
+        self.budget = RetryBudget(self.retry_policy, updated_s=clock())
+        self.catalogue: Catalogue | None = None
+        self.fleet = FleetView()
+        self.upstreams = UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
+        self.in_flight: dict[ReplicaId, int] = {}  # this gateway's own, per replica
+        self.tasks = Supervised()
+        self.draining = False
+        self.watched: set[Watched] = set()  # client connections
+        self._exchanges: set[Exchange] = set()
+
+    # requests
+
+    def handle(self, route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Exchange | None:
+        """Take one request; its answer goes to `sink`. None where it was refused at once."""
+        request_id = request_id_of(headers)
+        timeline = Timeline(received_s=received_s)
+        try:
+            if self.catalogue is None:
+                raise Refused(_NOT_READY)
+            wire = WireRequest(request_id, headers, body)
+            admitted = self.intake.admit(self.catalogue, route, wire, self.wall_clock())
+        except Refused as refused:
+            self.refuse(sink, request_id, refused.answer)
+            return None
+        except Exception:
+            _log.exception("request %s failed in the intake", request_id)
+            self.refuse(sink, request_id, errors.internal_error())
+            return None
+        timeline.admitted_s = self.clock()
+        exchange = Exchange(self, admitted, sink, timeline)
+        exchange.start()
+        return exchange
+
+    def precheck(self, headers: RawHeaders) -> None:
+        """Before a large body is read: is it at least from somebody who may call? Raises Refused."""
+        if self.catalogue is None:
+            raise Refused(_NOT_READY)
+        read = read_headers(headers, "", self.limits)
+        self.intake.identify(self.catalogue, read, self.wall_clock())
+
+    def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer) -> None:
+        self.metrics.refused(answer.status)
+        sink.whole(answer.status, answers.error_headers(request_id, answer), answer.body())
+
+    # what exchanges report
+
+    def opened(self, exchange: Exchange) -> None:
+        self._exchanges.add(exchange)
+        self.budget.on_request(self.clock())
+
+    def closed(self, exchange: Exchange, status: int, events: int) -> None:
+        self._exchanges.discard(exchange)
+        self.metrics.answered(exchange, status, events)
+        if status >= 500:
+            failures = ",".join(failure.value for failure in exchange.failures)
+            _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, failures)
+
+    def attempt_failed(
+        self, exchange: Exchange, replica: ReplicaView | None, failure: Failure, detail: str, *, is_evidence: bool
+    ) -> None:
+        self.metrics.attempt_failed(failure)
+        if replica is None:
+            return
+        out_s = self.fleet.eject(replica.id, self.clock()) if is_evidence else 0.0
+        _log.warning(
+            "request %s: replica %s failed (%s: %s), out for %.0f s",
+            exchange.admitted.request_id,
+            replica.id,
+            failure.value,
+            detail,
+            out_s,
+        )
+
+    @property
+    def open_exchanges(self) -> int:
+        return len(self._exchanges)
+
+    # what the feeds report
+
+    def swap(self, catalogue: Catalogue) -> None:
+        """A new snapshot; requests under way keep the one they began with."""
+        self.catalogue = catalogue
+        _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
+
+    def heard(self, heartbeat: Heartbeat) -> None:
+        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere."""
+        if self.fleet.fold(heartbeat, self.clock()) and heartbeat.phase in ("hung", "dead"):
+            self._abandon(ReplicaId(heartbeat.replica_id))
+
+    def sweep(self) -> None:
+        """A few times a second: silence, deadlines, idle connections."""
+        now_s = self.clock()
+        for replica_id in self.fleet.expire(now_s):
+            _log.warning("replica %s fell silent and is out", replica_id)
+            self._abandon(replica_id)
+        for exchange in list(self._exchanges):
+            exchange.check(now_s)
+        for connection in list(self.watched):
+            connection.check(now_s)
+        self.upstreams.sweep()
+
+    def not_ready_reason(self) -> str | None:
+        """Why /readyz says no, or None."""
+        if self.draining:
+            return "draining"
+        if self.catalogue is None:
+            return "no snapshot yet"
+        pools = [self.fleet.pool(name) for name in self.catalogue.pools]
+        if not any(replica.phase == "ready" for pool in pools for replica in pool.replicas):
+            return "no replica is ready yet"
+        return None
+
+    def _abandon(self, replica_id: ReplicaId) -> None:
+        for exchange in list(self._exchanges):
+            exchange.replica_lost(replica_id)

@@ -1,0 +1,71 @@
+"""Around every ASGI route: a request id, well-formed headers and path, and errors in OpenAI's shape, always.
+
+Pure ASGI and outermost, so that nothing (a handler's exception, an unknown path) can answer in another shape.
+"""
+
+import logging
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from functions.gateway import answers, errors
+from functions.gateway.core import Gateway
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.request_headers import check_headers, request_id_of
+
+_log = logging.getLogger(__name__)
+# A path is matched as it was sent: what could be read as another path by another server has no route here.
+_TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
+
+
+class Envelope:
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no websockets here: returning without accepting refuses them
+        request_id = request_id_of(scope["headers"])
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = _with_request_id(message.get("headers", []), request_id)
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send_with_id)
+        except Refused as refused:
+            await self._refuse(send, request_id, refused.answer)
+        except Exception:
+            _log.exception("request %s failed", request_id)
+            if started:
+                raise  # an answer is under way: the server must cut it, not append to it
+            await self._refuse(send, request_id, errors.internal_error())
+
+    def _check(self, scope: Scope) -> None:
+        check_headers(scope["headers"], self._gateway.limits)
+        path = unquote_to_bytes(scope["raw_path"]) if scope.get("raw_path") else scope["path"].encode()
+        if any(trick in path for trick in _TRICKS):
+            raise Refused(errors.not_found(scope["method"], scope["path"]))
+
+    async def _refuse(self, send: Send, request_id: str, answer: ErrorAnswer) -> None:
+        self._gateway.metrics.refused(answer.status)
+        body = answer.body()
+        headers = [*answers.error_headers(request_id, answer), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _with_request_id(headers: list[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    if any(name == b"x-request-id" for name, _ in headers):
+        return list(headers)
+    return [*headers, (b"x-request-id", request_id.encode())]

@@ -1,0 +1,113 @@
+"""Errors as OpenAI clients know them: `{"error": {"message", "type", "param", "code"}}`.
+
+Raised anywhere as `Refused`, turned into bytes at one edge. The message says what to do; it never repeats a secret,
+and repeats what a caller sent only where `quote` has made it short and harmless.
+"""
+
+from dataclasses import dataclass
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    status: int
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    def body(self) -> bytes:
+        return orjson.dumps({"error": self._error()})
+
+    def event(self) -> bytes:
+        """The same as a server-sent event, for a stream that has begun. No `[DONE]` follows it."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def _error(self) -> dict[str, str | None]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class Refused(Exception):
+    """The request ends here, with this answer."""
+
+    def __init__(self, answer: ErrorAnswer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> Refused:
+    return Refused(ErrorAnswer(400, "invalid_request_error", code, message, param))
+
+
+def unauthorized() -> Refused:
+    """One answer for every reason, so that it tells nobody which keys exist."""
+    message = "The API key is missing, malformed, unknown, revoked or expired. Send 'Authorization: Bearer <key>'."
+    return Refused(ErrorAnswer(401, "invalid_request_error", "invalid_api_key", message))
+
+
+def forbidden(message: str, code: str = "insufficient_permissions") -> Refused:
+    return Refused(ErrorAnswer(403, "invalid_request_error", code, message))
+
+
+def model_not_found(requested: str) -> Refused:
+    message = f"The model {quote(requested)} does not exist or this key may not use it. GET /v1/models lists yours."
+    return Refused(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
+
+
+def not_found(method: str, path: str) -> ErrorAnswer:
+    message = f"There is no {quote(method)} {quote(path)} here. The API is under /v1."
+    return ErrorAnswer(404, "invalid_request_error", "not_found", message)
+
+
+def method_not_allowed(method: str, path: str) -> ErrorAnswer:
+    message = f"{quote(path)} does not take {quote(method)}."
+    return ErrorAnswer(405, "invalid_request_error", "method_not_allowed", message)
+
+
+def body_too_large(limit_bytes: int) -> ErrorAnswer:
+    message = f"The body is over {limit_bytes} bytes. Send a shorter prompt."
+    return ErrorAnswer(413, "invalid_request_error", "body_too_large", message)
+
+
+def unsupported_media_type(message: str) -> ErrorAnswer:
+    return ErrorAnswer(415, "invalid_request_error", "unsupported_media_type", message)
+
+
+def headers_too_large(message: str) -> ErrorAnswer:
+    return ErrorAnswer(431, "invalid_request_error", "headers_too_large", message)
+
+
+def request_timeout(what: str) -> ErrorAnswer:
+    return ErrorAnswer(
+        408, "invalid_request_error", "request_timeout", f"{what} took too long to arrive. Send it again."
+    )
+
+
+def unavailable(message: str, code: str, retry_after_s: int) -> ErrorAnswer:
+    return ErrorAnswer(503, "server_error", code, message, retry_after_s=retry_after_s)
+
+
+def bad_gateway(message: str, code: str = "upstream_failed") -> ErrorAnswer:
+    return ErrorAnswer(502, "server_error", code, message)
+
+
+def deadline_exceeded(message: str) -> ErrorAnswer:
+    return ErrorAnswer(504, "server_error", "deadline_exceeded", message)
+
+
+def upstream_lost() -> ErrorAnswer:
+    message = "The replica was lost while it answered; what came before is all there is. Send the request again."
+    return ErrorAnswer(502, "server_error", "upstream_lost", message)
+
+
+def internal_error() -> ErrorAnswer:
+    message = "The gateway failed on this request. Send it again; if it persists, report the x-request-id."
+    return ErrorAnswer(500, "server_error", "internal_error", message)
+
+
+def quote(text: str, limit: int = 100) -> str:
+    """What a caller sent, fit to be read back: short, and nothing that could be taken for markup or a header."""
+    short = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "'" + "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short) + "'"

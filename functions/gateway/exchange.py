@@ -1,0 +1,354 @@
+"""One admitted request, from routing to its one outcome.
+
+    start -> route -> connect -> wait for the answer -> relay -> outcome
+               ^________ failed, nothing sent yet ______|
+
+Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
+failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
+error event and without `[DONE]`. However it ends, it ends once: `_end` releases what was counted and accounts for it.
+"""
+
+from typing import TYPE_CHECKING
+
+from functions.api.ids import ReplicaId
+from functions.decisions import routing
+from functions.decisions.retry import Failure, may_retry
+from functions.decisions.routing import NoReplica, Prediction, ReplicaView, RouteRequest
+from functions.gateway import answers, errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake import Admitted
+from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, is_abort_event, whole_answer
+from functions.gateway.sink import Sink
+from functions.gateway.timeline import Timeline
+from functions.gateway.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from functions.gateway.core import Gateway
+
+# What a failure says about the replica rather than about the request.
+_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.BAD_ANSWER})
+CLIENT_LEFT = 499
+
+
+class Exchange:
+    __slots__ = (
+        "_attempt",
+        "_connection",
+        "_content_type",
+        "_deadline_s",
+        "_gateway",
+        "_parts",
+        "_parts_bytes",
+        "_paused_at_s",
+        "_relay",
+        "_renaming",
+        "_replica",
+        "_sink",
+        "_status",
+        "_tried",
+        "_waiting_since_s",
+        "admitted",
+        "begun",
+        "ended",
+        "failures",
+        "prediction",
+        "timeline",
+        "usage",
+    )
+
+    def __init__(self, gateway: "Gateway", admitted: Admitted, sink: Sink, timeline: Timeline) -> None:
+        limits = gateway.limits
+        self._gateway = gateway
+        self._sink = sink
+        self.admitted = admitted
+        self.timeline = timeline
+        asked_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
+        self._deadline_s = timeline.received_s + min(asked_s, limits.answer_s)
+        self._renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
+        self._tried: set[ReplicaId] = set()
+        self.failures: tuple[Failure, ...] = ()
+        self._attempt = 0
+        self._replica: ReplicaView | None = None
+        self._connection: UpstreamConnection | None = None
+        self._paused_at_s: float | None = None
+        self._waiting_since_s = 0.0
+        self.prediction: Prediction | None = None
+        self.usage: Usage | None = None
+        self.begun = self.ended = False
+        self._reset_answer()
+
+    # the life of a request
+
+    def start(self) -> None:
+        self._gateway.opened(self)
+        self._route()
+
+    def _route(self) -> None:
+        gateway, model = self._gateway, self.admitted.model
+        now_s = gateway.clock()
+        request = RouteRequest(
+            engine_name=model.engine_name,
+            is_adapter=model.is_adapter,
+            prompt_tokens=self.admitted.prompt_tokens_estimate,
+            tie_key=self.admitted.request_id,
+        )
+        excluded = self._tried | gateway.fleet.ejected(model.pool, now_s)
+        decision = routing.decide(request, gateway.fleet.pool(model.pool), gateway.in_flight, excluded)
+        gateway.metrics.routed(decision)
+        if isinstance(decision, NoReplica):
+            self._give_up(answers.no_replica(decision, self.failures, self.admitted))
+            return
+        self.prediction, self._replica = decision, decision.replica
+        gateway.in_flight[decision.replica.id] = gateway.in_flight.get(decision.replica.id, 0) + 1
+        self._tried.add(decision.replica.id)
+        self.timeline.routed_s = gateway.clock()
+        self._connect(decision.replica)
+
+    def _connect(self, replica: ReplicaView) -> None:
+        self._attempt += 1
+        self._waiting_since_s = self._gateway.clock()
+        pooled = self._gateway.upstreams.take(replica.id)
+        if pooled is not None:
+            self._send(pooled, replica)
+        else:
+            self._gateway.tasks.once("dial", self._dial(replica, self._attempt))
+
+    async def _dial(self, replica: ReplicaView, attempt: int) -> None:
+        upstreams = self._gateway.upstreams
+        try:
+            connection = await upstreams.dial(replica.id, replica.host, replica.port, self._gateway.limits.connect_s)
+        except OSError as error:
+            if not self.ended and attempt == self._attempt:
+                self._attempt_failed(Failure.CONNECT, str(error))
+            return
+        if self.ended or attempt != self._attempt:  # the client left, or the replica was lost, while we dialled
+            upstreams.give_back(connection)
+        else:
+            self._send(connection, replica)
+
+    def _send(self, connection: UpstreamConnection, replica: ReplicaView) -> None:
+        self._connection = connection
+        self.timeline.connected_s = self._gateway.clock()
+        connection.send(self, answers.upstream_request(self.admitted, replica))
+
+    # what the engine says
+
+    def on_head(self, status: int, content_type: bytes) -> None:
+        self._status, self._content_type = status, content_type
+        expected = b"text/event-stream" if self.admitted.stream else b"application/json"
+        if status == 200 and not content_type.lower().startswith(expected):
+            self._drop_connection()
+            self._attempt_failed(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
+
+    def on_body(self, data: bytes) -> None:
+        self._waiting_since_s = self._gateway.clock()
+        if self._status == 200 and self.admitted.stream:
+            self._relay_events(data)
+        else:
+            self._collect(data)
+
+    def on_end(self) -> None:
+        self._connection = None
+        if self._status != 200:
+            self._engine_refused(self._status, b"".join(self._parts))
+        elif self.admitted.stream:
+            self._stream_ended()
+        else:
+            self._answered_whole(b"".join(self._parts))
+
+    def on_failure(self, failure: Failure, detail: str) -> None:
+        connection, self._connection = self._connection, None
+        stale = connection is not None and not connection.fresh and failure is Failure.RESET and self._status == 0
+        if self.begun:
+            self._lost(errors.upstream_lost(), detail)
+        elif stale and self._replica is not None:
+            self._connect(self._replica)  # the engine closed an idle connection as we took it: not an attempt
+        else:
+            self._attempt_failed(failure, detail)
+
+    def _relay_events(self, data: bytes) -> None:
+        try:
+            out = self._relay.feed(data)
+        except BadAnswer as error:
+            self._drop_connection()
+            self.on_failure(Failure.BAD_ANSWER, str(error))
+            return
+        if self._relay.error is not None:
+            self._stream_failed(out, self._relay.error)
+        elif self.begun:
+            if out:
+                self._sink.more(out)
+        elif out and self._relay.events <= 1 and is_abort_event(out):
+            self._drop_connection()
+            self._attempt_failed(Failure.ABORTED, "the engine is draining")
+        elif out:
+            self._begin(out)
+
+    def _begin(self, first: bytes) -> None:
+        self.begun = True
+        self.timeline.first_token_s = self._gateway.clock()
+        self._sink.begin(answers.headers(self.admitted, self._replica, self.timeline, b"text/event-stream"), first)
+
+    def _stream_failed(self, out: bytes, error_body: bytes) -> None:
+        """The engine put an error into its stream: before the first event it is an answer, after it the end."""
+        self._drop_connection()
+        if self.begun:
+            if out:
+                self._sink.more(out)
+            self._lost(errors.upstream_lost(), "the engine reported an error in its stream")
+        else:
+            self._engine_refused(answers.status_in_error(error_body), error_body)
+
+    def _stream_ended(self) -> None:
+        if self._relay.done:
+            self.usage = self._relay.usage
+            self._sink.end(b"")
+            self._end(200)
+        elif self.begun:
+            self._lost(errors.upstream_lost(), "the stream ended without [DONE]")
+        else:
+            self._attempt_failed(Failure.BAD_ANSWER, "an empty stream")
+
+    def _collect(self, data: bytes) -> None:
+        limits = self._gateway.limits
+        self._parts_bytes += len(data)
+        if self._parts_bytes > (limits.answer_bytes if self._status == 200 else limits.error_body_bytes):
+            self._drop_connection()
+            self._attempt_failed(Failure.BAD_ANSWER, f"an answer of over {self._parts_bytes} bytes")
+            return
+        self._parts.append(data)
+
+    def _answered_whole(self, body: bytes) -> None:
+        try:
+            answer = whole_answer(body, self._renaming)
+        except BadAnswer as error:
+            self._attempt_failed(Failure.BAD_ANSWER, str(error))
+            return
+        if answer.aborted:
+            self._attempt_failed(Failure.ABORTED, "the engine is draining")
+            return
+        self.usage = answer.usage
+        self.timeline.first_token_s = self._gateway.clock()
+        headers = answers.headers(self.admitted, self._replica, self.timeline, b"application/json")
+        self._sink.whole(200, headers, answer.body)
+        self._end(200)
+
+    def _engine_refused(self, status: int, body: bytes) -> None:
+        refusal = answers.engine_refusal(status, body, self._renaming)
+        if isinstance(refusal, Failure):
+            self._attempt_failed(refusal, f"status {status}")
+        else:
+            self._give_up(refusal)
+
+    # what the clock, the fleet and the client say
+
+    def check(self, now_s: float) -> None:
+        """Called a few times a second: is anything waiting for too long?"""
+        limits = self._gateway.limits
+        if now_s >= self._deadline_s:
+            self._timed_out(errors.deadline_exceeded("The deadline passed before the answer was whole."))
+        elif self._paused_at_s is not None:
+            if now_s - self._paused_at_s > limits.write_stall_s:
+                self.client_left()
+                self._sink.cut()
+        elif self.begun and now_s - self._waiting_since_s > limits.idle_s:
+            self._timed_out(errors.upstream_lost())
+        elif not self.begun and self.admitted.stream and now_s - self._waiting_since_s > limits.first_byte_s:
+            self._drop_connection()
+            self._attempt_failed(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
+
+    def replica_lost(self, replica_id: ReplicaId) -> None:
+        """The fleet says that the replica is dead or hung: while nothing was sent, go elsewhere."""
+        if self._replica is not None and self._replica.id == replica_id and not self.begun:
+            self._drop_connection()
+            self._attempt_failed(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+
+    def client_left(self) -> None:
+        """Abort the engine at once; whatever comes from it now has no reader."""
+        if not self.ended:
+            self._drop_connection()
+            self._end(CLIENT_LEFT)
+
+    def pause(self) -> None:
+        """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
+        self._paused_at_s = self._gateway.clock()
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused_at_s = None
+        self._waiting_since_s = self._gateway.clock()
+        if self._connection is not None:
+            self._connection.resume()
+
+    # failures and the end
+
+    def _attempt_failed(self, failure: Failure, detail: str) -> None:
+        gateway, replica = self._gateway, self._replica
+        now_s = gateway.clock()
+        self._attempt += 1  # a dial still under way belongs to the past
+        self.failures += (failure,)
+        gateway.attempt_failed(self, replica, failure, detail, is_evidence=failure in _EVIDENCE)
+        self._release_replica()
+        self._reset_answer()
+        policy = gateway.retry_policy
+        if may_retry(self.failures, policy, now_s, self._deadline_s, int(self.begun)) and gateway.budget.try_spend(
+            now_s
+        ):
+            gateway.metrics.retried()
+            self._route()
+        else:
+            self._give_up(answers.all_failed(self.failures, now_s >= self._deadline_s, self.admitted))
+
+    def _timed_out(self, answer: ErrorAnswer) -> None:
+        self._drop_connection()
+        if self.begun:
+            self._lost(answer, "a wait ran out")
+        else:
+            self._give_up(answer)
+
+    def _lost(self, answer: ErrorAnswer, detail: str) -> None:
+        """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
+        self._drop_connection()
+        if answer.code == "upstream_lost":
+            self._gateway.attempt_failed(self, self._replica, Failure.RESET, detail, is_evidence=True)
+        self.usage = self._relay.usage
+        self._sink.end(answer.event())
+        self._end(answer.status)
+
+    def _give_up(self, answer: ErrorAnswer) -> None:
+        self._sink.whole(answer.status, answers.error_headers(self.admitted.request_id, answer), answer.body())
+        self._end(answer.status)
+
+    def _end(self, status: int) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._attempt += 1
+        self.timeline.ended_s = self._gateway.clock()
+        replica = self._replica
+        self._release_replica()
+        if status == 200 and replica is not None:
+            self._gateway.fleet.answered(replica.id)
+        self._gateway.closed(self, status, self._relay.events)
+
+    def _release_replica(self) -> None:
+        if self._replica is None:
+            return
+        in_flight, replica_id = self._gateway.in_flight, self._replica.id
+        self._replica = None
+        in_flight[replica_id] -= 1
+        if in_flight[replica_id] <= 0:
+            del in_flight[replica_id]
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def _reset_answer(self) -> None:
+        self._status = 0
+        self._content_type = b""
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._relay = StreamRelay(self._renaming, self.admitted.wants_usage, self._gateway.limits.event_bytes)

@@ -1,0 +1,99 @@
+"""Restart without a refused connection: the listening sockets pass from the old gateway to the new one.
+
+The new process asks the old one, on a unix socket, for its listeners (SCM_RIGHTS): both then hold the same sockets and
+the same queue of connections that wait to be accepted. Once the new one accepts, it says so; the old one stops
+accepting, finishes its streams and exits. Nothing is closed and bound again in between, so there is no moment in which
+a connection finds nobody.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_ASK = b"listeners?"
+_SERVING = b"serving"
+_MAX_SOCKETS = 8
+_TIMEOUT_S = 5.0
+
+
+class Handover:
+    """The old side: gives the listeners away, then drains when told."""
+
+    def __init__(self, path: Path, listeners: list[socket.socket], drain: Callable[[], None]) -> None:
+        self._path = path
+        self._listeners = listeners
+        self._drain = drain
+        self._door: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen for a successor. Replaces the predecessor's door, which has served its purpose."""
+        self._path.unlink(missing_ok=True)
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        door.setblocking(False)
+        door.bind(str(self._path))
+        self._path.chmod(0o600)
+        door.listen(1)
+        self._door = door
+
+    async def serve(self) -> None:
+        """Answer successors, one after the other, until the task is cancelled."""
+        loop = asyncio.get_running_loop()
+        while self._door is not None:
+            successor, _ = await loop.sock_accept(self._door)
+            with successor:
+                await self._give(successor)
+
+    def close(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            door.close()
+
+    async def _give(self, successor: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                if await loop.sock_recv(successor, len(_ASK)) != _ASK:
+                    return
+                socket.send_fds(successor, [b"listeners"], [listener.fileno() for listener in self._listeners])
+            # The successor may take its time to become ready, or fail: until it says that it serves, we do.
+            if await loop.sock_recv(successor, len(_SERVING)) == _SERVING:
+                _log.info("a successor serves the listeners; draining")
+                self._drain()
+        except (OSError, TimeoutError) as error:
+            _log.warning("a successor asked for the listeners and failed: %s", error)
+
+
+class Inheritance:
+    """The new side: listeners taken over, and the word to the predecessor once they are served."""
+
+    def __init__(self, channel: socket.socket, listeners: list[socket.socket]) -> None:
+        self._channel = channel
+        self.listeners = listeners
+
+    def announce_serving(self) -> None:
+        with self._channel:
+            self._channel.sendall(_SERVING)
+
+
+def inherit(path: Path, expected: int) -> Inheritance | None:
+    """Ask a running gateway for its listeners; None where there is none, or it has another number of them."""
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel.settimeout(_TIMEOUT_S)
+    try:
+        channel.connect(str(path))
+        channel.sendall(_ASK)
+        _, descriptors, _, _ = socket.recv_fds(channel, 64, _MAX_SOCKETS)
+    except OSError:
+        channel.close()
+        return None
+    listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    if len(listeners) != expected:
+        _log.error("the running gateway has %d listeners, this one needs %d: stop it first", len(listeners), expected)
+        for listener in listeners:
+            listener.close()
+        channel.close()
+        return None
+    return Inheritance(channel, listeners)

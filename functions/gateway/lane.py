@@ -1,0 +1,335 @@
+"""The fast lane's client side: one connection, its hot requests served here, all others handed to uvicorn.
+
+uvicorn is given this class as its `http=` protocol. httptools parses; a POST to a hot route is collected, admitted and
+spliced to an engine without an ASGI call in between. At the first request for anything else the connection moves to
+uvicorn's own protocol and stays there, hot routes included (`plain.py` answers those).
+
+    idle -> head -> body -> busy -> idle …          each phase has a deadline, which `check` enforces
+                              busy -> closing       after the last answer of a connection
+    head | body -> linger -> closing                after an early refusal
+
+A client that half-closes has left, as one that closes: the engine is told at once.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from functions.gateway import errors
+from functions.gateway.core import Gateway
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.exchange import Exchange
+from functions.gateway.guarded import GuardedHttpTools
+from functions.gateway.intake import HOT_ROUTES, Route
+from functions.gateway.request_headers import RawHeaders, request_id_of
+from functions.gateway.sink import Headers
+
+_HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_PRECHECK_ABOVE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
+# After an early refusal the client may still be sending: closing at once would reset the answer away.
+_LINGER_S = 2.0
+
+
+class _NotHot(Exception):
+    """Stops the parser: this connection is uvicorn's from here on."""
+
+
+class LaneProtocol(asyncio.Protocol):
+    __slots__ = (
+        "_app_state",
+        "_body",
+        "_body_bytes",
+        "_close_after",
+        "_completed",
+        "_config",
+        "_deadline_s",
+        "_exchange",
+        "_expects_continue",
+        "_gateway",
+        "_head_bytes",
+        "_headers",
+        "_loop",
+        "_parser",
+        "_phase",
+        "_pipelined",
+        "_raw",
+        "_received_s",
+        "_refused",
+        "_route",
+        "_state",
+        "_transport",
+        "_url",
+    )
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._state = server_state
+        self._app_state = app_state
+        self._loop = _loop
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set in connection_made, before any use
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchange: Exchange | None = None
+        self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
+        self._phase = "idle"
+        self._deadline_s = gateway.clock() + gateway.limits.head_s
+        self._close_after = self._refused = self._pipelined = self._completed = False
+        self._url = b""
+        self._route: Route | None = None
+        self._headers: RawHeaders = []
+        self._body: list[bytes] = []
+        self._body_bytes = self._head_bytes = 0
+        self._received_s = 0.0
+        self._expects_continue = False
+
+    # what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._gateway.watched) >= self._gateway.limits.connections:
+            self._close_after, self._phase = True, "busy"
+            answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
+            self._gateway.refuse(self, request_id_of([]), answer)
+            return
+        self._close_after = self._gateway.draining
+        self._gateway.watched.add(self)
+        self._state.connections.add(self)  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._raw is not None:
+            self._raw += data
+        if self._phase == "idle":
+            self._enter("head", self._gateway.limits.head_s)
+        self._completed = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._parser_stopped(error)
+            return
+        if self._phase == "head" and self._raw is not None and len(self._raw) > self._gateway.limits.head_bytes:
+            self._refuse(self._head_too_large())
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes: a half-close is a disconnect
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_left()
+        self._leave()
+
+    def pause_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    # what uvicorn and the sweep call
+
+    def shutdown(self) -> None:
+        """The server drains: finish what is under way, then close."""
+        self._close_after = True
+        if self._phase == "idle":
+            self._deadline_s = min(self._deadline_s, self._gateway.clock() + self._gateway.limits.lame_duck_s)
+
+    def check(self, now_s: float) -> None:
+        if now_s < self._deadline_s:
+            return
+        if self._phase == "head":
+            self._refuse(errors.request_timeout("The head"))
+        elif self._phase == "body":
+            self._refuse(errors.request_timeout("The body"))
+        elif self._phase == "closing":
+            self._transport.abort()  # the last bytes found no reader
+        else:
+            self._close()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        self._pipelined = self._phase == "busy" or self._completed
+        if self._pipelined:
+            raise _NotHot
+        self._reset_request()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        if len(self._headers) > self._gateway.limits.header_count:
+            raise Refused(
+                errors.headers_too_large(f"The request has over {self._gateway.limits.header_count} headers.")
+            )
+        self._count_head(len(name) + len(value) + len(b": \r\n"))
+        if len(name) == 6 and name.lower() == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        route = _HOT.get(self._url)
+        if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
+            raise _NotHot
+        self._route = route
+        self._raw = None
+        self._received_s = self._gateway.clock()
+        self._enter("body", self._gateway.limits.body_s)
+        self._check_announced_length()
+        if self._expects_continue:
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._gateway.limits.body_bytes:
+            raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self._close_after = True
+        self._completed = True
+        self._enter("busy", 0.0)
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        exchange = self._gateway.handle(cast(Route, self._route), self._headers, body, self, self._received_s)
+        if exchange is not None and not exchange.ended:
+            self._exchange = exchange
+
+    # what the exchange calls: this is its Sink
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self._transport.write(self._head(status, headers, b"content-length: %d\r\n" % len(body)) + body)
+        self._answered()
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
+        self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
+
+    def more(self, data: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self, last: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n%b" % (len(last), last, _LAST_CHUNK) if last else _LAST_CHUNK)
+        self._answered()
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+    # inside
+
+    def _parser_stopped(self, error: Exception) -> None:
+        cause = error.__context__
+        if isinstance(cause, Refused):
+            self._refuse(cause.answer)
+        elif isinstance(cause, _NotHot) and self._pipelined:
+            self._close_after = self._refused = True  # answer what came first; what follows must be sent again
+            if self._phase == "idle":
+                self._close()
+        elif isinstance(cause, _NotHot) or isinstance(error, httptools.HttpParserUpgrade):
+            self._hand_over()
+        else:
+            self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
+
+    def _hand_over(self) -> None:
+        raw, self._raw = self._raw or b"", None
+        self._leave()
+        protocol = GuardedHttpTools(
+            gateway=self._gateway,
+            config=self._config,
+            server_state=self._state,
+            app_state=self._app_state,
+            _loop=self._loop,
+        )
+        protocol.connection_made(self._transport)
+        self._transport.set_protocol(protocol)
+        protocol.data_received(raw)
+        if self._close_after:
+            protocol.shutdown()
+
+    def _check_announced_length(self) -> None:
+        length = 0
+        for name, value in self._headers:
+            lowered = name.lower()
+            if lowered == b"content-length" and value.isdigit():
+                length = int(value[:20])
+            elif lowered == b"transfer-encoding":
+                length = max(length, _PRECHECK_ABOVE_BYTES + 1)
+        if length > self._gateway.limits.body_bytes:
+            raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
+        if length > _PRECHECK_ABOVE_BYTES or self._expects_continue:
+            self._gateway.precheck(self._headers)
+
+    def _refuse(self, answer: ErrorAnswer) -> None:
+        """Answer and close: what follows on this connection cannot be trusted to be a request."""
+        self._close_after = True
+        if self._phase == "busy":  # an answer is under way; a second one would corrupt it
+            self._transport.abort()
+            return
+        self._refused = True
+        self._phase = "busy"
+        self._gateway.refuse(self, request_id_of(self._headers), answer)
+
+    def _head(self, status: int, headers: Headers, framing: bytes) -> bytes:
+        lines = [_STATUS_LINES.get(status, _STATUS_LINES[500])]
+        lines += [b"%b: %b\r\n" % header for header in headers]
+        lines.append(framing)
+        lines.append(b"connection: close\r\n\r\n" if self._close_after else b"\r\n")
+        return b"".join(lines)
+
+    def _answered(self) -> None:
+        self._exchange = None
+        if self._refused:
+            self._enter("linger", _LINGER_S)
+        elif self._close_after:
+            self._close()
+        else:
+            self._raw = b""
+            self._enter("idle", self._gateway.limits.keep_alive_s)
+
+    def _close(self) -> None:
+        """Close once what was written has gone out; whoever does not read it is cut off."""
+        self._enter("closing", self._gateway.limits.write_stall_s)
+        self._transport.close()
+
+    def _count_head(self, added_bytes: int) -> None:
+        self._head_bytes += added_bytes
+        if self._head_bytes > self._gateway.limits.head_bytes:
+            raise Refused(self._head_too_large())
+
+    def _head_too_large(self) -> ErrorAnswer:
+        return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
+
+    def _enter(self, phase: str, within_s: float) -> None:
+        """Go to a phase that may last so long; a busy one is timed by its exchange."""
+        self._phase = phase
+        self._deadline_s = self._gateway.clock() + within_s if phase != "busy" else float("inf")
+
+    def _reset_request(self) -> None:
+        self._url = b""
+        self._route = None
+        self._headers = []
+        self._body = []
+        self._body_bytes = self._head_bytes = 0
+        self._expects_continue = False
+
+    def _leave(self) -> None:
+        self._gateway.watched.discard(self)
+        self._state.connections.discard(self)

@@ -1,0 +1,43 @@
+"""Every bound that the gateway keeps, with its reason. Frozen; one instance per process.
+
+The clocks here exist because no ASGI server has them all: uvicorn waits for ever for a header, a body, or a client
+that stopped reading.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    # What a request may weigh
+    body_bytes: int = 4 * 1024 * 1024  # eight times a 131,072-token prompt of English
+    head_bytes: int = 16 * 1024  # request line and headers together
+    header_count: int = 64
+    json_depth: int = 64  # deeper is an attack on recursive parsers, never a request
+    messages: int = 2048
+    prompts: int = 128  # per completion request
+    tools: int = 128
+    choices: int = 8  # `n`: the engine's own cap is 16,384
+    stop_strings: int = 4
+    logit_bias_entries: int = 300
+
+    # What an answer may weigh
+    event_bytes: int = 1024 * 1024  # one server-sent event; held whole before it is passed on
+    answer_bytes: int = 32 * 1024 * 1024  # a non-streamed answer, held whole so that it may still be retried
+    error_body_bytes: int = 64 * 1024  # an engine's error
+
+    # How long anyone may wait, seconds
+    head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
+    body_s: float = 30.0  # from the headers to the whole body
+    keep_alive_s: float = 75.0  # an idle client connection
+    lame_duck_s: float = 1.0  # an idle client connection while draining: long enough for a request on its way
+    connect_s: float = 1.0  # to a replica in the same network
+    first_byte_s: float = 60.0  # a stream's first event, per attempt
+    idle_s: float = 30.0  # between two reads of a stream
+    answer_s: float = 600.0  # a whole request, unless the caller names a shorter deadline
+    write_stall_s: float = 30.0  # a client that does not read
+    upstream_keep_alive_s: float = 4.0  # below vLLM's own default of 5, so that we close first
+
+    # How much may be open
+    connections: int = 9_500  # below half of the file descriptors: a stream uses two
+    idle_upstreams_per_replica: int = 256

@@ -1,0 +1,121 @@
+"""What Prometheus sees of the gateway. Label values are bounded: models and pools come from the snapshot, the rest from
+small fixed sets; no tenant anywhere.
+
+The hot path calls children that were made once per label set: `labels()` costs three times an increment.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from functions.api.ids import PoolName
+from functions.decisions.retry import Failure
+from functions.decisions.routing import NoReplica, Prediction
+
+if TYPE_CHECKING:
+    from functions.gateway.core import Gateway
+    from functions.gateway.exchange import Exchange
+
+_TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+_INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
+_REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_PHASES = ("starting", "ready", "draining", "hung", "dead")
+_MAX_LABEL_SETS = 4096
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        by_pool = ["pool", "class"]
+        self._requests = Counter(
+            "shoal_requests", "Requests by outcome", ["model", "class", "code"], registry=self.registry
+        )
+        self._ttft = Histogram(
+            "shoal_ttft_seconds", "To the first event", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
+        )
+        self._inter_token = Histogram(
+            "shoal_inter_token_seconds",
+            "Mean gap between a stream's events, one observation a stream",
+            by_pool,
+            buckets=_INTER_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "shoal_request_seconds", "To the end", by_pool, buckets=_REQUEST_BUCKETS, registry=self.registry
+        )
+        self._tokens = Counter("shoal_tokens", "Tokens by the engine's count", ["pool", "kind"], registry=self.registry)
+        self._routes = Counter("shoal_route_decisions", "Routing decisions", ["reason"], registry=self.registry)
+        self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
+        self._failures = Counter("shoal_attempt_failures", "Failed attempts", ["failure"], registry=self.registry)
+        self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
+        self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
+        self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
+        self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
+        self._age = Gauge("shoal_snapshot_age_seconds", "Since that snapshot was compiled", registry=self.registry)
+        self._phase = Gauge(
+            "shoal_replica_state", "1 for the phase it is in", ["replica", "state"], registry=self.registry
+        )
+        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use", ["replica"], registry=self.registry)
+        self._request_child = lru_cache(_MAX_LABEL_SETS)(self._requests.labels)
+        self._pool_children = lru_cache(_MAX_LABEL_SETS)(self._children_of)
+        self._route_child = lru_cache(16)(self._routes.labels)
+
+    def routed(self, decision: Prediction | NoReplica) -> None:
+        if isinstance(decision, NoReplica):
+            self._route_child(decision.reason).inc()
+            self._shed.labels(decision.reason).inc()
+        else:
+            self._route_child("least_predicted_wait").inc()
+
+    def retried(self) -> None:
+        self._retries.inc()
+
+    def attempt_failed(self, failure: Failure) -> None:
+        self._failures.labels(failure.value).inc()
+
+    def refused(self, status: int) -> None:
+        """A request that never had a model."""
+        self._request_child("none", "none", str(status)).inc()
+
+    def answered(self, exchange: "Exchange", status: int, events: int) -> None:
+        admitted, timeline, usage = exchange.admitted, exchange.timeline, exchange.usage
+        self._request_child(admitted.model.id, admitted.service_class, str(status)).inc()
+        ttft, inter_token, seconds, prompt, cached, completion = self._pool_children(
+            admitted.model.pool, admitted.service_class
+        )
+        seconds.observe(timeline.ended_s - timeline.received_s)
+        if timeline.first_token_s:
+            ttft.observe(timeline.first_token_s - timeline.received_s)
+            if admitted.stream and events > 1:
+                inter_token.observe((timeline.ended_s - timeline.first_token_s) / (events - 1))
+        if usage is not None:
+            prompt.inc(usage.prompt_tokens)
+            cached.inc(usage.cached_tokens)
+            completion.inc(usage.completion_tokens)
+
+    def scrape(self, gateway: "Gateway") -> None:
+        """Bring the gauges up to date; called before each rendering, on the loop."""
+        self._open.set(gateway.open_exchanges)
+        self._connections.set(len(gateway.watched))
+        if gateway.catalogue is not None:
+            self._epoch.set(gateway.catalogue.epoch)
+            self._age.set(max(0.0, gateway.wall_clock() - gateway.catalogue.snapshot.compiled_unix_s))
+        self._phase.clear()
+        self._kv.clear()
+        for heartbeat, _ in gateway.fleet.heartbeats():
+            self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
+            for phase in _PHASES:
+                self._phase.labels(heartbeat.replica_id, phase).set(int(heartbeat.phase == phase))
+
+    def _children_of(
+        self, pool: PoolName, service_class: str
+    ) -> tuple[Histogram, Histogram, Histogram, Counter, Counter, Counter]:
+        return (
+            self._ttft.labels(pool, service_class),
+            self._inter_token.labels(pool, service_class),
+            self._seconds.labels(pool, service_class),
+            self._tokens.labels(pool, "prompt"),
+            self._tokens.labels(pool, "cached"),
+            self._tokens.labels(pool, "completion"),
+        )

@@ -1,0 +1,196 @@
+"""An engine's answer on its way to the client: pure, bytes in, bytes out.
+
+A stream passes event by event and is never parsed: what arrives as whole events goes out as the same bytes, but for
+the model's name, which every event carries and which the client knows by another name. An event that arrives in
+pieces waits for its end, so that a replica lost in mid-event leaves no half event behind.
+
+Why a plain replacement is safe: inside a JSON string every quote is escaped, so the bytes `"model":"<engine name>"`
+cannot come from generated text, only from the field itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+_EVENT_END = b"\n\n"
+_DONE = b"data: [DONE]"
+_NO_CHOICES = b'"choices":[]'
+_ERROR = b'data: {"error"'
+
+
+class BadAnswer(Exception):
+    """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _UsageBody(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _WithUsage(msgspec.Struct):
+    usage: _UsageBody | None = None
+
+
+_usage_decoder = msgspec.json.Decoder(_WithUsage)
+_MAX_TOKENS = 10_000_000
+
+
+def read_usage(document: bytes) -> Usage | None:
+    """The usage of a JSON answer or event, or None where it has none."""
+    try:
+        usage = _usage_decoder.decode(document).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if usage is None:
+        return None
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+    return Usage(_clamped(usage.prompt_tokens), _clamped(usage.completion_tokens), _clamped(cached))
+
+
+def _clamped(tokens: int | None) -> int:
+    return min(max(tokens or 0, 0), _MAX_TOKENS)
+
+
+class Renaming:
+    """The engine's name for a model, replaced by the name that the client asked for."""
+
+    __slots__ = ("_engine_field", "_engine_text", "_public_field", "_public_text", "needed")
+
+    def __init__(self, engine_name: str, requested: str) -> None:
+        self.needed = engine_name != requested
+        self._engine_field = b'"model":' + orjson.dumps(engine_name)
+        self._public_field = b'"model":' + orjson.dumps(requested)
+        self._engine_text, self._public_text = engine_name.encode(), requested.encode()
+
+    def fields(self, data: bytes) -> bytes:
+        return data.replace(self._engine_field, self._public_field) if self.needed else data
+
+    def everywhere(self, data: bytes) -> bytes:
+        """For error texts, which name the model in prose."""
+        return data.replace(self._engine_text, self._public_text) if self.needed else data
+
+
+class StreamRelay:
+    """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
+
+    __slots__ = ("_held", "_keep_usage", "_max_event_bytes", "_renaming", "done", "error", "events", "usage")
+
+    def __init__(self, renaming: Renaming, keep_usage: bool, max_event_bytes: int) -> None:
+        self._renaming = renaming
+        self._keep_usage = keep_usage
+        self._max_event_bytes = max_event_bytes
+        self._held = b""
+        self.events = 0  # with choices, so about one a token
+        self.usage: Usage | None = None
+        self.done = False  # `[DONE]` has passed: the answer is whole
+        self.error: bytes | None = None  # the JSON of an error event, which is not passed on
+
+    def feed(self, data: bytes) -> bytes:
+        """What may go out now; BadAnswer when one event outgrows its bound."""
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        if not data.endswith(_EVENT_END):
+            data = self._hold_back(data)
+            if not data:
+                return b""
+        if _NO_CHOICES in data or _DONE in data or _ERROR in data:
+            return self._event_by_event(data)
+        self.events += data.count(_EVENT_END)
+        return self._renaming.fields(data)
+
+    def _hold_back(self, data: bytes) -> bytes:
+        whole = data.rfind(_EVENT_END) + len(_EVENT_END)
+        if whole < len(_EVENT_END):
+            whole = 0
+        if len(data) - whole > self._max_event_bytes:
+            raise BadAnswer(f"an event of over {self._max_event_bytes} bytes")
+        self._held = data[whole:]
+        return data[:whole]
+
+    def _event_by_event(self, data: bytes) -> bytes:
+        passed = []
+        for event in data.split(_EVENT_END)[:-1]:
+            if self.done or self.error is not None:
+                break  # nothing belongs after the end
+            if event.startswith(_ERROR):
+                self.error = event[len(b"data: ") :]
+            elif event == _DONE:
+                self.done = True
+                passed.append(event + _EVENT_END)
+            elif not self._is_usage(event):
+                self.events += 1
+                passed.append(event + _EVENT_END)
+            elif self._keep_usage:
+                passed.append(event + _EVENT_END)
+        return self._renaming.fields(b"".join(passed))
+
+    def _is_usage(self, event: bytes) -> bool:
+        if _NO_CHOICES not in event:
+            return False
+        usage = read_usage(event.removeprefix(b"data: "))
+        if usage is not None:
+            self.usage = usage
+        return usage is not None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    body: bytes
+    usage: Usage | None
+    aborted: bool  # finish_reason abort and no token: the engine was draining
+
+
+def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
+    """A non-streamed answer, checked to be one JSON object; BadAnswer otherwise."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadAnswer("not JSON") from error
+    if type(parsed) is not dict:
+        raise BadAnswer("not a JSON object")
+    usage = read_usage(body)
+    produced = usage is not None and usage.completion_tokens > 0
+    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
+
+
+def is_abort_event(events: bytes) -> bool:
+    """Whether a stream's first events say that the engine dropped the request before its first token."""
+    return b'"finish_reason":"abort"' in events
+
+
+def engine_error(body: bytes) -> tuple[str, str | None]:
+    """Message and param of an engine's error body, whatever its shape."""
+    try:
+        error: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "", None
+    if type(error) is dict:
+        error = error.get("error", error)
+    if type(error) is dict:
+        message, param = error.get("message"), error.get("param")
+        return (message if type(message) is str else ""), (param if type(param) is str else None)
+    return (error if type(error) is str else ""), None
+
+
+def _finished_by_abort(parsed: dict[str, Any]) -> bool:
+    choices = parsed.get("choices")
+    if type(choices) is not list or not choices:
+        return False
+    return all(type(choice) is dict and choice.get("finish_reason") == "abort" for choice in choices)

@@ -1,0 +1,112 @@
+"""A request's headers: what is refused, and the few that mean something here.
+
+A tenant is never taken from a header; headers of ours that only the platform may set never reach an engine, since
+nothing of the client's headers does: the upstream request carries headers of the gateway's own making.
+"""
+
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from functions.api.snapshot import ServiceClass
+from functions.gateway import errors
+from functions.gateway.errors import Refused, bad_request
+from functions.gateway.limits import Limits
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_HEADER_NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^`|~-]{1,128}")  # RFC 9110's token without `_`, which proxies confuse
+_MAX_DEADLINE_MS = 3_600_000
+_CLASSES = ("interactive", "near-real-time", "batch")
+_ONCE = frozenset(
+    {
+        b"host",
+        b"authorization",
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"x-request-id",
+        b"x-shoal-class",
+        b"x-shoal-deadline-ms",
+        b"x-session-id",
+    }
+)
+
+
+@dataclass(slots=True)
+class RequestHeaders:
+    authorization: str | None = None
+    request_id: str = ""
+    service_class: ServiceClass | None = None
+    deadline_ms: int | None = None
+
+
+def request_id_of(headers: RawHeaders) -> str:
+    """The caller's request id where it is well-formed, else one made here: an error answer carries it too."""
+    for name, value in headers:
+        if len(name) == 12 and name.lower() == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return value.decode()
+    return uuid.uuid4().hex
+
+
+def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> RequestHeaders:
+    """The meaning of well-formed headers; raises Refused for the others."""
+    found = RequestHeaders(request_id=request_id)
+    for name, value in check_headers(headers, limits):
+        if name == b"authorization":
+            found.authorization = value.decode("latin-1")
+        elif name == b"x-shoal-class":
+            found.service_class = _service_class(value)
+        elif name == b"x-shoal-deadline-ms":
+            found.deadline_ms = _deadline_ms(value)
+    return found
+
+
+def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, bytes]]:
+    """The headers with lower-case names, refused where they are too many, ill-formed, or given twice."""
+    if len(headers) > limits.header_count:
+        raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
+    seen: set[bytes] = set()
+    checked: RawHeaders = []
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if _HEADER_NAME.fullmatch(name) is None:
+            raise bad_request("A header's name has characters that are not allowed (letters, digits and '-' are).")
+        if name in _ONCE:
+            if name in seen:
+                raise bad_request(f"The header {name.decode()} may be given once.", code="duplicate_header")
+            seen.add(name)
+        checked.append((name, value))
+    if b"host" not in seen:
+        raise bad_request("The Host header is missing.", code="missing_host")
+    return checked
+
+
+def check_json_body(headers: RawHeaders) -> None:
+    """A JSON body, not encoded; raises Refused (415) otherwise."""
+    content_type = b""
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"content-type":
+            content_type = value.split(b";", 1)[0].strip().lower()
+        elif lowered == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise Refused(errors.unsupported_media_type("Encoded bodies are not taken; send the JSON as it is."))
+    if content_type != b"application/json":
+        raise Refused(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
+
+
+def _service_class(value: bytes) -> ServiceClass:
+    text = value.decode("latin-1").strip().lower()
+    if text not in _CLASSES:
+        raise bad_request(f"X-Shoal-Class is one of {', '.join(_CLASSES)}.", param="X-Shoal-Class")
+    return cast(ServiceClass, text)
+
+
+def _deadline_ms(value: bytes) -> int:
+    text = value.decode("latin-1").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MAX_DEADLINE_MS):
+        raise bad_request(f"X-Shoal-Deadline-Ms is 1 to {_MAX_DEADLINE_MS}.", param="X-Shoal-Deadline-Ms")
+    return int(text)

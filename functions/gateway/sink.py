@@ -1,0 +1,25 @@
+"""Where an exchange writes its answer: the fast lane's connection, or an ASGI request.
+
+Each call carries all that may go out together, so that an answer's head and its first event are one write.
+"""
+
+from typing import Protocol
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Sink(Protocol):
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """The complete answer at once; nothing follows."""
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        """A stream's head (200) and its first events."""
+
+    def more(self, data: bytes) -> None:
+        """Further events."""
+
+    def end(self, last: bytes) -> None:
+        """The last events, maybe none; nothing follows."""
+
+    def cut(self) -> None:
+        """Drop the client's connection: it does not read, or there is no clean end left."""

@@ -1,0 +1,85 @@
+"""One JSON object from a body, or a reason why not.
+
+Two parsers that read one body differently are a hole: the gateway would check one request and the engine would run
+another. So what is doubtful is refused (duplicate keys, NaN, Infinity, bad UTF-8, a byte order mark, lone surrogates,
+deep nesting), and what goes on is always serialised anew from what was checked here.
+
+No fast parser sees duplicate keys. Most clients send compact JSON, and there a proof is cheap: if serialising the
+parsed object gives the same bytes, nothing was lost. Only where that fails is the body parsed again, slowly, in full.
+"""
+
+import json
+from typing import Any
+
+import orjson
+
+from functions.gateway.errors import bad_request
+
+JsonObject = dict[str, Any]
+
+
+class _Duplicate(ValueError):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def parse_object(body: bytes, max_depth: int) -> JsonObject:
+    """The object in `body`; raises Refused (400) with what to change."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(_decode_message(body, error), code="invalid_json") from error
+    if type(parsed) is not dict:
+        raise bad_request('The body must be a JSON object, like {"model": …}.', code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > max_depth and _deeper_than(parsed, max_depth):
+        raise bad_request(f"The body is nested deeper than {max_depth} levels.", code="invalid_json")
+    if orjson.dumps(parsed) != body:
+        _refuse_duplicates(body)
+    return parsed
+
+
+def _refuse_duplicates(body: bytes) -> None:
+    try:
+        json.loads(body, object_pairs_hook=_unique, parse_int=str, parse_float=str)  # numbers were checked above
+    except _Duplicate as duplicate:
+        raise bad_request(
+            f"The key '{duplicate.key[:64]}' appears twice in one object; each key may appear once.",
+            param=duplicate.key[:64],
+            code="duplicate_key",
+        ) from duplicate
+    except (ValueError, RecursionError) as error:
+        raise bad_request("The body is not valid JSON.", code="invalid_json") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise _Duplicate(key)
+        seen.add(key)
+
+
+def _deeper_than(value: Any, max_depth: int) -> bool:
+    level = [value]
+    for _ in range(max_depth):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> list[Any]:
+    if type(value) is dict:
+        return [child for child in value.values() if type(child) in (dict, list)]
+    if type(value) is list:
+        return [child for child in value if type(child) in (dict, list)]
+    return []
+
+
+def _decode_message(body: bytes, error: orjson.JSONDecodeError) -> str:
+    if not body.strip():
+        return "The body is empty; send a JSON object."
+    if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        return "The body begins with a byte order mark; send plain UTF-8."
+    return f"The body is not valid JSON (UTF-8, no NaN or Infinity): {error.msg} at character {error.pos}."

@@ -1,0 +1,215 @@
+"""Connections to engines: one request at a time each, kept for the next one, and never trusted.
+
+`UpstreamConnection` turns an engine's bytes into four calls on whoever owns the request (head, body, end, failure); the
+pool keeps idle connections per replica, newest first, and closes them before the engine would. Deciding what a failure
+means is the exchange's affair.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from functions.api.ids import ReplicaId
+from functions.decisions.retry import Failure
+
+
+class Answer(Protocol):
+    """Who receives an engine's answer."""
+
+    def on_head(self, status: int, content_type: bytes) -> None: ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_failure(self, failure: Failure, detail: str) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to one engine, over its life in the pool."""
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_complete",
+        "_content_type",
+        "_head_seen",
+        "_parser",
+        "_pool",
+        "_transport",
+        "fresh",
+        "idle_since_s",
+        "replica_id",
+    )
+
+    def __init__(self, pool: "UpstreamPool", replica_id: ReplicaId) -> None:
+        self._pool = pool
+        self.replica_id = replica_id
+        self.idle_since_s = 0.0
+        self.fresh = True  # no request has been answered on it yet
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._body: list[bytes] = []
+        self._content_type = b""
+        self._head_seen = False
+        self._complete = False
+
+    # what the exchange calls
+
+    def send(self, answer: Answer, request: bytes) -> None:
+        """Send one request; its answer goes to `answer`."""
+        self._answer = answer
+        self._content_type = b""
+        self._head_seen = self._complete = False
+        if self._transport is not None:
+            self._transport.write(request)
+
+    def abort(self) -> None:
+        """Drop the request: the engine sees the connection close and stops generating."""
+        self._answer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    # what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            self._close()  # bytes that nobody asked for
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(Failure.BAD_ANSWER, f"not HTTP: {error}")
+            self._close()
+            return
+        self._deliver()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.forget(self)
+        self._fail(Failure.RESET, "the connection broke" if exc is None else str(exc))
+
+    # what the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(name) == 12 and name.lower() == b"content-type":
+            self._content_type = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200 and self._answer is not None:
+            self._head_seen = True
+            self._answer.on_head(status, self._content_type)
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = self._head_seen
+
+    # inside
+
+    def _deliver(self) -> None:
+        answer = self._answer
+        if self._body and answer is not None:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body.clear()
+            answer.on_body(body)
+        if self._complete and self._answer is not None:
+            self._finish(self._answer)
+
+    def _finish(self, answer: Answer) -> None:
+        keep = bool(self._parser.should_keep_alive())
+        self.resume()  # the client may have stopped reading just as the answer ended
+        self._answer = None
+        self._complete = False
+        self.fresh = False
+        if keep and self.usable:
+            self._pool.give_back(self)
+        else:
+            self._close()
+        answer.on_end()
+
+    def _fail(self, failure: Failure, detail: str) -> None:
+        answer, self._answer = self._answer, None
+        self._body.clear()
+        if answer is not None:
+            answer.on_failure(failure, detail)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class UpstreamPool:
+    """Idle connections per replica. Bounded; the sweep closes what has been idle for too long."""
+
+    def __init__(self, clock: Callable[[], float], idle_per_replica: int, keep_alive_s: float) -> None:
+        self._clock = clock
+        self._idle_per_replica = idle_per_replica
+        self._keep_alive_s = keep_alive_s
+        self._idle: dict[ReplicaId, list[UpstreamConnection]] = {}
+
+    def take(self, replica_id: ReplicaId) -> UpstreamConnection | None:
+        """The connection that was idle for the shortest time, or None: then dial."""
+        idle = self._idle.get(replica_id)
+        while idle:
+            connection = idle.pop()
+            if connection.usable and self._clock() - connection.idle_since_s < self._keep_alive_s:
+                return connection
+            connection.abort()
+        return None
+
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> UpstreamConnection:
+        """A new connection; OSError (TimeoutError included) when the engine does not take it."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(lambda: UpstreamConnection(self, replica_id), host, port)
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        idle = self._idle.setdefault(connection.replica_id, [])
+        if len(idle) >= self._idle_per_replica:
+            connection.abort()
+            return
+        connection.idle_since_s = self._clock()
+        idle.append(connection)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        idle = self._idle.get(connection.replica_id)
+        if idle and connection in idle:
+            idle.remove(connection)
+
+    def sweep(self) -> None:
+        """Close what was idle for too long; forget replicas without idle connections."""
+        oldest_s = self._clock() - self._keep_alive_s
+        for replica_id, idle in list(self._idle.items()):
+            expired = [connection for connection in idle if connection.idle_since_s < oldest_s]
+            self._idle[replica_id] = [connection for connection in idle if connection.idle_since_s >= oldest_s]
+            for connection in expired:
+                connection.abort()
+            if not self._idle[replica_id]:
+                del self._idle[replica_id]
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            for connection in list(idle):
+                connection.abort()
+        self._idle.clear()
