@@ -10,7 +10,7 @@ from typing import Protocol
 from functions.fleet.heartbeat import Heartbeat
 
 
-class BusUnavailable(Exception):  # noqa: N818 - named by its meaning
+class BusUnavailable(Exception):
     """The bus cannot be reached now; try again later, with backoff."""
 
 

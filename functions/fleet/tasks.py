@@ -17,9 +17,14 @@ class Supervised:
         self._restart_after_s = restart_after_s
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def forever(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run `run` until closed; one that returns or raises is started again after the pause."""
-        self._spawn(self._keep(name, run), name)
+    def forever(
+        self, name: str, run: Callable[[], Awaitable[None]], *, expected: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """Run `run` until closed; one that returns or raises is started again after the pause.
+
+        `expected` are the errors of a source that may be away: one line each, without a trace.
+        """
+        self._spawn(self._keep(name, run, expected), name)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` to its end; what it raises is logged."""
@@ -38,10 +43,14 @@ class Supervised:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(
+        self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]
+    ) -> None:
         while True:
             try:
                 await run()
+            except expected as error:
+                _log.warning("%s: %s; again in %.1f s", name, error, self._restart_after_s)
             except Exception:
                 _log.exception("task %s failed; it starts again in %.1f s", name, self._restart_after_s)
             await asyncio.sleep(self._restart_after_s)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import httpx
 import uvicorn
 
-from functions.fleet.snapshots import SnapshotFollower
+from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.app import make_app
@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
         )
         follower.load_cached()
         bus = ValkeyBus(_bus_url(settings))
-        gateway.tasks.forever("snapshot", follower.run)
+        gateway.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 

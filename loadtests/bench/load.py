@@ -1,0 +1,127 @@
+"""The bench's client: closed loops of requests, or many streams held open. Counts; never judges."""
+
+import asyncio
+import ssl
+import time
+from dataclasses import dataclass, field
+
+import httptools
+
+_CHAT = b"/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    port: int
+    headers: bytes  # whole header lines, each with its CRLF
+    tls: ssl.SSLContext | None = None
+    warm_path: bytes = b""  # asked for first on every connection: off the fast lane it goes
+
+
+@dataclass(slots=True)
+class Tally:
+    requests: int = 0
+    events: int = 0
+    failures: int = 0
+    round_trips_us: list[float] = field(default_factory=list)
+
+
+def request(target: Target, body: bytes) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n" % _CHAT
+    return head + target.headers + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+class Client(asyncio.Protocol):
+    """One connection that asks again as soon as it was answered."""
+
+    def __init__(self, target: Target, body: bytes, tally: Tally, until_s: float) -> None:
+        self._request = request(target, body)
+        self._warm_path = target.warm_path
+        self._tally, self._until_s = tally, until_s
+        self._parser = httptools.HttpResponseParser(self)
+        self._warming = bool(target.warm_path)
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._warming:
+            self._write(b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % self._warm_path)
+        else:
+            self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._tally.events += data.count(b"data: {")
+        self._parser.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self._tally.failures += 1
+            self.done.set_result(None)
+
+    def on_message_complete(self) -> None:
+        now_s = time.monotonic()
+        if self._warming:
+            self._warming = False
+        elif self._parser.get_status_code() != 200:
+            self._tally.failures += 1
+        else:
+            self._tally.requests += 1
+            self._tally.round_trips_us.append((now_s - self._asked_s) * 1e6)
+        if now_s >= self._until_s:
+            self.done.set_result(None)
+            self._transport.close()
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked_s = time.monotonic()
+        self._write(self._request)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)  # type: ignore[attr-defined]
+
+
+async def closed_loop(target: Target, body: bytes, connections: int, seconds: float) -> Tally:
+    """`connections` clients, each asking again as soon as it was answered, for `seconds`."""
+    tally = Tally()
+    loop = asyncio.get_running_loop()
+    until_s = time.monotonic() + seconds
+    clients = []
+    for _ in range(connections):
+        _, client = await loop.create_connection(
+            lambda: Client(target, body, tally, until_s), "127.0.0.1", target.port, ssl=target.tls
+        )
+        clients.append(client)
+    await asyncio.wait_for(asyncio.gather(*(client.done for client in clients)), seconds + 60)
+    return tally
+
+
+class HeldStream(asyncio.Protocol):
+    """One stream, held open and read."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self.events = 0
+        self.failed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        transport.write(self._payload)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.failed = self.failed or (not self.events and not data.startswith(b"HTTP/1.1 200"))
+        self.events += data.count(b"data: {")
+
+
+async def hold_streams(target: Target, body: bytes, count: int) -> list[HeldStream]:
+    """Open `count` streams, in small batches so that no accept queue overflows."""
+    loop = asyncio.get_running_loop()
+    payload = request(target, body)
+    streams = []
+    for started in range(0, count, 50):
+        batch = [
+            loop.create_connection(lambda: HeldStream(payload), "127.0.0.1", target.port, ssl=target.tls)
+            for _ in range(min(50, count - started))
+        ]
+        streams += [stream for _, stream in await asyncio.gather(*batch)]
+    return streams
