@@ -1,0 +1,47 @@
+"""What `shoal env` names: the endpoint, one key per tenant, and the models that each key may call."""
+
+import os
+from dataclasses import dataclass
+
+import httpx
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    api_key: str
+    models: tuple[str, ...]
+
+
+class NotConfigured(Exception):
+    """The environment names no fleet; the message says how to name one."""
+
+
+def base_url() -> str:
+    url = os.environ.get("OPENAI_BASE_URL", "")
+    if not url:
+        raise NotConfigured('no OPENAI_BASE_URL: start a fleet with `make up`, then `eval "$(shoal env)"`')
+    return url.rstrip("/")
+
+
+def api_keys() -> list[str]:
+    """Every key in SHOAL_API_KEYS (comma-separated), else the one in OPENAI_API_KEY."""
+    several = [key.strip() for key in os.environ.get("SHOAL_API_KEYS", "").split(",") if key.strip()]
+    keys = several or [key for key in [os.environ.get("OPENAI_API_KEY", "")] if key]
+    if not keys:
+        raise NotConfigured('no OPENAI_API_KEY: `eval "$(shoal env)"` sets it')
+    return keys
+
+
+def discover() -> list[Tenant]:
+    """Each key with the models that are ready for it."""
+    found = []
+    with httpx.Client(timeout=10.0) as client:
+        for key in api_keys():
+            answer = client.get(f"{base_url()}/models", headers={"authorization": f"Bearer {key}"})
+            answer.raise_for_status()
+            ready = [model["id"] for model in answer.json()["data"] if model["capacity"]["ready"]]
+            if ready:
+                found.append(Tenant(key, tuple(ready)))
+    if not found:
+        raise NotConfigured("no model is ready for any key; `shoal status` says why")
+    return found

@@ -1,0 +1,29 @@
+"""Fleets that several test files share: one simulated, one with the real engine; each starts when first asked for."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleets import Fleet, running_fleet
+
+
+@pytest.fixture(scope="session")
+def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""
+    with running_fleet(tmp_path_factory.mktemp("sim") / "state", "sim") as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="session")
+def vllm_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two real vLLM replicas on CPU, made by `shoal up`, with the base model that is already prepared."""
+    model_dir = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
+    if not model_dir:
+        pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make test` prepares engine and base model, and sets it")
+    state_dir = tmp_path_factory.mktemp("vllm") / "state"
+    (state_dir / "models").mkdir(parents=True)
+    (state_dir / "models" / Path(model_dir).name).symlink_to(Path(model_dir).absolute())
+    with running_fleet(state_dir, "vllm") as fleet:
+        yield fleet

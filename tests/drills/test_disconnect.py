@@ -1,0 +1,64 @@
+"""A client that leaves: the engine has nothing running for it within a second, in whichever phase it leaves."""
+
+import socket
+import ssl
+import time
+
+import orjson
+import pytest
+
+from tests.fleets import Fleet, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.drill]
+
+WORDS = 400
+
+
+@pytest.fixture
+def slow_fleet(sim_fleet: Fleet):  # type: ignore[no-untyped-def]
+    """Engines so slow that a request is surely under way when its client leaves."""
+    replicas = [replica["replica_id"] for replica in sim_fleet.replicas()]
+    for replica in replicas:
+        sim_fleet.set_faults(replica, slow_factor=20.0)
+    yield sim_fleet
+    for replica in replicas:
+        sim_fleet.set_faults(replica, slow_factor=1.0)
+
+
+def open_request(fleet: Fleet, stream: bool, first_path: str = "") -> ssl.SSLSocket:
+    body = orjson.dumps(
+        {"model": "smollm2-135m", "messages": [{"role": "user", "content": "word " * WORDS}], "stream": stream}
+    )
+    raw = socket.create_connection(("localhost", fleet.port_base + 3), timeout=10)
+    connection = fleet.tls.wrap_socket(raw, server_hostname="localhost")
+    if first_path:  # moves the connection off the fast lane
+        connection.sendall(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % first_path.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n" % fleet.key("acme").encode()
+    connection.sendall(head + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    return connection
+
+
+def busy(fleet: Fleet) -> float:
+    return sum(fleet.running(replica["replica_id"]) for replica in fleet.replicas())
+
+
+@pytest.mark.parametrize("first_path", ["", "/healthz"], ids=["fast-lane", "plain-asgi"])
+@pytest.mark.parametrize("phase", ["before the first byte", "mid-stream", "not streamed"])
+def test_leaving_frees_the_engine_within_a_second(slow_fleet: Fleet, phase: str, first_path: str) -> None:
+    wait_until("the engines are idle", lambda: busy(slow_fleet) == 0, 20)
+    if phase == "before the first byte":
+        for replica in slow_fleet.replicas():
+            slow_fleet.set_faults(replica["replica_id"], slow_factor=200.0)
+    connection = open_request(slow_fleet, stream=phase != "not streamed", first_path=first_path)
+    wait_until("the request runs", lambda: busy(slow_fleet) >= 1, 10)
+    if phase == "mid-stream":
+        received = b""
+        while received.count(b"data: ") < 3:
+            received += connection.recv(4096)
+    left_s = time.monotonic()
+    connection.close()
+    wait_until("nothing runs any more", lambda: busy(slow_fleet) == 0, 5, every_s=0.02)
+    seconds = time.monotonic() - left_s
+    print(f"left {phase} ({first_path or 'fast lane'}): engine idle after {seconds:.2f} s")
+    assert seconds < 1.0

@@ -1,0 +1,49 @@
+"""A thousand streams at once through one gateway process: none lost, none mixed up."""
+
+import asyncio
+
+import psutil
+import pytest
+
+from tests.drills.streams import Stream, run_all
+from tests.fleets import Fleet, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(300)]
+
+STREAMS = 1000
+MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
+
+
+def test_none_lost_none_mixed_up(sim_fleet: Fleet) -> None:
+    gateway = psutil.Process(sim_fleet.pid("gateway"))
+    before_bytes = gateway.memory_info().rss
+    most_open, most_bytes = 0, before_bytes
+
+    async def drill() -> list[Stream]:
+        nonlocal most_open, most_bytes
+        streams = {
+            tenant: [Stream(model=models[number % len(models)]) for number in range(STREAMS // 2)]
+            for tenant, models in MODELS.items()
+        }
+        async with asyncio.TaskGroup() as group:
+            clients = {
+                tenant: sim_fleet.async_client(tenant, timeout_s=240.0, connections=STREAMS) for tenant in streams
+            }
+            runs = [group.create_task(run_all(clients[tenant], streams[tenant])) for tenant in streams]
+            while not all(run.done() for run in runs):
+                most_open = max(
+                    most_open, int(await asyncio.to_thread(sim_fleet.gateway_metric, "shoal_open_requests"))
+                )
+                most_bytes = max(most_bytes, gateway.memory_info().rss)
+                await asyncio.sleep(0.5)
+        for client in clients.values():
+            await client.aclose()
+        return [stream for run in runs for stream in run.result()]
+
+    finished = asyncio.run(drill())
+    broken = [stream for stream in finished if not stream.intact]
+    per_stream_kib = (most_bytes - before_bytes) / 1024 / STREAMS
+    print(f"{STREAMS} TLS streams, {most_open} open at once, {per_stream_kib:.1f} KiB of gateway memory a stream")
+    assert not broken, broken[:3]
+    assert most_open > STREAMS * 0.9
+    wait_until("nothing is open", lambda: sim_fleet.gateway_metric("shoal_open_requests") == 0, 10)

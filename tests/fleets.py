@@ -1,0 +1,214 @@
+"""A whole local fleet for tests: started with `shoal up` as a user would, on ports and state of its own."""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+PROJECT = Path(__file__).parent.parent
+SHOAL = [sys.executable, "-m", "functions.cli"]
+_PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    state_dir: Path
+    port_base: int
+    environment: dict[str, str]
+    up_output: str
+    up_seconds: float
+
+    @property
+    def base_url(self) -> str:
+        return f"https://localhost:{self.port_base + 3}/v1"
+
+    @property
+    def ca_file(self) -> str:
+        return str(self.state_dir / "tls" / "ca.pem")
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.ca_file)
+
+    def key(self, tenant: str) -> str:
+        return str(json.loads((self.state_dir / "secrets" / "demo-keys.json").read_text())[tenant]["key"])
+
+    def client(self, tenant: str = "acme", timeout_s: float = 60.0) -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.key(tenant)}"}
+        return httpx.Client(base_url=self.base_url, headers=headers, verify=self.tls, timeout=timeout_s)
+
+    def async_client(self, tenant: str = "acme", timeout_s: float = 60.0, connections: int = 100) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self.key(tenant)}"}
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        return httpx.AsyncClient(
+            base_url=self.base_url, headers=headers, verify=self.tls, timeout=timeout_s, limits=limits
+        )
+
+    def shoal(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*SHOAL, *arguments],
+            env=self.environment,
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """What the ledger says runs, by name."""
+        ledger = json.loads((self.state_dir / "run" / "processes.json").read_text())
+        return {entry["name"]: entry for entry in ledger["processes"] if entry.get("pid")}
+
+    def pid(self, role: str, replica_id: str | None = None) -> int:
+        found = [
+            entry
+            for entry in self.processes().values()
+            if entry["role"] == role and (replica_id is None or entry["replica_id"] == replica_id)
+        ]
+        assert found, f"no process with role {role} ({replica_id}); there are {sorted(self.processes())}"
+        return int(max(found, key=lambda entry: entry["generation"])["pid"])
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """As the registry sees them."""
+        token = (self.state_dir / "secrets" / "internal-token").read_text().strip()
+        answer = httpx.get(
+            f"https://localhost:{self.port_base + 4}/v1/fleet",
+            headers={"authorization": f"Bearer {token}"},
+            verify=self.tls,
+            timeout=10.0,
+        )
+        answer.raise_for_status()
+        return list(answer.json()["replicas"])
+
+    def engine_port(self, replica_id: str) -> int:
+        return next(int(replica["port"]) for replica in self.replicas() if replica["replica_id"] == replica_id)
+
+    def set_faults(self, replica_id: str, **faults: Any) -> None:
+        answer = httpx.post(f"http://127.0.0.1:{self.engine_port(replica_id)}/sim/faults", json=faults, timeout=10.0)
+        answer.raise_for_status()
+
+    def running(self, replica_id: str) -> float:
+        """Requests that the engine itself says are running or waiting."""
+        port = self.engine_port(replica_id)
+        return _gauges(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10.0).text)
+
+    def gateway_metric(self, name: str) -> float:
+        text = httpx.get(f"http://127.0.0.1:{self.port_base + 5}/metrics", timeout=10.0).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        )
+
+
+def _gauges(text: str) -> float:
+    wanted = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in wanted
+    )
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> float:
+    """Seconds until the condition held; fails with `what` when it did not in time."""
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < timeout_s:
+        if condition():
+            return time.monotonic() - started_s
+        time.sleep(every_s)
+    raise AssertionError(f"{what}: not within {timeout_s} s")
+
+
+@contextmanager
+def running_fleet(state_dir: Path, engine: str, replicas: int = 2) -> Iterator[Fleet]:
+    """`shoal up`, the fleet, `shoal down`; fails where a process is left."""
+    port_base = _free_port_base()
+    environment = os.environ | {
+        "SHOAL_STATE_DIR": str(state_dir),
+        "SHOAL_PROJECT_DIR": str(PROJECT),
+        "SHOAL_PORT_BASE": str(port_base),
+    }
+    started_s = time.monotonic()
+    up = _run(environment, "up", "--engine", engine, "--replicas", str(replicas))
+    fleet = Fleet(state_dir, port_base, environment, up.stdout, time.monotonic() - started_s)
+    try:
+        assert up.returncode == 0, f"shoal up failed:\n{up.stdout}\n{up.stderr}\n{_logs(state_dir)}"
+        yield fleet
+    finally:
+        down = _run(environment, "down")
+    assert down.returncode == 0, f"shoal down failed:\n{down.stdout}\n{down.stderr}"
+    left = processes_of(state_dir)
+    assert not left, f"shoal down left processes: {left}"
+
+
+def processes_of(state_dir: Path) -> list[str]:
+    """Command lines of every process whose environment or arguments name the state directory."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+        if process.info["pid"] == os.getpid() or process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        try:
+            named = str(state_dir) in " ".join(process.info["cmdline"] or []) or (
+                process.environ().get("SHOAL_STATE_DIR") == str(state_dir)
+            )
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+        if named:
+            found.append(f"{process.info['pid']} {' '.join(process.info['cmdline'] or [])}"[:200])
+    return found
+
+
+def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SHOAL, *arguments],
+        env=environment,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _free_port_base() -> int:
+    for base in range(20_000, 30_000, _PORTS_PER_FLEET):
+        if all(_is_free(base + offset) for offset in (3, 4, 5, 6, 7, 8, 9, 10, 20, 21, 40, 41, 107, 108, 109, 110)):
+            return base
+    raise AssertionError("no range of free ports below 30000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _logs(state_dir: Path) -> str:
+    logs = sorted((state_dir / "logs").glob("*.log"))
+    return "\n".join(f"--- {log.name}\n" + "\n".join(_tail(log)) for log in logs)
+
+
+def _tail(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-15:]
