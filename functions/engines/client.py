@@ -1,0 +1,141 @@
+"""The engine's API as the replica agent needs it: is it well, how full is it, which adapters does it have.
+
+Law: nothing of httpx leaves this module. Every call has a deadline for its whole answer (a server that trickles
+is as hung as a silent one) and a bound on its size; every failure is one of `errors`. The httpx client is the
+caller's, with its pool and limits.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+from functions.engines.errors import EngineGarbled, EngineHung, EngineRefused, EngineUnreachable
+from functions.engines.metrics import MAX_PAGE_BYTES, EngineMetrics, parse_metrics
+
+_MESSAGE_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """One entry of /v1/models: the base model, or an adapter loaded by name."""
+
+    name: str
+    root: str
+    parent: str | None
+    max_model_len_tokens: int | None
+
+    @property
+    def is_adapter(self) -> bool:
+        return self.parent is not None
+
+
+class EngineClient:
+    def __init__(self, http: httpx.AsyncClient, base_url: str, *, timeout_s: float = 5.0, load_timeout_s: float = 60.0):
+        self._http = http
+        self._base_url = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._load_timeout_s = load_timeout_s
+        """A large adapter is read and checked before the engine answers."""
+
+    async def health(self, timeout_s: float | None = None) -> None:
+        """Returns when the server says it lives. Says nothing about a stuck step loop: see `probe`."""
+        await self._call("GET", "/health", timeout_s=timeout_s)
+
+    async def metrics(self) -> EngineMetrics:
+        page = await self._call("GET", "/metrics")
+        return parse_metrics(page.decode("utf-8", "replace"))
+
+    async def version(self) -> str:
+        version = _object(await self._call("GET", "/version")).get("version")
+        if not isinstance(version, str):
+            raise EngineGarbled("/version without a version")
+        return version
+
+    async def models(self) -> tuple[EngineModel, ...]:
+        answer = _object(await self._call("GET", "/v1/models"))
+        try:
+            return tuple(_model(card) for card in answer["data"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EngineGarbled(f"/v1/models: {error!r}") from error
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """The adapter is in the engine when this returns. Never in place: a name means one set of weights."""
+        body = {"lora_name": name, "lora_path": path}
+        await self._call("POST", "/v1/load_lora_adapter", body, timeout_s=self._load_timeout_s)
+
+    async def unload_adapter(self, name: str) -> None:
+        """The engine forgets the name; requests under way go on, and the weights leave when others need the room."""
+        await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def probe(self, model: str, timeout_s: float) -> None:
+        """One token, end to end: the only proof that the step loop turns."""
+        body = {"model": model, "prompt": "ping", "max_tokens": 1, "temperature": 0}
+        answer = _object(await self._call("POST", "/v1/completions", body, timeout_s=timeout_s))
+        if not answer.get("choices"):
+            raise EngineGarbled("a completion without choices")
+
+    async def tokenize(self, model: str, prompt: str) -> tuple[int, ...]:
+        answer = _object(await self._call("POST", "/tokenize", {"model": model, "prompt": prompt}))
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise EngineGarbled("/tokenize without tokens")
+        return tuple(tokens)
+
+    async def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> bytes:
+        deadline_s = self._timeout_s if timeout_s is None else timeout_s
+        what = f"{method} {path}"
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._exchange(method, path, body)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise EngineHung(what, timeout_s=deadline_s) from error
+        except httpx.DecodingError as error:
+            raise EngineGarbled(f"{what}: {error!r}") from error
+        except httpx.HTTPError as error:
+            raise EngineUnreachable(f"{what}: {error!r}") from error
+
+    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+        async with self._http.stream(method, self._base_url + path, json=body, timeout=None) as response:
+            content = await _read_bounded(response)
+        if response.status_code != HTTPStatus.OK:
+            raise EngineRefused(response.status_code, _message(content))
+        return content
+
+
+async def _read_bounded(response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for part in response.aiter_bytes():
+        content += part
+        if len(content) > MAX_PAGE_BYTES:
+            raise EngineGarbled(f"an answer of more than {MAX_PAGE_BYTES} bytes")
+    return bytes(content)
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise EngineGarbled(f"not JSON: {content[:80]!r}") from error
+    if not isinstance(value, dict):
+        raise EngineGarbled(f"not a JSON object: {content[:80]!r}")
+    return value
+
+
+def _model(card: Mapping[str, Any]) -> EngineModel:
+    return EngineModel(str(card["id"]), str(card["root"]), card.get("parent"), card.get("max_model_len"))
+
+
+def _message(content: bytes) -> str:
+    """vLLM's error message, or what there is of a text."""
+    try:
+        error = json.loads(content)["error"]
+        return str(error["message"])[:_MESSAGE_CHARS]
+    except (ValueError, KeyError, TypeError):
+        return content[:_MESSAGE_CHARS].decode("utf-8", "replace")

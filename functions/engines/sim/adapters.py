@@ -1,0 +1,71 @@
+"""Where an adapter's weights are: in a slot (runs now), in host memory (a copy away), or on disk (the engine waits).
+
+Both tiers are least-recently-used; an adapter that runs now is never evicted. Unloading by name happens in the
+front end only: the weights stay here until they are the oldest, as in vLLM.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import NewType
+
+from functions.engines.sim.limits import StepCosts
+
+AdapterId = NewType("AdapterId", int)
+"""vLLM's lora_int_id: a name that is unloaded and loaded again gets a new one."""
+
+
+class AdapterTiers:
+    def __init__(self, *, slots: int, host: int, costs: StepCosts) -> None:
+        self._costs = costs
+        self._slots = _Lru(slots)
+        self._host = _Lru(host)
+
+    @property
+    def in_slots(self) -> tuple[AdapterId, ...]:
+        return self._slots.members
+
+    @property
+    def in_host(self) -> tuple[AdapterId, ...]:
+        return self._host.members
+
+    def reads_disk(self, adapter: AdapterId) -> bool:
+        return adapter not in self._host
+
+    def use(self, adapter: AdapterId, *, running: Collection[AdapterId]) -> float:
+        """Bring the adapter into a slot; seconds that the engine stands still for it."""
+        stall_s = 0.0
+        if adapter not in self._host:
+            stall_s += self._costs.adapter_load_s
+        if adapter not in self._slots:
+            stall_s += self._costs.adapter_activate_s
+        for evicted in self._host.touch(adapter, keep=running):
+            self._slots.drop(evicted)
+        self._slots.touch(adapter, keep=running)
+        return stall_s
+
+
+class _Lru:
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._order: OrderedDict[AdapterId, None] = OrderedDict()
+
+    def __contains__(self, adapter: AdapterId) -> bool:
+        return adapter in self._order
+
+    @property
+    def members(self) -> tuple[AdapterId, ...]:
+        return tuple(self._order)
+
+    def drop(self, adapter: AdapterId) -> None:
+        self._order.pop(adapter, None)
+
+    def touch(self, adapter: AdapterId, *, keep: Collection[AdapterId]) -> list[AdapterId]:
+        """Make it the most recent; returns who had to leave for it."""
+        self._order[adapter] = None
+        self._order.move_to_end(adapter)
+        surplus = len(self._order) - self._capacity
+        evictable = [member for member in self._order if member != adapter and member not in keep]
+        evicted = evictable[: max(surplus, 0)]
+        for member in evicted:
+            del self._order[member]
+        return evicted

@@ -1,0 +1,73 @@
+"""The KV cache: a fixed number of blocks, each free or held, each perhaps remembered by its hash.
+
+Law of conservation: every block is in exactly one place; held by at least one sequence, or free. A free block
+keeps what it holds until somebody needs the space (least recently freed first), so freeing is also caching: that
+is the prefix cache.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._holders = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(num_blocks))
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def free_blocks(self) -> int:
+        return len(self._free)
+
+    @property
+    def usage_ratio(self) -> float:
+        """Held share of all blocks; free blocks count as free even while they still cache something."""
+        return 1.0 - len(self._free) / self._num_blocks
+
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
+        """The blocks that hold the longest known prefix of this chain."""
+        found: list[int] = []
+        for name in hashes:
+            block = self._block_of.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def take(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
+        """Hold the `shared` cached blocks and `new_blocks` fresh ones: all of them, or None and nothing changes."""
+        revived = sum(1 for block in shared if self._holders[block] == 0)
+        if revived + new_blocks > len(self._free):
+            return None
+        for block in shared:
+            self._free.pop(block, None)
+            self._holders[block] += 1
+        return [*shared, *(self._take_oldest() for _ in range(new_blocks))]
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Let go. The tail of a sequence is freed first, because a shared prefix is worth more than its end."""
+        for block in reversed(blocks):
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                self._free[block] = None
+
+    def remember(self, block: int, name: bytes) -> None:
+        """From now on `match` finds this held block, unless an equal one is known already."""
+        if self._hash_of[block] is None and name not in self._block_of:
+            self._hash_of[block] = name
+            self._block_of[name] = block
+
+    def _take_oldest(self) -> int:
+        block, _ = self._free.popitem(last=False)
+        name = self._hash_of[block]
+        if name is not None:
+            del self._block_of[name]
+            self._hash_of[block] = None
+        self._holders[block] = 1
+        return block

@@ -1,0 +1,78 @@
+"""The socket under a response, for what ASGI cannot say.
+
+That the client left, how full its buffer is, and broken bytes. uvicorn keeps writing the head and the end of every
+response; between them a stream writes its own transfer chunks, which saves a coroutine round trip per token (1,000
+streams of 20 tokens a second cost 0.4 of a core, most of it the kernel's). The protocol class puts itself into each
+request's scope under one key.
+"""
+
+import socket
+import struct
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_KEY = "shoal.connection"
+_LINGER_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with zero seconds: closing sends RST and throws away what is buffered."""
+
+
+class OpenProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with a way to the transport."""
+
+    on_lost: Callable[[], None] | None = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {_KEY: {"protocol": self}}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+class Connection:
+    def __init__(self, protocol: OpenProtocol) -> None:
+        self._protocol = protocol
+        self._transport = protocol.transport
+
+    @classmethod
+    def under(cls, scope: MutableMapping[str, Any]) -> "Connection":
+        return cls(scope["extensions"][_KEY]["protocol"])
+
+    @property
+    def closing(self) -> bool:
+        return bool(self._transport.is_closing())
+
+    @property
+    def congested(self) -> bool:
+        """The client reads more slowly than we write."""
+        return bool(self._protocol.flow.write_paused)
+
+    def when_lost(self, tell: Callable[[], None] | None) -> None:
+        """Call `tell` once when the client leaves; None forgets it."""
+        self._protocol.on_lost = tell
+
+    async def drained(self) -> None:
+        await self._protocol.flow.drain()
+
+    def write(self, data: bytes) -> None:
+        """Nothing happens when the client has left: its stream learns of that by itself."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def write_chunk(self, data: bytes) -> None:
+        self.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def reset(self) -> None:
+        """RST instead of FIN: the peer's next read fails."""
+        if self._transport.is_closing():
+            return
+        raw = self._transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self._transport.abort()

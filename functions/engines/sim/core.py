@@ -1,0 +1,120 @@
+"""The engine without a clock: `begin_step(now)` says how long the next step takes, `end_step(now)` who got a token.
+
+The caller owns time. The asyncio shell sleeps between the two calls; a test or a fleet simulator adds the numbers
+up. The same calls with the same arguments and the same seed give the same answers.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from random import Random
+
+from functions.engines.sim.adapters import AdapterId, AdapterTiers
+from functions.engines.sim.limits import EngineLimits, StepCosts
+from functions.engines.sim.scheduler import Scheduler, Step
+from functions.engines.sim.sequence import Sequence, Status
+from functions.engines.sim.stats import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegun:
+    """A step that is under way for `duration_s`."""
+
+    duration_s: float
+    disk_reads: tuple[AdapterId, ...]
+    """Adapters read from disk in this step: if their files are gone, the engine dies (as vLLM's does)."""
+
+
+class EngineCore:
+    def __init__(self, limits: EngineLimits, costs: StepCosts, rng: Random) -> None:
+        self.limits = limits
+        self.stats = EngineStats(max_model_len_tokens=limits.max_model_len_tokens)
+        self.scheduler = Scheduler(limits)
+        self.tiers = AdapterTiers(slots=limits.max_loras, host=limits.max_cpu_loras, costs=costs)
+        self._costs = costs
+        self._rng = rng
+        self._step: Step | None = None
+        self._owed_stall_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.unfinished_seqs > 0
+
+    def add(self, seq: Sequence) -> None:
+        self.scheduler.add(seq)
+
+    def abort(self, seq: Sequence) -> None:
+        """At once. Not counted as finished: vLLM 0.32 does not count requests whose client left."""
+        if seq.status in (Status.RUNNING, Status.WAITING):
+            self.scheduler.abort(seq)
+
+    def load_adapter(self, adapter: AdapterId) -> float:
+        """Warm the adapter; the seconds are also taken from everybody who is being served."""
+        stall_s = self.tiers.use(adapter, running=self.scheduler.running_adapters)
+        self._owed_stall_s += stall_s
+        return stall_s
+
+    def begin_step(self, now_s: float) -> StepBegun:
+        step = self._step = self.scheduler.schedule()
+        self.stats.preemptions += len(step.preempted)
+        disk_reads: list[AdapterId] = []
+        stall_s, self._owed_stall_s = self._owed_stall_s, 0.0
+        for seq in step.admitted:
+            self._count_admission(seq, now_s)
+            if seq.adapter is not None:
+                disk_reads += [seq.adapter] if self.tiers.reads_disk(seq.adapter) else []
+                stall_s += self.tiers.use(seq.adapter, running=self.scheduler.running_adapters)
+        return StepBegun(duration_s=stall_s + self._step_s(step), disk_reads=tuple(disk_reads))
+
+    def end_step(self, now_s: float) -> Seq[Sequence]:
+        """Who got a token now. `seq.emitted_tokens` is its number; FINISHED in `seq.status` means it was the last."""
+        step, self._step = self._step, None
+        if step is None:
+            raise RuntimeError("end_step without begin_step")
+        given = self.scheduler.finish_step(step)
+        if step.chunks:
+            self.stats.iteration_tokens.observe(step.total_tokens)
+        self.stats.generation_tokens += len(given)
+        for seq in given:
+            self._count_token(seq, now_s)
+        return given
+
+    def _step_s(self, step: Step) -> float:
+        decode_seqs = step.decode_seqs
+        base_s = self._costs.step_s(prefill_tokens=step.total_tokens - decode_seqs, decode_seqs=decode_seqs)
+        jitter = self._costs.jitter_ratio
+        return base_s * (1 + self._rng.uniform(-jitter, jitter)) if jitter else base_s
+
+    def _count_admission(self, seq: Sequence, now_s: float) -> None:
+        if seq.marks.scheduled_s is None:
+            seq.marks.scheduled_s = now_s
+            self.stats.prefix_queries_tokens += seq.prompt_tokens
+            self.stats.prefix_hits_tokens += seq.cached_tokens
+
+    def _count_token(self, seq: Sequence, now_s: float) -> None:
+        marks, stats = seq.marks, self.stats
+        if marks.last_token_s is None:
+            marks.first_token_s = now_s
+            stats.ttft_s.observe(now_s - marks.arrived_s)
+            stats.prompt_tokens += seq.prompt_tokens
+            stats.cached_prompt_tokens += seq.cached_tokens
+        else:
+            stats.itl_s.observe(now_s - marks.last_token_s)
+        marks.last_token_s = now_s
+        if seq.status is Status.FINISHED:
+            self._count_finish(seq, now_s)
+
+    def _count_finish(self, seq: Sequence, now_s: float) -> None:
+        marks, stats = seq.marks, self.stats
+        scheduled_s = marks.arrived_s if marks.scheduled_s is None else marks.scheduled_s
+        first_s = now_s if marks.first_token_s is None else marks.first_token_s
+        stats.e2e_s.observe(now_s - marks.arrived_s)
+        stats.queue_s.observe(scheduled_s - marks.arrived_s)
+        stats.prefill_s.observe(first_s - scheduled_s)
+        stats.decode_s.observe(now_s - first_s)
+        stats.inference_s.observe(now_s - scheduled_s)
+        stats.time_per_output_token_s.observe((now_s - first_s) / max(seq.emitted_tokens - 1, 1))
+        stats.request_prompt_tokens.observe(seq.prompt_tokens)
+        stats.request_generation_tokens.observe(seq.emitted_tokens)
+        stats.request_max_generation_tokens.observe(seq.emitted_tokens)
+        stats.request_computed_tokens.observe(seq.prompt_tokens - seq.cached_tokens)
+        stats.request_preemptions.observe(seq.preemptions)

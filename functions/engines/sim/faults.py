@@ -1,0 +1,81 @@
+"""What can be made to go wrong, at start (`--sim-*`) or while running (`POST /sim/faults`, which merges; GET shows).
+
+Two kinds. Faults of the whole engine (refuse, hang, freeze, slow, dead) hit everything. Faults of a request hit
+the share `ratio` of generation requests, drawn from a seeded generator, so a run can be repeated. `/sim/*` itself
+always works, except while the listener is closed.
+"""
+
+from enum import StrEnum
+from random import Random
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Malformed(StrEnum):
+    """Ways to break the bytes of a response."""
+
+    NO_BLANK_LINE = "no_blank_line"
+    """Events end with one newline instead of two."""
+    CRLF = "crlf"
+    """Lines end with CR LF: legal server-sent events that careless parsers miss."""
+    HUGE_LINE = "huge_line"
+    """The second event is a comment line of 2 MiB."""
+    NON_JSON = "non_json"
+    """The second event's data is not JSON."""
+    HTML_BODY = "html_body"
+    """200 with a page of HTML, as a confused proxy answers."""
+    TRUNCATED_CHUNK = "truncated_chunk"
+    """The transfer chunk says more bytes than come, then the connection closes."""
+    WRONG_CONTENT_LENGTH = "wrong_content_length"
+    """Content-Length says more bytes than come, then the connection closes."""
+    SPLIT_UTF8 = "split_utf8"
+    """Every event arrives in two halves, a step apart, cut inside a character of several bytes where there is one."""
+
+
+class Faults(BaseModel):
+    """The switches. Unset ones (null, false, 1.0) do nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+    refuse_s: float | None = Field(None, gt=0)
+    """Close the listener and reset every connection; listen again after so many seconds."""
+    reset_connections: bool = False
+    """Accept, then reset instead of answering (everything but /sim)."""
+    hang: bool = False
+    """Accept and never answer (everything but /sim)."""
+    freeze: bool = False
+    """The step loop stands still: requests wait for ever, /health stays 200 (as a hung vLLM's does)."""
+    slow_factor: float = Field(1.0, gt=0)
+    """Every step takes so many times longer."""
+    engine_dead: bool = False
+    """The engine process died: /health 503, requests 500, then the server exits."""
+
+    ratio: float = Field(1.0, ge=0, le=1)
+    """Share of generation requests that the faults below hit."""
+    error_status: int | None = Field(None, ge=400, le=599)
+    retry_after_s: float | None = Field(None, ge=0)
+    """Sent with `error_status` as Retry-After."""
+    stall_after_tokens: int | None = Field(None, ge=0)
+    """Send so many tokens, then nothing, with the connection open."""
+    reset_after_tokens: int | None = Field(None, ge=0)
+    die_after_tokens: int | None = Field(None, ge=0)
+    """The process exits at once; 0: before the first token."""
+    malformed: Malformed | None = None
+
+
+class FaultBox:
+    """The switches in force, and the dice."""
+
+    def __init__(self, faults: Faults, rng: Random) -> None:
+        self.now = faults
+        self._rng = rng
+
+    def merge(self, changes: dict[str, object]) -> Faults:
+        """Raises pydantic.ValidationError and changes nothing when a change is wrong."""
+        self.now = Faults.model_validate({**self.now.model_dump(), **changes})
+        return self.now
+
+    def for_request(self) -> Faults:
+        """What happens to the next generation request: the switches, or none of the request kind."""
+        hit = self._rng.random() < self.now.ratio
+        return self.now if hit else Faults()

@@ -1,0 +1,119 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from functions.engines.sim.accept import Work
+from functions.engines.sim.bodies import chat_response, completion_response
+from functions.engines.sim.chunks import DONE, ChatChunks, Chunks, CompletionChunks, StreamOptions
+from functions.engines.sim.faults import Faults, Malformed
+from functions.engines.sim.guards import json_only
+from functions.engines.sim.lifecycle import Phase
+from functions.engines.sim.parts import Parts
+from functions.engines.sim.progress import Envelope, Progress
+from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
+from functions.engines.sim.refusals import Refusal
+from functions.engines.sim.stream import StreamResponse
+from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
+
+
+def generation_routes(parts: Parts) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(json_only)])
+
+    @router.post("/v1/chat/completions")
+    async def chat(body: ChatBody, request: Request) -> Response:
+        parts.acceptor.find_model(body.model)
+        parts.engine.check_admission(body.n or 1)
+        _refuse_text_while_draining(parts)
+        try:
+            work = parts.acceptor.chat(body, request.headers)
+        except Refusal as refusal:
+            return _refusal_response(refusal, streamed=bool(body.stream))
+        envelope = _envelope(parts, work, body, request, "chatcmpl")
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        chunks = ChatChunks(envelope, replace(_stream_options(parts, body), logprobs=logprobs))
+
+        def whole(replies: Sequence[Progress]) -> dict[str, Any]:
+            return chat_response(envelope, body, work.prompt_tokens, replies)
+
+        return await _answer(parts, request, work, chunks if body.stream else whole)
+
+    @router.post("/v1/completions")
+    async def complete(body: CompletionBody, request: Request) -> Response:
+        parts.acceptor.find_model(body.model)
+        parts.engine.check_admission(body.n)
+        if isinstance(body.prompt, str):
+            _refuse_text_while_draining(parts)
+        try:
+            work = parts.acceptor.completion(body, request.headers)
+        except Refusal as refusal:
+            return _refusal_response(refusal, streamed=bool(body.stream))
+        envelope = _envelope(parts, work, body, request, "cmpl")
+        options = replace(_stream_options(parts, body), logprobs=body.logprobs, echo=bool(body.echo))
+
+        def whole(replies: Sequence[Progress]) -> dict[str, Any]:
+            return completion_response(envelope, body, work.prompt_tokens, replies, parts.model.tokenizer)
+
+        return await _answer(parts, request, work, CompletionChunks(envelope, options) if body.stream else whole)
+
+    return router
+
+
+async def _answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
+    """`form` is how the reply is written: event by event, or as one body."""
+    faults = parts.faults.for_request()
+    if faults.error_status is not None:
+        return _injected_error(faults, faults.error_status)
+    if faults.malformed is Malformed.HTML_BODY:
+        return html_response()
+    drained = parts.lifecycle.phase is Phase.DRAINING
+    if not callable(form):
+        return StreamResponse(parts.engine, work, form, faults, drained=drained)
+    if drained:
+        return json_response(form([Progress(choice) for choice in work.choices]), faults)
+    return await generate_whole(request, parts.engine, work, form, faults)
+
+
+def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
+    """What the engine finds wrong after a stream has begun becomes its only event; all else is for `app` to answer."""
+    if not (streamed and refusal.late):
+        raise refusal
+    return Response(refusal.event() + DONE, media_type="text/event-stream")
+
+
+def _refuse_text_while_draining(parts: Parts) -> None:
+    """vLLM shuts its tokenizer threads down first; prompts of token ids still reach the engine, which aborts them."""
+    if parts.lifecycle.phase is Phase.DRAINING:
+        raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
+
+
+def _envelope(parts: Parts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
+    name = request.headers.get("x-request-id") or body.request_id or uuid4().hex[:16]
+    return Envelope(
+        request_id=f"{kind}-{name}",
+        model=work.model,
+        created_s=int(parts.clock.wall_s()),
+        fingerprint=parts.fingerprint,
+        prompt_token_details=parts.settings.prompt_token_details,
+    )
+
+
+def _stream_options(parts: Parts, body: GenerationBody) -> StreamOptions:
+    options = body.stream_options
+    usage = parts.settings.force_usage or bool(options and options.include_usage)
+    continuous = parts.settings.force_usage or (usage and bool(options and options.continuous_usage_stats))
+    return StreamOptions(usage=usage, continuous_usage=continuous, token_ids=bool(body.return_token_ids))
+
+
+def _injected_error(faults: Faults, status: int) -> Response:
+    refusal = Refusal("Injected by /sim/faults.", kind="InternalServerError", status=status)
+    response = json_response(refusal.body(), Faults())
+    response.status_code = status
+    if faults.retry_after_s is not None:
+        response.headers["retry-after"] = f"{faults.retry_after_s:g}"
+    return response

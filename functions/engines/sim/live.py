@@ -1,0 +1,162 @@
+"""The engine in real time: the core's steps paced by a clock, tokens handed to whoever asked for them.
+
+One loop. It begins a step, sleeps for as long as the step takes, ends it, and tells each listener about its token.
+Lateness of the event loop is made up in the next step (up to a bound), so the rate stays the model's and not the
+machine's. When the engine dies every listener is told once, and nothing runs any more.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from functions.engines.sim.accept import Choice, Work
+from functions.engines.sim.adapters import AdapterId
+from functions.engines.sim.clock import Clock
+from functions.engines.sim.core import EngineCore
+from functions.engines.sim.faults import FaultBox
+from functions.engines.sim.model import Adapter
+from functions.engines.sim.refusals import engine_dead, prefill_backlog_full, queue_full
+from functions.engines.sim.sequence import Sequence, Status
+
+_MAX_CATCH_UP_S = 0.25
+_FREEZE_POLL_S = 0.05
+
+
+class Listener(Protocol):
+    def on_token(self, seq: Sequence) -> None: ...
+    def on_engine_death(self) -> None: ...
+
+
+class LiveEngine:
+    def __init__(self, core: EngineCore, clock: Clock, faults: FaultBox) -> None:
+        self.core = core
+        self.dead = False
+        self._clock = clock
+        self._faults = faults
+        self._seq_ids = count()
+        self._owners: dict[int, tuple[Listener, Choice]] = {}
+        self._adapter_paths: dict[AdapterId, str] = {}
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+
+    @property
+    def queued_prefill_tokens(self) -> int:
+        """Prompt tokens of requests that have no token yet, computed or not (vLLM's conservative count)."""
+        scheduler = self.core.scheduler
+        return sum(s.prompt_tokens for s in (*scheduler.running, *scheduler.waiting) if not s.emitted_tokens)
+
+    def check_admission(self, n: int) -> None:
+        """Raises Refusal when the engine is dead or its queue limits are reached."""
+        limits, stats = self.core.limits, self.core.stats
+        if self.dead:
+            raise engine_dead()
+        queued = self.core.scheduler.unfinished_seqs
+        if limits.max_num_queued_reqs is not None and queued + n > limits.max_num_queued_reqs:
+            stats.rejections["max_num_queued_reqs"] += 1
+            raise queue_full()
+        if limits.max_num_queued_tokens is not None and self.queued_prefill_tokens >= limits.max_num_queued_tokens:
+            stats.rejections["max_num_queued_tokens"] += 1
+            raise prefill_backlog_full()
+
+    def submit(self, work: Work, listener: Listener) -> list[Sequence]:
+        """One sequence per choice, in order."""
+        seqs = [self._sequence(work, index) for index in range(len(work.choices))]
+        for seq, choice in zip(seqs, work.choices, strict=True):
+            self._owners[seq.seq_id] = (listener, choice)
+            self.core.add(seq)
+        for _ in work.prompts:
+            self.core.stats.request_n.observe(work.n)
+            self.core.stats.request_max_tokens.observe(work.max_tokens)
+        self._wake.set()
+        return seqs
+
+    def abort(self, seqs: Iterable[Sequence]) -> None:
+        for seq in seqs:
+            self._owners.pop(seq.seq_id, None)
+            self.core.abort(seq)
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """Returns when the adapter is in a slot; everybody else waits as long."""
+        self._adapter_paths[adapter.adapter_id] = adapter.path
+        stall_s = self.core.load_adapter(adapter.adapter_id)
+        await self._clock.sleep_until(self._clock.now_s() + stall_s)
+
+    def die(self) -> None:
+        """The engine process is gone; the server in front of it notices."""
+        self._halt()
+        listeners = {id(listener): listener for listener, _ in self._owners.values()}
+        self._owners.clear()
+        for listener in listeners.values():
+            listener.on_engine_death()
+
+    def stop(self) -> None:
+        """The engine process is gone and nobody is told: what a vLLM does to open requests on SIGTERM."""
+        self._halt()
+        self._owners.clear()
+
+    async def drained(self) -> None:
+        """Returns when nothing runs and nothing waits."""
+        while self.core.has_work:
+            self._empty.clear()
+            await self._empty.wait()
+
+    async def run(self) -> None:
+        ended_s = self._clock.now_s()
+        while not self.dead:
+            if not self.core.has_work or self._faults.now.freeze:
+                await self._idle()
+                ended_s = self._clock.now_s()
+                continue
+            ended_s = await self._step(max(ended_s, self._clock.now_s() - _MAX_CATCH_UP_S))
+
+    async def _idle(self) -> None:
+        if self.core.has_work:
+            await self._clock.sleep_until(self._clock.now_s() + _FREEZE_POLL_S)
+            return
+        self._wake.clear()
+        self._empty.set()
+        await self._wake.wait()
+
+    async def _step(self, start_s: float) -> float:
+        begun = self.core.begin_step(self._clock.now_s())
+        if any(not self._is_on_disk(adapter) for adapter in begun.disk_reads):
+            self.die()
+            return start_s
+        end_s = start_s + begun.duration_s * self._faults.now.slow_factor
+        await self._clock.sleep_until(end_s)
+        if not self.dead:
+            self._deliver()
+        return end_s
+
+    def _halt(self) -> None:
+        self.dead = True
+        self._wake.set()
+
+    def _is_on_disk(self, adapter: AdapterId) -> bool:
+        return Path(self._adapter_paths[adapter]).is_dir()
+
+    def _deliver(self) -> None:
+        owners = self._owners
+        for seq in self.core.end_step(self._clock.now_s()):
+            owner = owners.get(seq.seq_id)
+            if owner is None:
+                continue
+            listener, choice = owner
+            if seq.status is Status.FINISHED:
+                del owners[seq.seq_id]
+                self.core.stats.finished[choice.plan.finish_reason] += 1
+            listener.on_token(seq)
+
+    def _sequence(self, work: Work, index: int) -> Sequence:
+        choice = work.choices[index]
+        return Sequence.arrive(
+            next(self._seq_ids),
+            choice.prompt.ids,
+            choice.plan.ids,
+            now_s=self._clock.now_s(),
+            scope=work.scope,
+            adapter=work.adapter.adapter_id if work.adapter else None,
+            priority=work.priority if self.core.limits.priority_scheduling else 0,
+        )

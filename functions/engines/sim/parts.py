@@ -1,0 +1,27 @@
+"""What one simulated engine is made of, put together once in `server`; the routes take what they need from here."""
+
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from functions.engines.sim.accept import Acceptor
+from functions.engines.sim.clock import Clock
+from functions.engines.sim.faults import FaultBox
+from functions.engines.sim.lifecycle import Lifecycle
+from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.model import AdapterTable, ServedModel
+from functions.engines.sim.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    settings: Settings
+    model: ServedModel
+    adapters: AdapterTable
+    engine: LiveEngine
+    acceptor: Acceptor
+    faults: FaultBox
+    clock: Clock
+    registry: CollectorRegistry
+    fingerprint: str
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)

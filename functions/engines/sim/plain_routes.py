@@ -1,0 +1,135 @@
+"""Everything that generates nothing.
+
+Health, version, load, models, metrics, tokenize and detokenize, and the fault switches.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from fastapi import APIRouter, Depends, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
+from starlette.responses import JSONResponse, Response
+
+from functions.engines.sim.accept import spoken
+from functions.engines.sim.guards import json_only
+from functions.engines.sim.lifecycle import Phase
+from functions.engines.sim.parts import Parts
+from functions.engines.sim.protocol import DetokenizeBody, TokenizeChatBody, TokenizeCompletionBody
+
+VLLM_VERSION = "0.32.0"
+
+
+def status_routes(parts: Parts) -> APIRouter:
+    router = APIRouter()
+
+    async def health() -> Response:
+        alive = parts.lifecycle.phase is not Phase.DEAD
+        return Response(status_code=200 if alive else 503)
+
+    router.add_api_route("/health", health, methods=["GET"])
+    router.add_api_route("/ping", health, methods=["GET", "POST"])
+
+    @router.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": VLLM_VERSION})
+
+    @router.get("/load")
+    async def load() -> Response:
+        return JSONResponse({"server_load": 0})
+
+    @router.get("/kv_event_sources")
+    async def kv_event_sources() -> Response:
+        return JSONResponse({})
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": _model_cards(parts)})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        content = generate_latest(parts.registry)
+        return Response(content, headers={"content-type": CONTENT_TYPE_LATEST})
+
+    return router
+
+
+def tokenizer_routes(parts: Parts) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(json_only)])
+    tokenizer = parts.model.tokenizer
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeCompletionBody | TokenizeChatBody) -> Response:
+        parts.acceptor.find_model(body.model)
+        ids = tokenizer.encode(_text_of(parts, body), add_special_tokens=body.add_special_tokens)
+        limit = parts.settings.limits.max_model_len_tokens
+        names = tokenizer.names(ids) if body.return_token_strs else None
+        return JSONResponse({"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": names})
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeBody) -> Response:
+        parts.acceptor.find_model(body.model)
+        return JSONResponse({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+    return router
+
+
+def fault_routes(parts: Parts) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/sim/faults")
+    async def show() -> Response:
+        return JSONResponse(parts.faults.now.model_dump(mode="json"))
+
+    @router.post("/sim/faults")
+    async def change(request: Request) -> Response:
+        try:
+            changed = parts.faults.merge(orjson.loads(await request.body() or b"{}"))
+        except (ValidationError, orjson.JSONDecodeError, TypeError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse(changed.model_dump(mode="json"))
+
+    return router
+
+
+def _text_of(parts: Parts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
+    if isinstance(body, TokenizeCompletionBody):
+        return body.prompt
+    messages = spoken(body.messages)
+    return parts.acceptor.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
+
+
+def _model_cards(parts: Parts) -> list[dict[str, Any]]:
+    created_s = int(parts.clock.wall_s())
+    limit = parts.settings.limits.max_model_len_tokens
+    base = [_card(name, parts.model.root, None, limit, created_s) for name in parts.model.names]
+    parent = parts.model.names[0]
+    return base + [_card(adapter.name, adapter.path, parent, None, created_s) for adapter in parts.adapters]
+
+
+def _card(name: str, root: str, parent: str | None, max_model_len: int | None, created_s: int) -> dict[str, Any]:
+    permission = {
+        "id": f"modelperm-{uuid4().hex[:16]}",
+        "object": "model_permission",
+        "created": created_s,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    return {
+        "id": name,
+        "object": "model",
+        "created": created_s,
+        "owned_by": "vllm",
+        "root": root,
+        "parent": parent,
+        "max_model_len": max_model_len,
+        "permission": [permission],
+    }

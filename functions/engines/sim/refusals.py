@@ -1,0 +1,89 @@
+"""The engine's errors as vLLM words and shapes them: {"error":{"message","type","param","code"}}.
+
+Everything that the client did wrong is 400, an unknown model 404, a full queue 503. Message texts are vLLM's own,
+because gateways and people match on them. Neighbour: `routes` turns a Refusal into a response, in one place.
+"""
+
+import json
+import re
+from http import HTTPStatus
+from typing import Any
+
+_PATH = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+|(?:/[\w\-]+)+/[\w\-]+\.\w+")
+
+
+class Refusal(Exception):
+    """The engine answers this instead of generating."""
+
+    def __init__(self, message: str, *, kind: str, status: int, param: str | None = None, late: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status = status
+        self.param = param
+        self.late = late
+        """Found by the engine and not by the server: a stream has begun by then, and the error is its only event."""
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+
+    def event(self) -> bytes:
+        """As the only or last event of a stream; vLLM writes this one with spaces."""
+        return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
+
+
+def invalid(message: str, *, param: str | None = None, value: object = None, late: bool = False) -> Refusal:
+    """A request that vLLM's own checks refuse (after the schema's)."""
+    extras = [f"parameter={param}"] if param is not None else []
+    extras += [f"value={value}"] if value is not None else []
+    text = f"{message} ({', '.join(extras)})" if extras else message
+    return Refusal(text, kind="BadRequestError", status=HTTPStatus.BAD_REQUEST, param=param, late=late)
+
+
+def malformed(message: str, *, param: str | None) -> Refusal:
+    """A request that the schema refuses."""
+    return Refusal(message, kind="Bad Request", status=HTTPStatus.BAD_REQUEST, param=param)
+
+
+def unknown_model(model: str, *, aliases: tuple[str, ...]) -> Refusal:
+    message = f"The model `{model}` does not exist. Valid aliases: {', '.join(aliases)}."
+    return Refusal(message, kind="NotFoundError", status=HTTPStatus.NOT_FOUND, param="model")
+
+
+def queue_full() -> Refusal:
+    return _unavailable("The engine is currently busy and cannot accept new requests.")
+
+
+def prefill_backlog_full() -> Refusal:
+    return _unavailable("The engine has reached its prefill token backlog limit.")
+
+
+def engine_dead() -> Refusal:
+    message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    return Refusal(message, kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def bad_adapter_call(message: str) -> Refusal:
+    return Refusal(message, kind="InvalidUserInput", status=HTTPStatus.BAD_REQUEST)
+
+
+def adapter_missing(message: str) -> Refusal:
+    return Refusal(_without_paths(message), kind="NotFoundError", status=HTTPStatus.NOT_FOUND)
+
+
+def adapter_broken(reason: str) -> Refusal:
+    message = (
+        f"Call to add_lora method failed: Worker failed with error '{reason}', "
+        "please check the stack trace above for the root cause"
+    )
+    return Refusal(_without_paths(message), kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _unavailable(message: str) -> Refusal:
+    text = f"{message} Please try again later or on a different instance."
+    return Refusal(text, kind="Service Unavailable", status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _without_paths(message: str) -> str:
+    """vLLM does not tell clients where its files are."""
+    return _PATH.sub("<path>", message)

@@ -1,0 +1,211 @@
+"""The step loop's decisions: which tokens are computed next, who waits, who is preempted.
+
+One pass of `schedule` is vLLM's (v1/core/sched/scheduler.py):
+
+    1. running sequences first, in order of admission: one decode token each, or the next chunk of their prompt
+    2. no KV block left: the one served last goes back to waiting and will compute everything again
+    3. then waiting sequences, by (priority, arrival), while seats, token budget and blocks last
+    4. a waiting sequence whose adapter would be one too many is passed over ("deferred"); others overtake it
+    5. a cached prefix is not computed again, except for the last prompt token
+
+`finish_step` moves the cursors and says which sequences got a token. Nothing here knows seconds; `core` puts them
+in.
+"""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from functions.engines.sim.adapters import AdapterId
+from functions.engines.sim.blocks import BlockPool
+from functions.engines.sim.hashing import block_hash, chain
+from functions.engines.sim.limits import EngineLimits
+from functions.engines.sim.sequence import Sequence, Status
+
+
+@dataclass(slots=True)
+class Step:
+    """What one pass of the engine computes."""
+
+    budget_tokens: int
+    chunks: dict[Sequence, int] = field(default_factory=dict)
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+
+    def add(self, seq: Sequence, tokens: int) -> None:
+        self.chunks[seq] = tokens
+        self.budget_tokens -= tokens
+
+    def withdraw(self, seq: Sequence) -> None:
+        self.budget_tokens += self.chunks.pop(seq, 0)
+
+    @property
+    def decode_seqs(self) -> int:
+        return sum(1 for seq, tokens in self.chunks.items() if tokens == 1 and seq.emitted_tokens)
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(self.chunks.values())
+
+
+class Scheduler:
+    def __init__(self, limits: EngineLimits) -> None:
+        self.limits = limits
+        self.blocks = BlockPool(limits.num_kv_blocks)
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self.deferred_seqs = 0
+        """Waiting sequences that the last pass skipped because their adapter would have been one too many."""
+
+    @property
+    def unfinished_seqs(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def running_adapters(self) -> set[AdapterId]:
+        return {seq.adapter for seq in self.running if seq.adapter is not None}
+
+    def add(self, seq: Sequence) -> None:
+        insort(self.waiting, seq, key=_order)
+
+    def abort(self, seq: Sequence) -> None:
+        """Forget the sequence at once; a step under way delivers nothing to it."""
+        if seq.status is Status.RUNNING:
+            self.running.remove(seq)
+        elif seq.status is Status.WAITING:
+            self.waiting.remove(seq)
+        self._leave(seq, Status.ABORTED)
+
+    def schedule(self) -> Step:
+        step = Step(budget_tokens=self.limits.max_num_batched_tokens)
+        self._extend_running(step)
+        if not step.preempted:
+            self._admit_waiting(step)
+        return step
+
+    def finish_step(self, step: Step) -> list[Sequence]:
+        """The sequences that got their next token, in order of service; the finished ones have left the engine."""
+        given: list[Sequence] = []
+        for seq, tokens in step.chunks.items():
+            if seq.status is not Status.RUNNING:
+                continue
+            self._advance(seq, tokens)
+            if seq.computed_tokens == seq.prompt_tokens + seq.emitted_tokens:
+                seq.emitted_tokens += 1
+                given.append(seq)
+        finished = [seq for seq in given if seq.emitted_tokens == seq.reply_tokens]
+        for seq in finished:
+            self._leave(seq, Status.FINISHED)
+        if finished:
+            self.running = [seq for seq in self.running if seq.status is Status.RUNNING]
+        return given
+
+    def _extend_running(self, step: Step) -> None:
+        index = 0
+        while index < len(self.running) and step.budget_tokens > 0:
+            seq = self.running[index]
+            tokens = min(seq.missing_tokens, step.budget_tokens)
+            if self._grow(seq, tokens):
+                step.add(seq, tokens)
+                index += 1
+                continue
+            victim = self._served_last()
+            index -= self.running.index(victim) < index
+            self._preempt(victim, step)
+
+    def _admit_waiting(self, step: Step) -> None:
+        passed_over: list[Sequence] = []
+        admitted = 0
+        adapters = self.running_adapters
+        for seq in self.waiting:
+            if len(self.running) >= self.limits.max_num_seqs or step.budget_tokens <= 0:
+                break
+            if self._defers(seq, adapters):
+                passed_over.append(seq)
+            elif self._start(seq, step):
+                adapters |= {seq.adapter} if seq.adapter is not None else set()
+            else:
+                break
+            admitted += 1
+        self.waiting = passed_over + self.waiting[admitted:]
+        self.deferred_seqs = len(passed_over)
+
+    def _defers(self, seq: Sequence, adapters: Iterable[AdapterId]) -> bool:
+        active = set(adapters)
+        return seq.adapter is not None and seq.adapter not in active and len(active) >= self.limits.max_loras
+
+    def _start(self, seq: Sequence, step: Step) -> bool:
+        size = self.limits.block_size_tokens
+        hashes, shared = self._cached_prefix(seq)
+        cached_tokens = len(shared) * size
+        tokens = min(seq.known_tokens - cached_tokens, step.budget_tokens)
+        blocks = self.blocks.take(shared, _ceil(cached_tokens + tokens, size) - len(shared))
+        if blocks is None:
+            return False
+        seq.blocks, seq.hashes, seq.computed_tokens = blocks, hashes[: len(shared)], cached_tokens
+        if not seq.preemptions:
+            seq.cached_tokens = cached_tokens
+        seq.status = Status.RUNNING
+        self.running.append(seq)
+        step.admitted.append(seq)
+        step.add(seq, tokens)
+        return True
+
+    def _cached_prefix(self, seq: Sequence) -> tuple[list[bytes], list[int]]:
+        if not self.limits.enable_prefix_caching:
+            return [], []
+        size = self.limits.block_size_tokens
+        hashes = chain(seq.token_ids, seq.scope, block_size_tokens=size, blocks=(seq.known_tokens - 1) // size)
+        return hashes, self.blocks.match(hashes)
+
+    def _grow(self, seq: Sequence, tokens: int) -> bool:
+        missing = _ceil(seq.computed_tokens + tokens, self.limits.block_size_tokens) - len(seq.blocks)
+        if missing <= 0:
+            return True
+        fresh = self.blocks.take((), missing)
+        if fresh is None:
+            return False
+        seq.blocks.extend(fresh)
+        return True
+
+    def _advance(self, seq: Sequence, tokens: int) -> None:
+        seq.computed_tokens += tokens
+        size = self.limits.block_size_tokens
+        while self.limits.enable_prefix_caching and len(seq.hashes) < seq.computed_tokens // size:
+            index = len(seq.hashes)
+            parent = seq.hashes[-1] if seq.hashes else None
+            name = block_hash(parent, seq.token_ids[index * size : (index + 1) * size], seq.scope)
+            seq.hashes.append(name)
+            self.blocks.remember(seq.blocks[index], name)
+            seq.created_cache_tokens += size if index * size < seq.prompt_tokens else 0
+
+    def _served_last(self) -> Sequence:
+        if self.limits.priority_scheduling:
+            return max(self.running, key=_order)
+        return self.running[-1]
+
+    def _preempt(self, seq: Sequence, step: Step) -> None:
+        self.running.remove(seq)
+        step.withdraw(seq)
+        step.preempted.append(seq)
+        self._release(seq)
+        seq.computed_tokens = 0
+        seq.preemptions += 1
+        seq.status = Status.WAITING
+        self.add(seq)
+
+    def _leave(self, seq: Sequence, status: Status) -> None:
+        self._release(seq)
+        seq.status = status
+
+    def _release(self, seq: Sequence) -> None:
+        self.blocks.release(seq.blocks)
+        seq.blocks, seq.hashes = [], []
+
+
+def _order(seq: Sequence) -> tuple[int, int]:
+    return seq.order
+
+
+def _ceil(tokens: int, block_size_tokens: int) -> int:
+    return -(-tokens // block_size_tokens)

@@ -1,0 +1,97 @@
+"""One sequence: a prompt, the reply that it will get, and how far the engine has come with it.
+
+The reply is known on arrival (the simulator decides what to say before it decides when), so a sequence is a
+cursor over `token_ids` = prompt + reply. `computed_tokens` counts tokens whose KV exists; `emitted_tokens` counts
+tokens that the client has been given. A token is emitted when everything before it is computed. Preemption sets
+`computed_tokens` back to nothing and leaves `emitted_tokens`: the client never sees a token twice.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from functions.engines.sim.adapters import AdapterId
+from functions.engines.sim.hashing import CacheScope
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+    ABORTED = auto()
+
+
+@dataclass(slots=True)
+class Marks:
+    """When things happened to a sequence, in engine seconds."""
+
+    arrived_s: float
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    seq_id: int
+    token_ids: "array[int]"
+    prompt_tokens: int
+    marks: Marks
+    scope: CacheScope = field(default_factory=CacheScope)
+    adapter: AdapterId | None = None
+    priority: int = 0
+    status: Status = Status.WAITING
+    computed_tokens: int = 0
+    emitted_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache when it was first scheduled."""
+    created_cache_tokens: int = 0
+    preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def arrive(
+        cls,
+        seq_id: int,
+        prompt_ids: Iterable[int],
+        reply_ids: Iterable[int],
+        *,
+        now_s: float,
+        scope: CacheScope | None = None,
+        adapter: AdapterId | None = None,
+        priority: int = 0,
+    ) -> "Sequence":
+        tokens = array("q", prompt_ids)
+        prompt_tokens = len(tokens)
+        tokens.extend(reply_ids)
+        if len(tokens) == prompt_tokens:
+            raise ValueError("a sequence that replies nothing never finishes")
+        return cls(
+            seq_id=seq_id,
+            token_ids=tokens,
+            prompt_tokens=prompt_tokens,
+            marks=Marks(arrived_s=now_s),
+            scope=scope or CacheScope(),
+            adapter=adapter,
+            priority=priority,
+        )
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens whose KV may be computed now: the prompt and what was emitted."""
+        return self.prompt_tokens + self.emitted_tokens
+
+    @property
+    def missing_tokens(self) -> int:
+        return self.prompt_tokens + self.emitted_tokens - self.computed_tokens
+
+    @property
+    def reply_tokens(self) -> int:
+        return len(self.token_ids) - self.prompt_tokens
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Earlier is served first and preempted last. Under first-come-first-served every priority is 0."""
+        return (self.priority, self.seq_id)

@@ -1,0 +1,200 @@
+"""The command line: vLLM's flags with vLLM's meaning, then `--sim-*` for what only a simulator has.
+
+Flags that vLLM knows and a simulator has no use for are accepted with a warning, so the same InferenceService
+arguments start either.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from functions.engines.sim.faults import Faults, Malformed
+from functions.engines.sim.limits import EngineLimits, StepCosts
+
+_DEFAULT_MODEL_LEN_TOKENS = 8192
+_DEFAULT_KEEP_ALIVE_S = 5
+_LONE_FLAGS = ("--enforce-eager", "--disable-log-stats", "--disable-log-requests", "--trust-remote-code")
+_SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    host: str
+    port: int
+    model: str
+    served_model_names: tuple[str, ...]
+    limits: EngineLimits
+    costs: StepCosts
+    faults: Faults
+    seed: int
+    startup_delay_s: float
+    keep_alive_s: int
+    """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: idle connections are closed after so long."""
+    shutdown_timeout_s: float
+    enable_lora: bool
+    lora_routes: bool
+    """VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    static_adapters: tuple[tuple[str, str], ...]
+    request_id_headers: bool
+    prompt_token_details: bool
+    force_usage: bool
+    can_call_tools: bool
+    ignored: tuple[str, ...]
+
+
+def parse_size(text: str) -> int:
+    """vLLM's human-readable integers: 4096, 8k (8000), 8K (8192)."""
+    unit = _SIZES.get(text[-1:])
+    return int(float(text[:-1]) * unit) if unit else int(text)
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    flags, ignored = _parser().parse_known_args(_normalised(arguments))
+    return Settings(
+        host=flags.host,
+        port=flags.port,
+        model=flags.model or "sim",
+        served_model_names=tuple(flags.served_model_name),
+        limits=_limits(flags),
+        costs=_costs(flags),
+        faults=_faults(flags),
+        seed=flags.sim_seed if flags.sim_seed is not None else flags.seed,
+        startup_delay_s=flags.sim_startup_delay_s,
+        keep_alive_s=int(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", _DEFAULT_KEEP_ALIVE_S)),
+        shutdown_timeout_s=flags.shutdown_timeout,
+        enable_lora=flags.enable_lora,
+        lora_routes=environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"),
+        static_adapters=tuple(_static_adapter(text) for text in flags.lora_modules),
+        request_id_headers=flags.enable_request_id_headers,
+        prompt_token_details=flags.enable_prompt_tokens_details,
+        force_usage=flags.enable_force_include_usage,
+        can_call_tools=flags.enable_auto_tool_choice and flags.tool_call_parser is not None,
+        ignored=tuple(ignored),
+    )
+
+
+def _normalised(arguments: Sequence[str]) -> list[str]:
+    """vLLM takes --max_model_len for --max-model-len."""
+    return [_dashed(argument) if argument.startswith("--") else argument for argument in arguments]
+
+
+def _dashed(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m functions.engines.sim", description=__doc__, allow_abbrev=False)
+    _add_server_flags(parser)
+    _add_engine_flags(parser)
+    _add_simulator_flags(parser)
+    return parser
+
+
+def _add_server_flags(parser: argparse.ArgumentParser) -> None:
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--model")
+    parser.add_argument("--served-model-name", nargs="+", default=[])
+    parser.add_argument("--shutdown-timeout", type=float, default=0.0, metavar="S")
+    parser.add_argument("--enable-request-id-headers", action=switch, default=False)
+    parser.add_argument("--enable-prompt-tokens-details", action=switch, default=False)
+    parser.add_argument("--enable-force-include-usage", action=switch, default=False)
+    parser.add_argument("--enable-auto-tool-choice", action=switch, default=False)
+    parser.add_argument("--tool-call-parser")
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--max-model-len", type=parse_size)
+    parser.add_argument("--max-num-seqs", type=parse_size, default=256)
+    parser.add_argument("--max-num-batched-tokens", type=parse_size, default=2048)
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--num-gpu-blocks-override", type=int, metavar="BLOCKS")
+    parser.add_argument("--enable-prefix-caching", action=switch, default=True)
+    parser.add_argument("--enable-lora", action=switch, default=False)
+    parser.add_argument("--max-loras", type=int, default=1)
+    parser.add_argument("--max-cpu-loras", type=int)
+    parser.add_argument("--max-lora-rank", type=int, default=16)
+    parser.add_argument("--lora-modules", nargs="+", default=[], metavar="NAME=PATH")
+    parser.add_argument("--max-num-queued-reqs", type=int)
+    parser.add_argument("--max-num-queued-tokens", type=parse_size)
+    parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", help="accepted; nothing is computed")
+    for flag in _LONE_FLAGS:
+        parser.add_argument(flag, action="store_true", help="accepted; nothing to do here")
+
+
+def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
+    costs = StepCosts()
+    group = parser.add_argument_group("simulator")
+    group.add_argument("--sim-step-ms", type=float, default=costs.overhead_s * 1e3, help="every step")
+    group.add_argument("--sim-prefill-us-per-token", type=float, default=costs.prefill_s_per_token * 1e6)
+    group.add_argument("--sim-decode-us-per-seq", type=float, default=costs.decode_s_per_seq * 1e6)
+    group.add_argument("--sim-adapter-load-ms", type=float, default=costs.adapter_load_s * 1e3, help="from disk")
+    group.add_argument("--sim-adapter-activate-ms", type=float, default=costs.adapter_activate_s * 1e3)
+    group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
+    group.add_argument("--sim-seed", type=int, help="default: --seed")
+    group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
+    group.add_argument("--sim-faults", type=json.loads, default={}, help="JSON, as for POST /sim/faults")
+    group.add_argument("--sim-malformed", choices=[kind.value for kind in Malformed])
+
+
+def _limits(flags: argparse.Namespace) -> EngineLimits:
+    max_model_len_tokens = flags.max_model_len or _context_of(flags.model)
+    default_blocks = max(8192, 2 * -(-max_model_len_tokens // flags.block_size))
+    return EngineLimits(
+        max_model_len_tokens=max_model_len_tokens,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        block_size_tokens=flags.block_size,
+        num_kv_blocks=flags.num_gpu_blocks_override or default_blocks,
+        enable_prefix_caching=flags.enable_prefix_caching,
+        max_loras=flags.max_loras if flags.enable_lora else 0,
+        max_cpu_loras=(flags.max_cpu_loras or flags.max_loras) if flags.enable_lora else 0,
+        max_lora_rank=flags.max_lora_rank,
+        max_num_queued_reqs=flags.max_num_queued_reqs,
+        max_num_queued_tokens=flags.max_num_queued_tokens,
+        priority_scheduling=flags.scheduling_policy == "priority",
+    )
+
+
+def _costs(flags: argparse.Namespace) -> StepCosts:
+    return StepCosts(
+        overhead_s=flags.sim_step_ms / 1e3,
+        prefill_s_per_token=flags.sim_prefill_us_per_token / 1e6,
+        decode_s_per_seq=flags.sim_decode_us_per_seq / 1e6,
+        adapter_load_s=flags.sim_adapter_load_ms / 1e3,
+        adapter_activate_s=flags.sim_adapter_activate_ms / 1e3,
+        jitter_ratio=flags.sim_jitter_ratio,
+    )
+
+
+def _faults(flags: argparse.Namespace) -> Faults:
+    switches: dict[str, Any] = dict(flags.sim_faults)
+    if flags.sim_malformed:
+        switches["malformed"] = flags.sim_malformed
+    return Faults.model_validate(switches)
+
+
+def _context_of(model: str | None) -> int:
+    """The context window in the model's config.json, if there is one."""
+    config = Path(model or "") / "config.json"
+    if not config.is_file():
+        return _DEFAULT_MODEL_LEN_TOKENS
+    return int(json.loads(config.read_text()).get("max_position_embeddings", _DEFAULT_MODEL_LEN_TOKENS))
+
+
+def _static_adapter(text: str) -> tuple[str, str]:
+    """`name=path` or {"name": ..., "path": ...}."""
+    if text.startswith("{"):
+        module = json.loads(text)
+        return str(module["name"]), str(module["path"])
+    name, _, path = text.partition("=")
+    return name, path

@@ -1,0 +1,49 @@
+"""The simulated engine in this process: parts with a clock of the test's own, and a server on a free port."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from functions.engines.sim.clock import Clock
+from functions.engines.sim.parts import Parts
+from functions.engines.sim.server import assemble
+from functions.engines.sim.settings import read_settings
+
+
+class FrozenClock:
+    def now_s(self) -> float:
+        return 0.0
+
+    def wall_s(self) -> float:
+        return 1_800_000_000.0
+
+    async def sleep_until(self, when_s: float) -> None:
+        await asyncio.sleep(0)
+
+
+class SteppedClock(FrozenClock):
+    """Time passes only by sleeping: a day of generation takes as long as its Python takes."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    async def sleep_until(self, when_s: float) -> None:
+        self._now_s = max(self._now_s, when_s)
+        await asyncio.sleep(0)
+
+
+def assembled(clock: Clock, *flags: str, **environ: str) -> Parts:
+    return assemble(read_settings(["--model", "sim", *flags], environ), clock)
+
+
+@asynccontextmanager
+async def answering(answer: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client whose server is the function `answer(request) -> response`."""
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        yield client

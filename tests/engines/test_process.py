@@ -1,0 +1,138 @@
+"""The simulated engine as a process: how it starts, stops and dies."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(60)]
+CHAT = "/v1/chat/completions"
+
+
+@asynccontextmanager
+async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple["subprocess.Popen[bytes]", httpx.AsyncClient]]:
+    command = [sys.executable, "-m", "functions.engines.sim", "--model", "sim", "--port", "0", *flags]
+    log = tmp_path / "engine.log"
+    with log.open("wb") as output:
+        started = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        port = await _port(log, started)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+            yield started, http
+    finally:
+        started.kill()
+        started.wait()
+
+
+async def _port(log: Path, started: "subprocess.Popen[bytes]") -> int:
+    async with asyncio.timeout(30):
+        while "listening on" not in (text := log.read_text()):
+            assert started.poll() is None, text
+            await asyncio.sleep(0.05)
+    return int(text.split("listening on ")[1].split()[0].rpartition(":")[2])
+
+
+async def gone(started: "subprocess.Popen[bytes]", *, within_s: float = 10) -> int:
+    async with asyncio.timeout(within_s):
+        while (status := started.poll()) is None:
+            await asyncio.sleep(0.02)
+    return status
+
+
+def chat(**changes: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "one two three"}]} | changes
+
+
+async def test_a_drain_lets_streams_finish_and_refuses_new_text(tmp_path: Path) -> None:
+    async with process(tmp_path, "--shutdown-timeout", "10") as (started, http):
+        body = chat(max_tokens=60, ignore_eos=True, stream=True)
+        async with http.stream("POST", CHAT, json=body) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            started.send_signal(signal.SIGTERM)
+            refused = await _until_draining(http)
+            by_ids = await http.post("/v1/completions", json={"prompt": [300], "max_tokens": 2})
+            health = await http.get("/health")
+            rest = [line async for line in lines if line]
+        assert await gone(started) == 0
+    assert rest[-1] == "data: [DONE]" and '"finish_reason":"length"' in rest[-2]
+    assert (refused.status_code, refused.json()["error"]["type"]) == (500, "InternalServerError")
+    assert (by_ids.status_code, by_ids.json()["choices"][0]["finish_reason"]) == (200, "abort")
+    assert by_ids.json()["usage"]["completion_tokens"] == 0
+    assert health.status_code == 200, "health says nothing of a drain: deregister first"
+
+
+async def _until_draining(http: httpx.AsyncClient) -> httpx.Response:
+    async with asyncio.timeout(5):
+        while (answer := await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200:
+            await asyncio.sleep(0.02)
+        return answer
+
+
+async def test_without_a_drain_open_streams_fall_silent_until_their_clients_leave(tmp_path: Path) -> None:
+    async with process(tmp_path) as (started, http):
+        body = chat(max_tokens=4000, ignore_eos=True, stream=True)
+        async with http.stream("POST", CHAT, json=body, timeout=0.5) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            started.send_signal(signal.SIGTERM)
+            with pytest.raises(httpx.ReadTimeout):
+                while True:
+                    await anext(lines)
+            with pytest.raises(httpx.ConnectError):
+                await http.get("/health")
+            assert started.poll() is None
+        assert await gone(started) == 0
+
+
+async def test_an_idle_engine_stops_at_once(tmp_path: Path) -> None:
+    async with process(tmp_path) as (started, http):
+        assert (await http.get("/health")).status_code == 200
+        await http.aclose()
+        started.send_signal(signal.SIGTERM)
+        assert await gone(started) == 0
+
+
+async def test_death_before_the_first_token_breaks_the_connection(tmp_path: Path) -> None:
+    async with process(tmp_path, "--sim-faults", '{"die_after_tokens": 0}') as (started, http):
+        with pytest.raises(httpx.TransportError):
+            await http.post(CHAT, json=chat(stream=True))
+        assert await gone(started) == 1
+
+
+async def test_a_dead_engine_takes_its_process_with_it(tmp_path: Path) -> None:
+    async with process(tmp_path) as (started, http):
+        await http.post("/sim/faults", json={"engine_dead": True})
+        await gone(started)
+
+
+async def test_an_evicted_adapter_whose_files_are_gone_kills_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8, "target_modules": []}')
+        (tmp_path / name / "adapter_model.safetensors").write_bytes(b"")
+    async with process(tmp_path, "--enable-lora", "--max-loras", "1") as (started, http):
+        for name in ("a", "b"):
+            body = {"lora_name": name, "lora_path": str(tmp_path / name)}
+            assert (await http.post("/v1/load_lora_adapter", json=body)).status_code == 200
+        (tmp_path / "a").rename(tmp_path / "gone")
+        answer = await http.post(CHAT, json=chat(model="a"))
+        assert (answer.status_code, answer.json()["error"]["type"]) == (500, "InternalServerError")
+        await gone(started)
+
+
+async def test_during_the_start_up_delay_connections_wait(tmp_path: Path) -> None:
+    async with process(tmp_path, "--sim-startup-delay-s", "0.6") as (_, http):
+        with pytest.raises(httpx.ReadTimeout):
+            await http.get("/health", timeout=0.1)
+        assert (await http.get("/health", timeout=10)).status_code == 200
