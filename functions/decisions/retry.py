@@ -15,12 +15,13 @@ class Failure(Enum):
     CONNECT = "connect"  # refused, unreachable, or no answer to the handshake in time
     RESET = "reset"  # the connection broke before the answer began
     FIRST_BYTE = "first_byte"  # accepted, then silent past the attempt's time
+    SILENT = "silent"  # a stream that began and then stopped; never retried, but it tells about the replica
     REPLICA_LOST = "replica_lost"  # the fleet says that it is dead or hung
     OVERLOADED = "overloaded"  # 429 or 503 from the engine
     ENGINE_ERROR = "engine_error"  # 500, 502 or 504 from the engine
     ADAPTER_MISSING = "adapter_missing"  # the engine does not have the adapter that its agent announced
     ABORTED = "aborted"  # 200, then finish_reason abort without a token: the engine is draining
-    BAD_ANSWER = "bad_answer"  # not HTTP, or not the media type that was asked for
+    BAD_ANSWER = "bad_answer"  # not HTTP, not the media type that was asked for, or without an end
 
 
 # An engine error may be the prompt's doing: such a prompt must not walk through the whole pool.

@@ -1,0 +1,158 @@
+"""A directory on disk as an artifact: build its manifest, or verify it against a digest.
+
+Only plain files count. A symlink, a socket or a device is refused rather than followed: what is hashed must be what
+is inside. Files are opened with O_NOFOLLOW, so that a link swapped in between looking and opening is refused too.
+All calls block on the disk; run them in a thread.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from functions.api.ids import Digest
+from functions.artifacts import manifest as manifests
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactRefused, CacheFailed
+from functions.artifacts.manifest import (
+    MANIFEST_MAX_BYTES,
+    MANIFEST_NAME,
+    MODEL_LIMITS,
+    FileEntry,
+    Manifest,
+    ManifestLimits,
+)
+
+READ_BYTES = 1024 * 1024
+
+
+def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
+    """The manifest of every file below `directory`; a manifest already there is left out."""
+    paths = []
+    for path in _plain_files(directory, directory):
+        if path == MANIFEST_NAME:
+            continue
+        manifests.check_path(path)
+        paths.append(path)
+        if len(paths) > limits.max_files:
+            raise ArtifactRefused(f"{directory} has more than {limits.max_files} files")
+    manifest = Manifest(files=tuple(_entry(directory, path, limits) for path in sorted(paths)))
+    manifests.check(manifest, limits)
+    return manifest
+
+
+def write_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Digest:
+    """Write the directory's manifest beside its files, atomically; its digest."""
+    document = manifests.encode(build_manifest(directory, limits))
+    temporary = directory / f".{MANIFEST_NAME}.{os.getpid()}"
+    write_durably(temporary, document)
+    temporary.rename(directory / MANIFEST_NAME)
+    sync_directory(directory)
+    return manifests.digest_of(document)
+
+
+def read_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> tuple[Digest, Manifest]:
+    """The manifest that lies in the directory and its digest; the files are not looked at."""
+    document = _read_manifest_bytes(directory)
+    return manifests.digest_of(document), manifests.decode(document, limits)
+
+
+def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
+    """Raise ArtifactCorrupt, naming the file, unless the directory is exactly what `digest` names."""
+    manifest = manifests.decode_verified(_read_manifest_bytes(directory), digest, limits)
+    expected = {entry.path: entry for entry in manifest.files}
+    try:
+        present = {path for path in _plain_files(directory, directory) if path != MANIFEST_NAME}
+    except ArtifactRefused as error:
+        raise ArtifactCorrupt(str(error)) from error
+    for path in sorted(present ^ expected.keys()):
+        raise ArtifactCorrupt(f"{path} is {'extra' if path in present else 'missing'} in {digest}")
+    for path, entry in expected.items():
+        try:
+            found = _entry(directory, path, limits)
+        except ArtifactRefused as error:
+            raise ArtifactCorrupt(f"{path} in {digest}: {error}") from error
+        if found != entry:
+            raise ArtifactCorrupt(f"{path} in {digest} has other content: {found.size_bytes} bytes, {found.sha256}")
+    return manifest
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a regular file for reading without following a link; ArtifactRefused for anything else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise ArtifactMissing(f"{path.name} is not there") from error
+    except OSError as error:  # ELOOP: a link; EACCES, EIO: the disk
+        raise ArtifactRefused(f"{path.name} cannot be opened as a plain file: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ArtifactRefused(f"{path.name} is not a plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """The hex sha256 of the rest of an open file."""
+    sha256 = hashlib.sha256()
+    while block := file.read(READ_BYTES):
+        sha256.update(block)
+    return sha256.hexdigest()
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write and fsync one file; it must not exist yet."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in `directory` survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _plain_files(root: Path, directory: Path, depth: int = 1) -> Iterator[str]:
+    if depth > manifests.PATH_MAX_DEPTH:
+        raise ArtifactRefused(f"{directory.relative_to(root)} lies more than {manifests.PATH_MAX_DEPTH - 1} deep")
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    for entry in entries:
+        path = directory / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _plain_files(root, path, depth + 1)
+        elif entry.is_file(follow_symlinks=False):
+            yield path.relative_to(root).as_posix()
+        else:
+            raise ArtifactRefused(f"{path.relative_to(root)} is a link or a special file; only plain files are allowed")
+
+
+def _unreadable(directory: Path, error: OSError) -> ArtifactError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ArtifactMissing(f"there is no directory {directory.name}")
+    return CacheFailed(f"{directory.name} cannot be read: {error.strerror}")
+
+
+def _read_manifest_bytes(directory: Path) -> bytes:
+    with open_plain(directory / MANIFEST_NAME) as file:
+        return file.read(MANIFEST_MAX_BYTES + 1)
+
+
+def _entry(directory: Path, path: str, limits: ManifestLimits) -> FileEntry:
+    sha256 = hashlib.sha256()
+    size_bytes = 0
+    with open_plain(directory / path) as file:
+        while block := file.read(READ_BYTES):
+            size_bytes += len(block)
+            if size_bytes > limits.max_file_bytes:
+                raise ArtifactRefused(f"{path} is over the limit of {limits.max_file_bytes} bytes")
+            sha256.update(block)
+    return FileEntry(path=path, size_bytes=size_bytes, sha256=sha256.hexdigest())

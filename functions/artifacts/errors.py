@@ -1,0 +1,29 @@
+"""What can be wrong with an artifact, named by what the caller does about it."""
+
+
+class ArtifactError(Exception):
+    """Base of all: the artifact cannot be used now. The text is for people."""
+
+
+class ArtifactRefused(ArtifactError):
+    """The artifact itself is wrong and stays wrong: publish a corrected one."""
+
+
+class ArtifactCorrupt(ArtifactError):
+    """Bytes are not what their digest promises: fetch again later; if that repeats, publish again."""
+
+
+class ArtifactMissing(ArtifactError):
+    """The store has no such pointer, manifest or blob: publish it, or correct the name."""
+
+
+class VersionTaken(ArtifactError):
+    """The artifact's URI already points at other content: publish under a new version."""
+
+
+class StoreUnavailable(ArtifactError):
+    """The store cannot be reached, is overloaded or refuses our credentials: try again later, with backoff."""
+
+
+class CacheFailed(ArtifactError):
+    """The local disk refused (full, read-only, broken): free it; what is already cached goes on serving."""

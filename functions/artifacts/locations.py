@@ -1,0 +1,53 @@
+"""Where things lie in the store, and which artifact URIs we follow at all.
+
+    blobs/sha256/<hex>          one file's bytes
+    manifests/sha256/<hex>      one manifest's canonical bytes
+    <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
+
+Only `s3://<our bucket>/<prefix>` is followed: no other bucket, scheme or host can be reached by naming it in a model.
+"""
+
+import re
+from dataclasses import dataclass
+
+from functions.artifacts.errors import ArtifactRefused
+from functions.artifacts.manifest import MANIFEST_NAME
+
+_SEGMENT = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
+_URI = re.compile(rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])/(?P<prefix>{_SEGMENT}(?:/{_SEGMENT}){{0,7}})")
+_RESERVED = ("blobs", "manifests")
+URI_MAX_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactLocation:
+    bucket: str
+    prefix: str
+
+    @property
+    def pointer_key(self) -> str:
+        return f"{self.prefix}/{MANIFEST_NAME}"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+def parse_artifact_uri(uri: str, *, bucket: str) -> ArtifactLocation:
+    """The place that `uri` names inside our bucket; ArtifactRefused for any other place."""
+    match = _URI.fullmatch(uri) if len(uri) <= URI_MAX_CHARS else None
+    if match is None:
+        raise ArtifactRefused(f"artifact {uri[:200]!r} is not of the form s3://{bucket}/tenant/name/version")
+    if match["bucket"] != bucket:
+        raise ArtifactRefused(f"artifact {uri} lies in bucket {match['bucket']}; only {bucket} is allowed")
+    if match["prefix"].split("/")[0] in _RESERVED:
+        raise ArtifactRefused(f"artifact {uri}: {' and '.join(_RESERVED)} are the store's own folders")
+    return ArtifactLocation(bucket=match["bucket"], prefix=match["prefix"])
+
+
+def blob_key(sha256_hex: str) -> str:
+    return f"blobs/sha256/{sha256_hex}"
+
+
+def manifest_key(sha256_hex: str) -> str:
+    return f"manifests/sha256/{sha256_hex}"

@@ -1,0 +1,197 @@
+"""Is the engine starting, ready, hung or dead? Judged once a second from what it answers, never from what it promises.
+
+Evidence is what /health said, what the counters in /metrics did, and one-token probes of ours. The law:
+
+* dead: nobody listens (connection refused), or /health answers 503 (vLLM's API server outlived its engine core). *
+hung: it listens, but for `silent_after_s` neither /health nor /metrics nor a probe answered; or work is pending and
+for
+  `stalled_after_s` no counter moved; or its one-token probes fail. vLLM's /health answers 200 for a hung core, so
+  without traffic only a probe can tell.
+* slow is not hung: as long as one counter moves while work is pending, the engine stays ready.
+* from starting, hung and dead the way back to ready is a probe that was answered since.
+
+Worked example (test_worked_example_of_a_stopped_engine): ready and idle, probed every 3 s; stopped at t=0.5 s. At
+t=3 the probe goes unanswered, /health times out from t=1, and at t=4 nothing was heard for 4 s: hung. Continued at
+t=20, the pending probe is answered: ready at the next tick.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+EnginePhase = Literal["starting", "ready", "hung", "dead"]
+Cause = Literal["", "refused", "unwell", "start_timed_out", "silent", "stalled", "probes_fail"]
+HealthAnswer = Literal["ok", "refused", "timed_out", "unwell"]
+ProbeState = Literal["none", "pending", "answered", "busy", "failed", "timed_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    silent_after_s: float = 4.0
+    """Four unanswered one-second checks in a row: a collection pause or one long tokenisation passes in less."""
+    stalled_after_s: float = 6.0
+    """Longer than any one step: 2,048 prompt tokens take 2-4 s on a busy CPU, a tenth of that on a GPU."""
+    suspect_after_s: float = 2.0
+    """Work without progress for this long is worth a probe of our own."""
+    idle_probe_interval_s: float = 3.0
+    """An idle engine shows nothing; one token every 3 s is under 2 % of a CPU replica."""
+    recovery_probe_interval_s: float = 1.0
+    """While it is starting or hung, each second until it answers is a second of lost capacity."""
+    probe_failures: int = 2
+    """One failed probe may be bad luck of the moment; two in a row are an engine that cannot generate."""
+    start_timeout_s: float = 600.0
+    """vLLM's own VLLM_ENGINE_READY_TIMEOUT_S: nothing that loads may be killed earlier."""
+    condemn_hung_after_s: float = 30.0
+    """A stopped process that continues within this time costs nothing; restarting one costs its start time."""
+    condemn_unwell_after_s: float = 8.0
+    """vLLM's watchdog ends a server whose core died within 5 s; past that it needs to be killed."""
+    verdict_s: float = 15.0
+    """How long an engine that never came up stays condemned, before the clock starts again for its successor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What moves when the engine works. They fall to zero with a restart, which counts as movement."""
+
+    prompt_tokens: float
+    generation_tokens: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The newest one-token request of ours. Times are monotonic seconds."""
+
+    state: ProbeState = "none"
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one tick found. `counters` is None where /metrics did not answer."""
+
+    health: HealthAnswer
+    counters: Counters | None
+    outstanding: int  # running + waiting, as the last readable metrics say
+    probe: Probe
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """The judgement, and what the next one needs to know. Evolve it with `judge`."""
+
+    phase: EnginePhase
+    cause: Cause  # why it is hung or dead; a metric label
+    reason: str  # the same in words
+    since_s: float  # when this phase, for this cause, began
+    heard_s: float  # when anything last answered
+    moved_s: float  # when progress was last seen, or nothing was pending
+    counters: Counters | None = None
+    probe_failures: int = 0
+    probe_counted_s: float = 0.0  # end of the last probe that was taken into account
+
+
+def begin(now_s: float) -> EngineHealth:
+    """Nothing is known yet."""
+    return EngineHealth("starting", "", "the engine has not answered yet", now_s, heard_s=now_s, moved_s=now_s)
+
+
+def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> EngineHealth:
+    """The engine's health after one more tick of evidence."""
+    seen = _take_in(before, evidence, now_s)
+    if evidence.health == "unwell":
+        return _enter(seen, "dead", "unwell", "/health answers 503: its core has died", now_s)
+    if evidence.health == "refused":
+        if seen.phase in ("ready", "hung"):
+            return _enter(seen, "dead", "refused", "connection refused: nobody listens", now_s)
+        return _start_clock(seen, now_s, policy)
+    if seen.phase == "dead" and seen.cause != "start_timed_out":
+        seen = _enter(seen, "starting", "", "it listens again", now_s)
+    if seen.phase == "ready":
+        return _still_ready(seen, evidence, now_s, policy)
+    if _proven_since(seen, evidence):
+        return replace(_enter(seen, "ready", "", "", now_s), moved_s=now_s)
+    return _start_clock(seen, now_s, policy)
+
+
+def probe_due(health: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> bool:
+    """Whether to send a one-token request now."""
+    if evidence.probe.state == "none":
+        return evidence.health != "refused"
+    if evidence.probe.state == "pending" or evidence.health == "refused":
+        return False
+    since_probe_s = now_s - max(evidence.probe.started_s, evidence.probe.ended_s)
+    suspicious = evidence.health != "ok" or now_s - health.moved_s >= policy.suspect_after_s
+    if health.phase != "ready" or suspicious or health.probe_failures:
+        return since_probe_s >= policy.recovery_probe_interval_s
+    return evidence.outstanding == 0 and since_probe_s >= policy.idle_probe_interval_s
+
+
+def condemned(health: EngineHealth, now_s: float, policy: HealthPolicy) -> str:
+    """Why the engine should be killed and started again, or "" while it should be left alone.
+
+    A process that nobody can connect to is usually gone, which its supervisor sees better than we do; killing on that
+    evidence alone would hit the successor that is still starting.
+    """
+    in_phase_s = now_s - health.since_s
+    if health.phase == "hung" and in_phase_s >= policy.condemn_hung_after_s:
+        return f"hung for {in_phase_s:.0f} s: {health.reason}"
+    if health.cause == "unwell" and in_phase_s >= policy.condemn_unwell_after_s:
+        return health.reason
+    return health.reason if health.cause == "start_timed_out" else ""
+
+
+def _take_in(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHealth:
+    """Bookkeeping: who answered, what moved, how the newest probe ended."""
+    probe = evidence.probe
+    ended = probe.state not in ("none", "pending") and probe.ended_s > before.probe_counted_s
+    answered = ended and probe.state == "answered"
+    moved = evidence.counters is not None and before.counters is not None and evidence.counters != before.counters
+    heard = (
+        evidence.health in ("ok", "unwell") or evidence.counters is not None or (ended and probe.state != "timed_out")
+    )
+    pending = evidence.outstanding > 0 or probe.state in ("pending", "timed_out")
+    failures = before.probe_failures + int(ended and probe.state == "failed")
+    return replace(
+        before,
+        heard_s=now_s if heard else before.heard_s,
+        moved_s=now_s if moved or answered or not pending else before.moved_s,
+        counters=evidence.counters or before.counters,
+        probe_failures=0 if answered else failures,
+        probe_counted_s=probe.ended_s if ended else before.probe_counted_s,
+    )
+
+
+def _still_ready(seen: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> EngineHealth:
+    silent_s, stalled_s = now_s - seen.heard_s, now_s - seen.moved_s
+    if silent_s >= policy.silent_after_s:
+        return _enter(seen, "hung", "silent", f"it answered nothing for {silent_s:.0f} s", now_s)
+    if stalled_s >= policy.stalled_after_s:
+        pending = f"{evidence.outstanding} requests" if evidence.outstanding else "a one-token probe"
+        return _enter(seen, "hung", "stalled", f"{pending} pending and no token for {stalled_s:.0f} s", now_s)
+    if seen.probe_failures >= policy.probe_failures:
+        reason = f"{seen.probe_failures} one-token probes failed: {evidence.probe.detail}"
+        return _enter(seen, "hung", "probes_fail", reason, now_s)
+    return seen
+
+
+def _proven_since(seen: EngineHealth, evidence: Evidence) -> bool:
+    """A probe was answered after the phase began, and /health answers too."""
+    return evidence.health == "ok" and evidence.probe.state == "answered" and evidence.probe.ended_s > seen.since_s
+
+
+def _start_clock(seen: EngineHealth, now_s: float, policy: HealthPolicy) -> EngineHealth:
+    """A start that takes too long is condemned for a while, then its successor gets the whole time again."""
+    in_phase_s = now_s - seen.since_s
+    if seen.cause == "start_timed_out":
+        return _enter(seen, "starting", "", "given another start", now_s) if in_phase_s >= policy.verdict_s else seen
+    if seen.phase == "hung" or in_phase_s < policy.start_timeout_s:
+        return seen
+    return _enter(seen, "dead", "start_timed_out", f"not ready within {policy.start_timeout_s:.0f} s", now_s)
+
+
+def _enter(health: EngineHealth, phase: EnginePhase, cause: Cause, reason: str, now_s: float) -> EngineHealth:
+    if (health.phase, health.cause) == (phase, cause):
+        return health
+    return replace(health, phase=phase, cause=cause, reason=reason, since_s=now_s, probe_failures=0)

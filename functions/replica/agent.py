@@ -1,0 +1,160 @@
+"""The composition root: every part of one agent, made once and put together here."""
+
+import asyncio
+import ssl
+import time
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import httpx
+from fastapi import FastAPI
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
+from functions.decisions import engine_health
+from functions.decisions.adapters import AdapterPolicy
+from functions.decisions.engine_health import HealthPolicy
+from functions.engines.client import EngineClient
+from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
+from functions.fleet.tasks import Supervised
+from functions.fleet.valkey_bus import ValkeyBus
+from functions.replica.app import make_app
+from functions.replica.checks import Prober
+from functions.replica.drain import Drain
+from functions.replica.heart import Heart
+from functions.replica.metrics import AgentMetrics
+from functions.replica.monitor import Monitor
+from functions.replica.reconciler import AdapterReconciler
+from functions.replica.settings import ReplicaSettings
+from functions.replica.source import StoreSource
+from functions.replica.status import AgentStatus, Identity
+
+_S3_READ_TIMEOUT_S = 10.0
+_S3_ATTEMPTS = 2  # the reconciler tries again with backoff; a thread must not be held for longer
+
+
+@dataclass(slots=True)
+class Agent:
+    """Started and stopped by `server`, on one event loop."""
+
+    app: FastAPI
+    drain: Drain
+    tasks: Supervised
+    heart: Heart
+    monitor: Monitor
+    reconciler: AdapterReconciler
+    follower: SnapshotFollower
+    cache: ArtifactCache
+    clients: tuple[httpx.AsyncClient, ...]
+
+    def start(self) -> None:
+        self.cache.clean_garbage()
+        self.follower.load_cached()
+        self.heart.start()
+        self.tasks.forever("monitor", self.monitor.run)
+        self.tasks.forever("adapters", self.reconciler.run)
+        self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
+
+    async def stop(self) -> None:
+        """Last word on the bus first, so that no request is sent to what is about to be gone."""
+        await asyncio.to_thread(self.heart.stop)
+        await self.tasks.close()
+        for client in self.clients:
+            await client.aclose()
+
+
+def build(settings: ReplicaSettings) -> Agent:
+    """Every part of the agent; raises OSError, CredentialsInvalid or ssl.SSLError where the configuration is wrong."""
+    status = _status(settings)
+    tasks = Supervised()
+    engine_http = _engine_http()
+    registry_http = httpx.AsyncClient(verify=_tls(settings), trust_env=False)
+    engine = EngineClient(
+        engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
+    )
+    bus_url = _bus_url(settings)
+    heart = Heart(status, lambda: ValkeyBus(bus_url))
+    prober = Prober(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
+    metrics = AgentMetrics(status, heart.counts)
+    source = _source(settings)
+    policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
+    reconciler = AdapterReconciler(status, engine, source, policy, tasks, on_load=metrics.on_load)
+    follower = SnapshotFollower(
+        client=registry_http,
+        registry_url=settings.registry_url,
+        token=settings.internal_token_file.read_text().strip(),
+        cache_file=settings.snapshot_cache_file,
+        on_swap=reconciler.follow,
+    )
+    metrics.watch_snapshot(follower.age_s)
+    drain = Drain(status, settings.drain_timeout_s)
+    return Agent(
+        app=make_app(status, drain, metrics.page),
+        drain=drain,
+        tasks=tasks,
+        heart=heart,
+        monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
+        reconciler=reconciler,
+        follower=follower,
+        cache=source.cache,
+        clients=(engine_http, registry_http),
+    )
+
+
+def _status(settings: ReplicaSettings) -> AgentStatus:
+    now_s = time.monotonic()
+    identity = Identity(
+        replica_id=ReplicaId(settings.replica_id),
+        pool=PoolName(settings.pool),
+        engine_host=settings.engine_host,
+        engine_port=settings.engine_port,
+        incarnation_unix_ms=time.time_ns() // 1_000_000,
+    )
+    return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
+
+
+def _health_policy(settings: ReplicaSettings) -> HealthPolicy:
+    return HealthPolicy(
+        silent_after_s=settings.silent_after_s,
+        stalled_after_s=settings.stalled_after_s,
+        idle_probe_interval_s=settings.idle_probe_interval_s,
+        start_timeout_s=settings.start_timeout_s,
+        condemn_hung_after_s=settings.condemn_hung_after_s,
+    )
+
+
+def _source(settings: ReplicaSettings) -> StoreSource:
+    store = S3Store(
+        S3Settings(
+            endpoint_url=settings.s3_endpoint_url,
+            credentials=load_credentials(settings.s3_credentials_file),
+            bucket=settings.s3_bucket,
+            read_timeout_s=_S3_READ_TIMEOUT_S,
+            max_attempts=_S3_ATTEMPTS,
+        )
+    )
+    return StoreSource(
+        store=store,
+        cache=ArtifactCache(settings.cache_dir),
+        max_rank=settings.max_lora_rank,
+        timeout_s=settings.fetch_timeout_s,
+    )
+
+
+def _engine_http() -> httpx.AsyncClient:
+    """A connection a call: each check then also proves that the engine still accepts, and none meets a stale one."""
+    return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=64, max_keepalive_connections=0))
+
+
+def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:
+    if settings.registry_ca_file is None:
+        return True
+    return ssl.create_default_context(cafile=str(settings.registry_ca_file))
+
+
+def _bus_url(settings: ReplicaSettings) -> str:
+    if settings.bus_password_file is None:
+        return settings.bus_url
+    password = quote(settings.bus_password_file.read_text().strip(), safe="")
+    return settings.bus_url.replace("://", f"://:{password}@", 1)

@@ -1,0 +1,66 @@
+"""The agent's own routes: what a supervisor or a kubelet asks. No key: they listen on loopback or inside the pod.
+
+GET  /healthz        the agent lives
+GET  /readyz         the engine is ready and its adapters are in; 503 says what is missing
+GET  /engine/livez   503 with the reason once the engine is dead or hung for good: restart it
+GET  /metrics        Prometheus
+POST /drain          stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import FastAPI, Query
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from functions.replica.drain import Drain
+from functions.replica.status import AgentStatus
+
+MAX_WAIT_S = 3600.0
+
+
+def make_app(status: AgentStatus, drain: Drain, metrics_page: Callable[[], bytes]) -> FastAPI:
+    app = FastAPI(title="shoal replica agent", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        missing = status.not_ready()
+        return JSONResponse(_describe(status) | {"not_ready": missing}, status_code=503 if missing else 200)
+
+    @app.get("/engine/livez")
+    async def livez() -> Response:
+        return JSONResponse(
+            {"phase": status.health.phase, "condemned": status.condemned}, status_code=503 if status.condemned else 200
+        )
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(metrics_page(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/drain")
+    async def start_drain(wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0) -> Response:
+        drain.begin("asked by POST /drain")
+        done = await drain.wait(wait_s)
+        return JSONResponse({"drained": done, "outstanding": status.load.outstanding}, status_code=200 if done else 202)
+
+    return app
+
+
+def _describe(status: AgentStatus) -> dict[str, object]:
+    phase, reason = status.phase()
+    return {
+        "replica_id": status.identity.replica_id,
+        "pool": status.identity.pool,
+        "phase": phase,
+        "reason": reason,
+        "adapters": list(status.adapters.advertised),
+        "running": status.load.running,
+        "waiting": status.load.waiting,
+        "snapshot_epoch": status.snapshot_epoch,
+        "engine_version": status.engine_version,
+    }

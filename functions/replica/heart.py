@@ -1,0 +1,112 @@
+"""The heart: one beat a second on a thread and a loop of its own.
+
+Heartbeats matter most when something else is slow, so nothing else shares their loop: neither a snapshot being
+decoded nor a thousand metrics lines can delay a beat. It reads the status and touches nothing else of the agent.
+The bus gone: each beat is tried anyway, the loss is logged once, and readers age us out by silence, which is the
+truth.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from functions.fleet.bus import Bus, BusUnavailable
+from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S, Heartbeat
+from functions.replica.beat import compose
+from functions.replica.status import AgentStatus
+
+_log = logging.getLogger(__name__)
+_PUBLISH_TIMEOUT_S = 3.0
+_JOIN_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class BeatCounts:
+    sent: int = 0
+    failed: int = 0
+
+
+class Heart:
+    """`open_bus` is called on the heart's own loop, since a connection belongs to one loop."""
+
+    def __init__(
+        self,
+        status: AgentStatus,
+        open_bus: Callable[[], Bus],
+        *,
+        interval_s: float = HEARTBEAT_INTERVAL_S,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._status = status
+        self._open_bus = open_bus
+        self._interval_s = interval_s
+        self._wall_clock = wall_clock
+        self._running = threading.Event()
+        self._stopping = asyncio.Event()  # touched on the heart's loop only
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._sequence = 0
+        self._reachable = True
+        self.counts = BeatCounts()
+
+    def start(self) -> None:
+        self._thread.start()
+        self._running.wait()
+
+    def stop(self) -> None:
+        """Send a last beat, `dead`, so that nobody has to wait for silence; then end. Blocks a few seconds at most."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def _run(self) -> None:
+        asyncio.run(self._beat_until_stopped())
+
+    async def _beat_until_stopped(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._running.set()
+        bus = self._open_bus()
+        next_s = loop.time()
+        while not self._stopping.is_set():
+            await self._send(bus, self._next_beat())
+            next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst
+            await _wait(self._stopping, next_s - loop.time())
+        goodbye = msgspec.structs.replace(self._next_beat(), phase="dead", adapters=(), reason="the agent has stopped")
+        await self._send(bus, goodbye)
+        await bus.close()
+
+    def _next_beat(self) -> Heartbeat:
+        beat = compose(self._status, sequence=self._sequence, sent_unix_s=self._wall_clock())
+        self._sequence += 1
+        return beat
+
+    async def _send(self, bus: Bus, beat: Heartbeat) -> None:
+        try:
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                await bus.publish(beat)
+        except (BusUnavailable, TimeoutError) as error:
+            self.counts.failed += 1
+            if self._reachable:
+                _log.warning("heartbeats do not reach the bus: %s", error)
+            self._reachable = False
+        except Exception:  # a fault of ours in one beat must not end all beats
+            self.counts.failed += 1
+            _log.exception("heartbeat %d failed", beat.sequence)
+        else:
+            self.counts.sent += 1
+            if not self._reachable:
+                _log.info("heartbeats reach the bus again")
+            self._reachable = True
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,84 @@
+"""The agent's Prometheus page: gauges read from the status at each scrape, and what loads did."""
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from functions.decisions.routing import ReplicaPhase
+from functions.replica.heart import BeatCounts
+from functions.replica.status import AgentStatus
+
+_LOAD_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class AgentMetrics:
+    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_StatusCollector(status, beats))
+        self._loads = Counter(
+            "shoal_adapter_loads", "Adapter loads by how they ended.", ["outcome"], registry=self._registry
+        )
+        self._load_seconds = Histogram(
+            "shoal_adapter_load_seconds",
+            "From the decision to load until the engine has it.",
+            buckets=_LOAD_SECONDS,
+            registry=self._registry,
+        )
+        for outcome in ("loaded", "refused", "failed"):
+            self._loads.labels(outcome)
+
+    def on_load(self, outcome: str, seconds: float) -> None:
+        self._loads.labels(outcome).inc()
+        if outcome == "loaded":
+            self._load_seconds.observe(seconds)
+
+    def watch_snapshot(self, age_s: Callable[[], float | None]) -> None:
+        """Show the snapshot's age from now on; `age_s` answers None before the registry was ever heard."""
+        self._registry.register(_SnapshotAgeCollector(age_s))
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _StatusCollector(Collector):
+    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
+        self._status, self._beats = status, beats
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status
+        replica = status.identity.replica_id
+        phase, _ = status.phase()
+        states = GaugeMetricFamily("shoal_replica_state", "1 for the replica's phase.", labels=["replica", "state"])
+        for name in get_args(ReplicaPhase):
+            states.add_metric([replica, name], float(name == phase))
+        yield states
+        gauges = {
+            "shoal_kv_usage_ratio": ("KV blocks in use, 0 to 1.", status.load.kv_usage_ratio),
+            "shoal_replica_running": ("Requests in the engine's batch.", status.load.running),
+            "shoal_replica_waiting": ("Requests waiting in the engine.", status.load.waiting),
+            "shoal_replica_adapters": ("Adapters loaded and advertised.", len(status.adapters.advertised)),
+            "shoal_replica_service_ms": ("What one outstanding request adds to the next.", status.rates.service_ms),
+            "shoal_replica_prefill_ms_per_token": ("Prefill cost.", status.rates.prefill_ms_per_token),
+        }
+        for name, (text, value) in gauges.items():
+            family = GaugeMetricFamily(name, text, labels=["replica"])
+            family.add_metric([replica], value)
+            yield family
+        yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
+        beats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
+        beats.add_metric(["sent"], self._beats.sent)
+        beats.add_metric(["failed"], self._beats.failed)
+        yield beats
+
+
+class _SnapshotAgeCollector(Collector):
+    def __init__(self, age_s: Callable[[], float | None]) -> None:
+        self._age_s = age_s
+
+    def collect(self) -> Iterator[Metric]:
+        age_s = self._age_s()
+        if age_s is not None:
+            yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)

@@ -1,0 +1,64 @@
+"""The agent's configuration, from the environment (prefix SHOAL_REPLICA_)."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from functions.api.ids import NAME_PATTERN
+
+_REPLICA_ID_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
+
+
+class ReplicaSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SHOAL_REPLICA_", frozen=True, extra="forbid", env_ignore_empty=True)
+
+    replica_id: str = Field(pattern=_REPLICA_ID_PATTERN, description="This replica's name in the fleet; unique.")
+    pool: str = Field(
+        pattern=rf"^{NAME_PATTERN}$", description="The pool that the engine belongs to: its base model's id."
+    )
+    engine_host: str = Field(
+        "127.0.0.1", pattern=_REPLICA_ID_PATTERN, description="Where gateways and this agent reach the engine."
+    )
+    engine_port: int = Field(8460, ge=1, le=65535, description="The engine's port.")
+    agent_host: str = Field("127.0.0.1", description="Where the agent's own routes listen; they need no key: loopback.")
+    agent_port: int = Field(8480, ge=0, le=65535, description="The agent's port; 0: any free one.")
+    registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
+    registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
+    internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
+    bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats go.")
+    bus_password_file: Path | None = Field(None, description="The bus's password.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where adapters come from.")
+    s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
+    s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
+    cache_dir: Path = Field(description="Adapters by digest, shared by all agents of the node.")
+    snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
+    drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
+    max_adapters: int = Field(
+        8, ge=0, le=4096, description="Adapters in the engine at once; its --max-cpu-loras, or it reads disks mid-step."
+    )
+    max_lora_rank: int = Field(
+        16, ge=1, le=512, description="The engine's --max-lora-rank; a larger adapter is refused."
+    )
+    adapter_grace_s: float = Field(
+        30.0,
+        ge=0,
+        description="How long an adapter that the snapshot dropped stays: gateways may lag by one long poll.",
+    )
+    fetch_timeout_s: float = Field(300.0, gt=0, description="One adapter from S3; 200 MB at 1 MB/s, with room.")
+    check_timeout_s: float = Field(1.0, gt=0, le=10, description="/health and /metrics; a tick a second needs no more.")
+    probe_timeout_s: float = Field(
+        8.0, gt=0, description="A one-token request; longer than `stalled_after_s`, so that the verdict comes first."
+    )
+    load_timeout_s: float = Field(60.0, gt=0, description="Loading an adapter in the engine: it waits for a step.")
+    silent_after_s: float = Field(4.0, gt=0, description="Nothing answered for this long: hung.")
+    stalled_after_s: float = Field(
+        6.0, gt=0, description="Work pending and no token for this long: hung. Over any one step."
+    )
+    idle_probe_interval_s: float = Field(3.0, gt=0, description="An idle engine is asked for one token this often.")
+    start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
+    condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
+
+    @property
+    def engine_url(self) -> str:
+        return f"http://{self.engine_host}:{self.engine_port}"

@@ -1,0 +1,91 @@
+"""What the agent knows now: written by its event loop, read by the heart's thread and the routes.
+
+Every field holds a frozen value that is replaced whole, so a reader on another thread sees old or new, never half.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.engine_health import EngineHealth
+from functions.decisions.engine_rates import EngineRates
+from functions.decisions.routing import ReplicaPhase
+
+STUCK_AFTER_S = 5.0  # the loop judges the engine every second; silent for this long, and its word is worth nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    replica_id: ReplicaId
+    pool: PoolName
+    engine_host: str
+    engine_port: int
+    incarnation_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's gauges as last read."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage_ratio: float = 0.0
+    kv_blocks_total: int = 0
+    decode_tokens_per_s: float = 0.0
+
+    @property
+    def outstanding(self) -> int:
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """What the reconciler last found and meant to do."""
+
+    known: bool = False  # whether a snapshot has been seen and a plan made against the engine's own list
+    advertised: tuple[EngineName, ...] = ()
+    loading: tuple[EngineName, ...] = ()  # first tries that have not ended yet
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class AgentStatus:
+    identity: Identity
+    health: EngineHealth
+    clock: Callable[[], float]  # monotonic seconds
+    judged_s: float  # when the monitor last ended a tick
+    load: Load = field(default_factory=Load)
+    load_read_s: float = 0.0  # when `load` was last read from the engine
+    busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
+    rates: EngineRates = field(default_factory=EngineRates)
+    adapters: Adapters = field(default_factory=Adapters)
+    snapshot_epoch: int = 0
+    engine_version: str = ""
+    draining: bool = False
+    condemned: str = ""  # why the engine should be killed; "" while it should not
+
+    def phase(self) -> tuple[ReplicaPhase, str]:
+        """What to tell the fleet, and why. A lost engine outranks draining: out either way, and the cause matters."""
+        silent_s = self.clock() - self.judged_s
+        if silent_s > STUCK_AFTER_S:
+            return "hung", f"the agent's own loop has been stuck for {silent_s:.0f} s"
+        if self.health.phase in ("hung", "dead"):
+            return self.health.phase, self.health.reason
+        if self.draining:
+            return "draining", f"draining, {self.load.outstanding} requests left"
+        return self.health.phase, self.health.reason or self.adapters.reason
+
+    def not_ready(self) -> str:
+        """Why the replica should get no work yet, or "".
+
+        An adapter whose load failed does not hold the replica back: one tenant's broken artifact must not take the
+        pool down. It is named in the heartbeat's reason, and no request for it is routed here.
+        """
+        phase, reason = self.phase()
+        if phase != "ready":
+            return f"{phase}: {reason}"
+        if not self.adapters.known:
+            return "no snapshot yet: adapters are unknown"
+        if self.adapters.loading:
+            return f"loading {', '.join(self.adapters.loading)}"
+        return ""

@@ -1,0 +1,89 @@
+"""The catalogue: references become versions, and what a tenant may not call does not exist for it."""
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
+from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.decisions.catalogue import Catalogue
+
+D1, D2 = Digest("sha256:" + "1" * 64), Digest("sha256:" + "2" * 64)
+POOL = PoolName("base")
+
+
+def version(name: str, digest: Digest, engine_name: str) -> VersionEntry:
+    return VersionEntry(name=name, digest=digest, engine_name=EngineName(engine_name), artifact_uri="s3://b/x")
+
+
+def lora(id_: str) -> ModelEntry:
+    versions = (version("v1", D1, f"{id_}@1"), version("v2", D2, f"{id_}@2"))
+    return ModelEntry(ModelId(id_), POOL, "lora", versions, {"stable": "v1", "canary": "v2"})
+
+
+def catalogue() -> Catalogue:
+    base = ModelEntry(ModelId("base"), POOL, "base", (version("v1", D1, "base"),), {"stable": "v1"})
+    patterns = {"acme": ("acme/*", "base"), "globex": ("globex/*",), "root": ("*",), "exact": ("acme/bot",)}
+    snapshot = Snapshot(
+        schema_version=1,
+        epoch=5,
+        revision="r",
+        compiled_unix_s=0.0,
+        tenants=tuple(TenantEntry(TenantId(name), "t", models) for name, models in patterns.items()),
+        keys=(),
+        models=(lora("globex/bot"), base, lora("acme/bot"), lora("acme/bot2")),
+        pools=(PoolEntry(POOL, 2048),),
+    )
+    return Catalogue(snapshot, snapshots.content_hash(snapshot))
+
+
+@pytest.mark.parametrize(
+    ("requested", "version_name"),
+    [
+        ("acme/bot", "v1"),
+        ("acme/bot:stable", "v1"),
+        ("acme/bot:canary", "v2"),
+        ("acme/bot@v2", "v2"),
+        (f"acme/bot@{D2}", "v2"),
+        ("acme/bot:gone", None),
+        ("acme/bot@v3", None),
+        (f"acme/bot@sha256:{'3' * 64}", None),
+        ("acme/nobody", None),
+        ("globex/bot", None),
+        ("not a reference", None),
+    ],
+)
+def test_references_become_versions(requested: str, version_name: str | None) -> None:
+    resolved = catalogue().resolve(TenantId("acme"), requested)
+    assert (resolved.version if resolved is not None else None) == version_name
+
+
+def test_a_resolved_model_says_what_the_relay_needs() -> None:
+    resolved = catalogue().resolve(TenantId("acme"), "acme/bot:canary")
+    assert resolved is not None
+    assert (resolved.requested, resolved.served_as) == ("acme/bot:canary", "acme/bot@v2")
+    assert (resolved.engine_name, resolved.digest, resolved.is_adapter) == ("acme/bot@2", D2, True)
+    assert (resolved.pool, resolved.context_window_tokens) == ("base", 2048)
+
+
+def test_a_base_is_no_adapter() -> None:
+    resolved = catalogue().resolve(TenantId("acme"), "base")
+    assert resolved is not None
+    assert (resolved.engine_name, resolved.is_adapter) == ("base", False)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "ids"),
+    [
+        ("acme", ["acme/bot", "acme/bot2", "base"]),
+        ("globex", ["globex/bot"]),
+        ("root", ["acme/bot", "acme/bot2", "base", "globex/bot"]),
+        ("exact", ["acme/bot"]),
+        ("nobody", []),
+    ],
+)
+def test_a_tenant_sees_what_its_patterns_name_and_nothing_else(tenant: str, ids: list[str]) -> None:
+    it = catalogue()
+    assert [model.id for model in it.callable_models(TenantId(tenant))] == ids
+    for model_id in it.models:
+        assert it.may_call(TenantId(tenant), model_id) == (model_id in ids)
+        assert (it.resolve(TenantId(tenant), model_id) is not None) == (model_id in ids)

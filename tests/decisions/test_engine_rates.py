@@ -1,0 +1,54 @@
+"""Rates learnt from histograms: what routing predicts with."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions import engine_rates
+from functions.decisions.engine_rates import MAX_MS, MIN_MS, EngineRates, RateCounters
+
+
+def counters(
+    finished: float = 0, e2e_s: float = 0, prefill_s: float = 0, tokens: float = 0, running: int = 0
+) -> RateCounters:
+    return RateCounters(finished, e2e_s, prefill_s, tokens, running)
+
+
+def test_worked_example_from_the_prologue() -> None:
+    rates = engine_rates.update(EngineRates(), counters(finished=10, e2e_s=5.0, running=1))
+    rates = engine_rates.update(rates, counters(finished=14, e2e_s=7.0, running=3))
+    assert rates.service_ms == pytest.approx(168.08, abs=0.01)
+
+
+def test_prefill_is_seconds_over_tokens_computed() -> None:
+    rates = engine_rates.update(EngineRates(), counters())
+    for look in range(1, 40):
+        rates = engine_rates.update(rates, counters(finished=look, prefill_s=look * 0.2, tokens=look * 100))
+    assert rates.prefill_ms_per_token == pytest.approx(2.0, rel=0.01)
+
+
+def test_the_first_look_and_a_restart_teach_nothing() -> None:
+    first = engine_rates.update(EngineRates(), counters(finished=1000, e2e_s=9999.0))
+    assert first.service_ms == EngineRates().service_ms
+    restarted = engine_rates.update(first, counters(finished=3, e2e_s=30.0))
+    assert restarted.service_ms == EngineRates().service_ms
+    assert restarted.last == counters(finished=3, e2e_s=30.0)
+
+
+def test_an_idle_engine_keeps_what_was_learnt() -> None:
+    rates = engine_rates.update(EngineRates(), counters())
+    rates = engine_rates.update(rates, counters(finished=50, e2e_s=100.0, running=4))
+    assert engine_rates.update(rates, counters(finished=50, e2e_s=100.0)).service_ms == rates.service_ms
+
+
+_SUMS = st.floats(0, 1e12, allow_nan=False)
+_COUNTERS = st.builds(RateCounters, _SUMS, _SUMS, _SUMS, _SUMS, st.integers(0, 10**6))
+
+
+@given(st.lists(_COUNTERS, max_size=20))
+def test_rates_stay_in_bounds_whatever_the_engine_says(looks: list[RateCounters]) -> None:
+    rates = EngineRates()
+    for look in looks:
+        rates = engine_rates.update(rates, look)
+        assert MIN_MS <= rates.service_ms <= MAX_MS
+        assert MIN_MS <= rates.prefill_ms_per_token <= MAX_MS

@@ -1,0 +1,72 @@
+"""Retries: bounded by bytes sent, attempts, deadline and a budget."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions.retry import Failure, RetryBudget, RetryPolicy, may_retry
+
+POLICY = RetryPolicy()
+
+
+@pytest.mark.parametrize(
+    ("failures", "now_s", "body_bytes_sent", "allowed"),
+    [
+        ((Failure.CONNECT,), 0.0, 0, True),
+        ((Failure.CONNECT, Failure.RESET), 0.0, 0, True),
+        ((Failure.CONNECT, Failure.RESET, Failure.RESET), 0.0, 0, False),
+        ((Failure.CONNECT,), 0.0, 1, False),
+        ((Failure.CONNECT,), 10.0, 0, False),
+        ((Failure.CONNECT,), 9.999, 0, True),
+        ((Failure.ENGINE_ERROR,), 0.0, 0, True),
+        ((Failure.ENGINE_ERROR, Failure.ENGINE_ERROR), 0.0, 0, False),
+        ((Failure.ENGINE_ERROR, Failure.OVERLOADED), 0.0, 0, True),
+    ],
+)
+def test_when_one_more_attempt_is_allowed(
+    failures: tuple[Failure, ...], now_s: float, body_bytes_sent: int, allowed: bool
+) -> None:
+    assert may_retry(failures, POLICY, now_s, deadline_s=10.0, body_bytes_sent=body_bytes_sent) is allowed
+
+
+def spent(budget: RetryBudget, now_s: float) -> int:
+    """How many retries the budget grants at one moment, drained to its end."""
+    return sum(1 for _ in range(1000) if budget.try_spend(now_s))
+
+
+def test_retries_are_a_share_of_requests() -> None:
+    budget = RetryBudget(RetryPolicy(budget_floor_per_s=0.0), tokens=0.0)
+    for _ in range(50):
+        budget.on_request(0.0)
+    assert spent(budget, 0.0) in {9, 10}  # 50 x 0.2, less what floating point loses
+
+
+def test_a_quiet_gateway_may_retry_too() -> None:
+    budget = RetryBudget(POLICY, tokens=0.0)
+    assert not budget.try_spend(0.0)
+    assert spent(budget, 1.0) == 10
+
+
+def test_what_is_saved_up_has_a_bound() -> None:
+    budget = RetryBudget(POLICY)
+    assert spent(budget, 1e6) == 100
+
+
+def test_time_that_runs_backwards_grants_nothing() -> None:
+    budget = RetryBudget(POLICY, tokens=0.0, updated_s=100.0)
+    assert not budget.try_spend(50.0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 0.5)), max_size=300))
+def test_the_budget_never_grants_more_than_it_was_given(steps: list[tuple[bool, float]]) -> None:
+    budget = RetryBudget(POLICY, tokens=10.0)
+    now_s, requests, granted = 0.0, 0, 0
+    for is_request, pause_s in steps:
+        now_s += pause_s
+        if is_request:
+            requests += 1
+            budget.on_request(now_s)
+        elif budget.try_spend(now_s):
+            granted += 1
+        assert granted <= 10.0 + 0.2 * requests + 10.0 * now_s + 1e-6
+        assert budget.tokens >= 0.0

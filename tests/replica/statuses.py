@@ -1,0 +1,34 @@
+"""Builders for what an agent knows, on a clock of the test's own."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions import engine_health
+from functions.replica.status import Adapters, AgentStatus, Identity
+
+
+@dataclass
+class Clock:
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def make_status(phase: str = "ready", clock: Clock | None = None, **changes: Any) -> AgentStatus:
+    """A replica that is ready, with one adapter in, unless told otherwise."""
+    clock = clock or Clock()
+    health = replace(engine_health.begin(clock.now_s), phase=phase, reason="" if phase == "ready" else f"it is {phase}")
+    status = AgentStatus(
+        identity=Identity(ReplicaId("r0"), PoolName("smollm2-135m"), "127.0.0.1", 8460, 1_700_000_000_000),
+        health=health,
+        clock=clock,
+        judged_s=clock.now_s,
+        adapters=Adapters(known=True, advertised=(EngineName("acme/bot@sha256:0123456789abcdef"),)),
+        snapshot_epoch=7,
+        engine_version="0.32.0",
+    )
+    for name, value in changes.items():
+        setattr(status, name, value)
+    return status

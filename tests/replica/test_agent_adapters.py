@@ -1,0 +1,146 @@
+"""Adapters from the store into the engine: verified, by digest, again after a restart, and never what is corrupt."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import Digest, ModelId
+from functions.artifacts import manifest as manifests
+from functions.artifacts.locations import blob_key, manifest_key
+from functions.artifacts.publish import publish_directory
+from functions.artifacts.s3 import S3Store
+from tests.artifacts.adapter_files import make_adapter
+from tests.replica.conftest import BusProbe
+from tests.replica.processes import AgentProcess, Engine, Registry, http, wait_for
+from tests.replica.snapshots import SUPPORT_BOT, keep, make_snapshot, name_of
+
+pytestmark = pytest.mark.servers
+PIRATE = ModelId("acme/pirate")
+
+
+def publish(store: S3Store, tmp_path: Path, seed: int, model: ModelId = SUPPORT_BOT, version: str = "v1") -> Digest:
+    source = make_adapter(tmp_path / f"source-{seed}", seed=seed)
+    return publish_directory(store, source, f"s3://shoal-models/{model}/{version}", replace=True)
+
+
+def agent_with(store: S3Store, tmp_path: Path, engine: Engine, bus: BusProbe, **settings: str) -> AgentProcess:
+    return AgentProcess(tmp_path, engine, bus.url, s3=store.settings, settings=settings)
+
+
+def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
+    store: S3Store, bus: BusProbe, tmp_path: Path
+) -> None:
+    digests = {SUPPORT_BOT: publish(store, tmp_path, 1), PIRATE: publish(store, tmp_path, 2, PIRATE)}
+    names = sorted(name_of(digest, model) for model, digest in digests.items())
+    engine = Engine(tmp_path)
+    agent = agent_with(store, tmp_path, engine, bus)
+    keep(agent.snapshot_cache_file, make_snapshot({model: {"v1": digest} for model, digest in digests.items()}))
+    with agent.run():
+        with engine.run():
+            wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapters are in")
+            assert engine.adapters() == names
+            wait_for(lambda: (beat := bus.last()) and sorted(beat.adapters) == names, "the beat names them")
+            assert bus.last() is not None
+            assert (bus.last().phase, bus.last().snapshot_epoch, bus.last().reason) == ("ready", 1, "")  # type: ignore[union-attr]
+            page = http("GET", f"{agent.url}/metrics")[1].decode()
+            assert 'shoal_adapter_loads_total{outcome="loaded"} 2.0' in page
+            engine.signal(signal.SIGKILL)
+            bus.wait_for_phase("dead")
+        with engine.run():
+            wait_for(lambda: engine.adapters() == names, "the successor has them too")
+            wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready again")
+
+
+def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    bad, good = publish(store, tmp_path, 11), publish(store, tmp_path, 12, PIRATE)
+    document = store.read_small(manifest_key(manifests.hex_of(bad)), 1_000_000)
+    files = {entry.path: entry for entry in manifests.decode(document).files}
+    key = blob_key(files["adapter_model.safetensors"].sha256)
+    content = store.read_small(key, 1_000_000)
+    store.put(key, content[:-1] + b"\x01")
+    agent = agent_with(store, tmp_path, engine, bus)
+    keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": bad}, PIRATE: {"v1": good}}))
+    with agent.run():
+        wait_for(lambda: (beat := bus.last()) and key in beat.reason, "the beat names the blob")
+        assert engine.adapters() == [name_of(good, PIRATE)]
+        assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
+        assert agent.ask("/readyz")[0] == 200  # one tenant's broken artifact does not hold the replica back
+        store.put(key, content)
+        wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired", 30)
+        wait_for(lambda: (beat := bus.last()) and beat.reason == "", "nothing left to report")
+
+
+def test_an_adapter_that_the_engine_could_not_serve_is_refused_in_words(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    source = make_adapter(tmp_path / "dora", use_dora=True)
+    digest = publish_directory(store, source, "s3://shoal-models/acme/dora/v1", replace=True)
+    agent = agent_with(store, tmp_path, engine, bus)
+    keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
+    with agent.run():
+        wait_for(lambda: (beat := bus.last()) and "DoRA" in beat.reason, "the beat says why")
+        assert engine.adapters() == []
+
+
+def test_what_does_not_fit_is_left_out_with_a_reason(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    versions = {f"v{seed}": publish(store, tmp_path, 20 + seed, version=f"v{seed}") for seed in (1, 2, 3)}
+    agent = agent_with(store, tmp_path, engine, bus, MAX_ADAPTERS="2")
+    keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: versions}, channels={"stable": "v2", "canary": "v3"}))
+    with agent.run():
+        wait_for(lambda: len(engine.adapters()) == 2, "two are in")
+        assert engine.adapters() == sorted([name_of(versions["v2"]), name_of(versions["v3"])])
+        beat = wait_for(lambda: (beat := bus.last()) and beat.reason and beat, "the beat says what is missing")
+        assert beat.reason == f"{name_of(versions['v1'])}: over this replica's limit of 2 adapters"
+
+
+def test_the_store_being_away_does_not_stop_the_base(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digest = publish(store, tmp_path, 31)
+    agent = AgentProcess(tmp_path, engine, bus.url)  # an S3 endpoint where nobody is
+    keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
+    with agent.run():
+        beat = wait_for(lambda: (beat := bus.last()) and "the store failed" in beat.reason and beat, "the reason", 30)
+        assert (beat.phase, beat.adapters) == ("ready", ())
+
+
+def test_a_restarted_agent_adopts_what_the_engine_has(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digest = publish(store, tmp_path, 41)
+    first = agent_with(store, tmp_path, engine, bus)
+    keep(first.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
+    with first.run():
+        wait_for(lambda: first.ask("/readyz")[0] == 200, "loaded")
+    with agent_with(store, tmp_path, engine, bus).run() as second:
+        wait_for(lambda: second.ask("/readyz")[0] == 200, "ready")
+        page = http("GET", f"{second.url}/metrics")[1].decode()
+        assert 'shoal_adapter_loads_total{outcome="loaded"} 0.0' in page
+        wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(digest),), "advertised")
+
+
+def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grace(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    old, new = publish(store, tmp_path, 51), publish(store, tmp_path, 52, version="v2")
+    registry = Registry(tmp_path, bus.url)
+    with registry.run():
+        registry.publish(make_snapshot({SUPPORT_BOT: {"v1": old}}))
+        agent = agent_with(store, tmp_path, engine, bus, ADAPTER_GRACE_S="2")
+        agent.registry_url = registry.url
+        with agent.run():
+            wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(old),), "the first is advertised")
+            registry.publish(make_snapshot({SUPPORT_BOT: {"v2": new}}, channels={"stable": "v2"}, epoch=2))
+            both = tuple(sorted([name_of(old), name_of(new)]))
+            wait_for(lambda: (beat := bus.last()) and beat.adapters == both, "both are advertised")
+            wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(new),), "the old one is withdrawn")
+            assert engine.adapters() == list(both)  # a request that was already routed still finds it
+            wait_for(lambda: engine.adapters() == [name_of(new)], "the old one is unloaded")
+            assert bus.last() is not None
+            assert bus.last().snapshot_epoch == 2  # type: ignore[union-attr]
+    assert agent.snapshot_cache_file.exists()

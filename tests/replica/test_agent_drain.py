@@ -1,0 +1,101 @@
+"""Draining: the fleet hears of it at once, what runs is finished, and the last word is goodbye."""
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replica.conftest import BusProbe
+from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
+
+pytestmark = pytest.mark.servers
+
+
+def start_request(engine: Engine, tokens: int) -> tuple[threading.Thread, list[Any]]:
+    """A completion in the background; its status and body end up in the list."""
+    answer: list[Any] = []
+
+    def ask() -> None:
+        body = {"model": POOL, "prompt": "take your time", "max_tokens": tokens, "ignore_eos": True}
+        answer.extend(http("POST", f"{engine.url}/v1/completions", body, 60.0))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, answer
+
+
+def test_sigterm_waits_for_what_runs_and_says_goodbye(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        assert agent.running is not None
+        bus.wait_for_phase("ready")
+        engine.fault(slow_factor=20)
+        request, answer = start_request(engine, tokens=30)  # about 5 s
+        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        agent.running.send_signal(signal.SIGTERM)
+        bus.wait_for_phase("draining", timeout_s=3)
+        assert agent.ask("/readyz")[0] == 503
+        assert agent.running.poll() is None
+        request.join()
+        ended_s = time.monotonic()
+        assert answer[0] == 200
+        assert json.loads(answer[1])["usage"]["completion_tokens"] == 30
+        assert agent.running.wait(10) == 0
+        assert time.monotonic() - ended_s < 5
+        goodbye = bus.wait_for_phase("dead", timeout_s=3)
+        assert goodbye.reason == "the agent has stopped"
+
+
+def test_an_idle_replica_leaves_within_seconds(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        assert agent.running is not None
+        bus.wait_for_phase("ready")
+        agent.running.send_signal(signal.SIGTERM)
+        assert agent.running.wait(8) == 0
+
+
+def test_the_timeout_ends_a_drain_that_does_not_finish(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url, settings={"DRAIN_TIMEOUT_S": "3"}).run() as agent:
+        assert agent.running is not None
+        bus.wait_for_phase("ready")
+        engine.fault(slow_factor=100)
+        request, _ = start_request(engine, tokens=15)
+        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        asked_s = time.monotonic()
+        agent.running.send_signal(signal.SIGTERM)
+        assert agent.running.wait(10) == 0
+        assert 2.5 < time.monotonic() - asked_s < 7
+        assert "requests left in the engine" in agent.log.read_text()
+        engine.fault(slow_factor=1)
+        request.join()
+
+
+def test_a_second_sigterm_does_not_wait(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        assert agent.running is not None
+        bus.wait_for_phase("ready")
+        engine.fault(slow_factor=100)
+        request, _ = start_request(engine, tokens=15)
+        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        agent.running.send_signal(signal.SIGTERM)
+        bus.wait_for_phase("draining", timeout_s=3)
+        agent.running.send_signal(signal.SIGTERM)
+        assert agent.running.wait(5) == 0
+        engine.fault(slow_factor=1)
+        request.join()
+
+
+def test_post_drain_announces_and_answers_when_empty(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        bus.wait_for_phase("ready")
+        status, answer = agent.ask("/drain", "POST")
+        assert (status, answer["drained"]) == (202, False)
+        bus.wait_for_phase("draining", timeout_s=3)
+        status, content = http("POST", f"{agent.url}/drain?wait_s=10", timeout_s=15)
+        assert (status, json.loads(content)) == (200, {"drained": True, "outstanding": 0})
+        assert http("POST", f"{agent.url}/drain?wait_s=nan")[0] == 422
+        assert agent.running is not None
+        assert agent.running.poll() is None

@@ -1,0 +1,166 @@
+"""The agent as a process beside a simulated engine: what the fleet hears when the engine hangs, dies and comes back."""
+
+import itertools
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts.conftest import free_ports
+from tests.replica.conftest import BusProbe, valkey_server
+from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
+
+pytestmark = pytest.mark.servers
+
+# A third of the defaults, so that the tests take a third of the time; the margins between them are kept.
+QUICK = {"SILENT_AFTER_S": "2", "STALLED_AFTER_S": "2", "IDLE_PROBE_INTERVAL_S": "1", "PROBE_TIMEOUT_S": "3"}
+
+
+def quick_agent(directory: Path, engine: Engine, bus: BusProbe, **settings: str) -> AgentProcess:
+    return AgentProcess(directory, engine, bus.url, settings={**QUICK, **settings})
+
+
+def gaps_s(bus: BusProbe) -> list[float]:
+    return [after - before for (before, _), (after, _) in itertools.pairwise(bus.beats)]
+
+
+def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        ready = bus.wait_for_phase("ready")
+        assert (ready.replica_id, ready.port, ready.engine_version) == ("r0", engine.port, "0.32.0")
+        assert ready.kv_blocks_total > 0
+        bus.beats.clear()
+        bus.poll(5.0)
+        assert 4 <= len(gaps_s(bus)) <= 6
+        assert max(gaps_s(bus)) < 1.5
+        sequences = [beat.sequence for _, beat in bus.beats]
+        assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+        status, described = agent.ask("/readyz")
+        assert (status, described["not_ready"]) == (503, "no snapshot yet: adapters are unknown")
+
+
+@pytest.mark.parametrize("fault", ["hang", "freeze"])
+def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
+    engine: Engine, bus: BusProbe, tmp_path: Path, fault: str
+) -> None:
+    with quick_agent(tmp_path, engine, bus).run():
+        bus.wait_for_phase("ready")
+        engine.fault(**{fault: True})
+        hung = bus.wait_for_phase("hung", timeout_s=8)
+        assert ("answered nothing" if fault == "hang" else "no token") in hung.reason
+        bus.beats.clear()
+        bus.poll(3.0)
+        assert {beat.phase for _, beat in bus.beats} == {"hung"}
+        assert max(gaps_s(bus)) < 1.5
+        engine.fault(**{fault: False})
+        bus.wait_for_phase("ready", timeout_s=8)
+
+
+def test_a_stopped_engine_is_hung_and_ready_again_when_it_continues(
+    engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    with quick_agent(tmp_path, engine, bus).run() as agent:
+        bus.wait_for_phase("ready")
+        engine.signal(signal.SIGSTOP)
+        bus.wait_for_phase("hung", timeout_s=8)
+        assert agent.ask("/engine/livez")[0] == 200
+        engine.signal(signal.SIGCONT)
+        bus.wait_for_phase("ready", timeout_s=8)
+
+
+def test_an_engine_hung_for_good_fails_the_liveness_probe_until_it_answers(
+    engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    with quick_agent(tmp_path, engine, bus, CONDEMN_HUNG_AFTER_S="2").run() as agent:
+        bus.wait_for_phase("ready")
+        engine.fault(freeze=True)
+        status, verdict = wait_for(
+            lambda: answer if (answer := agent.ask("/engine/livez"))[0] == 503 else None, "liveness fails", 12
+        )
+        assert (status, verdict["phase"]) == (503, "hung")
+        assert "no token" in verdict["condemned"]
+        assert agent.ask("/healthz")[0] == 200
+        engine.fault(freeze=False)
+        wait_for(lambda: agent.ask("/engine/livez")[0] == 200, "liveness passes", 8)
+
+
+def test_a_slow_engine_stays_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with quick_agent(tmp_path, engine, bus).run():
+        bus.wait_for_phase("ready")
+        engine.fault(slow_factor=100)  # about one token a second
+        body = {"model": POOL, "prompt": "a slow one", "max_tokens": 8, "ignore_eos": True}
+        slow = threading.Thread(target=http, args=("POST", f"{engine.url}/v1/completions", body, 30.0))
+        slow.start()
+        wait_for(lambda: (beat := bus.last()) and beat.running, "the request runs")
+        bus.beats.clear()
+        bus.poll(5.0)
+        assert {beat.phase for _, beat in bus.beats} == {"ready"}
+        engine.fault(slow_factor=1)
+        slow.join()
+
+
+def test_a_killed_engine_is_dead_and_its_successor_ready(bus: BusProbe, tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    agent = quick_agent(tmp_path, engine, bus)
+    with agent.run():
+        with engine.run():
+            bus.wait_for_phase("ready")
+            engine.signal(signal.SIGKILL)
+            killed_s = time.monotonic()
+            dead = bus.wait_for_phase("dead", timeout_s=5)
+            assert time.monotonic() - killed_s < 3
+            assert (dead.reason, dead.adapters, dead.running) == ("connection refused: nobody listens", (), 0)
+            assert agent.ask("/engine/livez")[0] == 200  # its supervisor sees the exit; a successor must not be hit
+        with engine.run():
+            bus.wait_for_phase("ready")
+
+
+def test_a_dead_core_behind_a_living_server_is_dead(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with quick_agent(tmp_path, engine, bus).run():
+        bus.wait_for_phase("ready")
+        engine.fault(engine_dead=True)
+        bus.wait_for_phase("dead", timeout_s=5)
+
+
+def test_a_bus_that_comes_late_gets_its_beats(engine: Engine, tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    agent = AgentProcess(tmp_path, engine, f"valkey://127.0.0.1:{port}/0")
+    with agent.run():
+        wait_for(lambda: agent.phase() == "ready", "the agent works without a bus")
+        with valkey_server(tmp_path, port) as url:
+            late = BusProbe(url)
+            late.wait_for_phase("ready", timeout_s=8)
+            late.close()
+        wait_for(lambda: "heartbeats do not reach the bus" in agent.log.read_text(), "the loss is logged")
+        assert agent.ask("/healthz")[0] == 200
+
+
+def test_metrics_show_phase_and_beats(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    with AgentProcess(tmp_path, engine, bus.url).run() as agent:
+        bus.wait_for_phase("ready")
+        page = http("GET", f"{agent.url}/metrics")[1].decode()
+        assert 'shoal_replica_state{replica="r0",state="ready"} 1.0' in page
+        assert 'shoal_replica_state{replica="r0",state="hung"} 0.0' in page
+        assert "shoal_heartbeats_total" in page
+
+
+def test_a_port_that_is_taken_is_named(bus: BusProbe, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with AgentProcess(tmp_path, Engine(tmp_path), bus.url, port=taken.getsockname()[1]).run() as agent:
+            assert agent.running is not None
+            assert agent.running.wait(20) == 1
+            assert "SHOAL_REPLICA_AGENT_PORT" in agent.log.read_text()
+
+
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, Engine(tmp_path), "valkey://127.0.0.1:9/0", settings={"REPLICA_ID": "no spaces"})
+    with agent.run():
+        assert isinstance(agent.running, subprocess.Popen)
+        assert agent.running.wait(20) == 1
+        assert "replica_id" in agent.log.read_text()

@@ -1,0 +1,60 @@
+"""Beats: whatever an engine claims, what is sent is what the bus accepts."""
+
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import EngineName
+from functions.decisions.engine_rates import MAX_MS, MIN_MS, EngineRates
+from functions.decisions.routing import ReplicaPhase
+from functions.fleet import heartbeat as heartbeats
+from functions.replica.beat import compose
+from functions.replica.status import Adapters, Load
+from tests.replica.statuses import make_status
+
+
+def test_a_beat_says_what_the_agent_knows() -> None:
+    status = make_status(load=Load(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100))
+    beat = compose(status, sequence=4, sent_unix_s=1.5)
+    assert (beat.replica_id, beat.host, beat.port, beat.incarnation) == ("r0", "127.0.0.1", 8460, 1_700_000_000_000)
+    assert (beat.phase, beat.running, beat.waiting, beat.kv_usage_ratio) == ("ready", 2, 3, 0.5)
+    assert beat.adapters == ("acme/bot@sha256:0123456789abcdef",)
+    assert (beat.sequence, beat.sent_unix_s, beat.snapshot_epoch) == (4, 1.5, 7)
+
+
+def test_a_dead_engine_holds_no_adapters() -> None:
+    assert compose(make_status("dead"), sequence=0, sent_unix_s=0.0).adapters == ()
+    assert compose(make_status("hung"), sequence=0, sent_unix_s=0.0).adapters != ()
+
+
+_ANY = st.integers(-(2**40), 2**40)
+_LOADS = st.builds(
+    Load,
+    running=_ANY,
+    waiting=_ANY,
+    kv_usage_ratio=st.floats(-5, 5),
+    kv_blocks_total=_ANY,
+    decode_tokens_per_s=st.floats(0, 1e6),
+)
+
+
+@given(
+    load=_LOADS,
+    rates=st.builds(EngineRates, st.floats(MIN_MS, MAX_MS), st.floats(MIN_MS, MAX_MS)),
+    phase=st.sampled_from(["starting", "ready", "hung", "dead"]),
+    draining=st.booleans(),
+    version=st.text(max_size=200),
+    reason=st.text(max_size=2000),
+    adapters=st.integers(0, 5000),
+    epoch=st.integers(0, 2**62),
+)
+def test_every_beat_is_one_that_the_bus_accepts(
+    load: Load, rates: EngineRates, phase: str, draining: bool, version: str, reason: str, adapters: int, epoch: int
+) -> None:
+    names = tuple(EngineName(f"t/m{number}") for number in range(adapters))
+    status = make_status(phase, load=load, rates=rates, draining=draining, engine_version=version, snapshot_epoch=epoch)
+    status.adapters = Adapters(known=True, advertised=names, reason=reason)
+    beat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert heartbeats.decode(heartbeats.encode(beat)) == beat
+    assert beat.phase in get_args(ReplicaPhase)

@@ -1,0 +1,109 @@
+"""What a tick makes of the engine's answers, against a real simulated engine with its faults on."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.engines.client import EngineClient
+from functions.replica import checks
+from functions.replica.checks import Prober
+from tests.artifacts.conftest import free_ports
+from tests.replica.processes import POOL, Engine, http, wait_for
+
+pytestmark = pytest.mark.servers
+_NO_FAULTS = {"hang": False, "freeze": False, "reset_connections": False, "error_status": None}
+
+
+@pytest.fixture(scope="module")
+def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with Engine(tmp_path_factory.mktemp("engine")).run() as running:
+        wait_for(lambda: http("GET", f"{running.url}/health")[0] == 200, "the engine answers")
+        yield running
+
+
+@pytest.fixture
+def well_engine(shared_engine: Engine) -> Iterator[Engine]:
+    yield shared_engine
+    shared_engine.fault(**_NO_FAULTS)
+
+
+@pytest.fixture
+async def http_client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False) as opened:
+        yield opened
+
+
+def client_of(engine: Engine, http_client: httpx.AsyncClient, timeout_s: float = 0.5) -> EngineClient:
+    return EngineClient(http_client, engine.url, timeout_s=timeout_s)
+
+
+async def test_a_look_at_a_well_engine(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+    look = await checks.look(client_of(well_engine, http_client, 5.0))
+    assert look.health == "ok"
+    assert look.metrics is not None
+    load = checks.load_of(look.metrics, None)
+    assert (load.outstanding, load.decode_tokens_per_s) == (0, 0.0)
+    assert load.kv_blocks_total > 0
+
+
+async def test_a_hung_engine_costs_one_timeout_not_two(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+    well_engine.fault(hang=True)
+    started_s = time.monotonic()
+    look = await checks.look(client_of(well_engine, http_client))
+    assert look == checks.Look("timed_out", None)
+    assert time.monotonic() - started_s < 0.9
+
+
+async def test_nobody_there_is_refused(http_client: httpx.AsyncClient) -> None:
+    nowhere = EngineClient(http_client, f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=0.5)
+    assert await checks.look(nowhere) == checks.Look("refused", None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "words"),
+    [
+        ({}, "answered", ""),
+        ({"error_status": 503}, "busy", "503"),
+        ({"error_status": 429}, "busy", "429"),
+        ({"error_status": 500}, "failed", "500"),
+        ({"error_status": 404}, "failed", "404"),
+        ({"freeze": True}, "timed_out", "no answer within"),
+        ({"reset_connections": True}, "failed", "/v1/completions"),
+    ],
+)
+async def test_how_a_probe_ends(
+    well_engine: Engine, http_client: httpx.AsyncClient, fault: dict[str, Any], state: str, words: str
+) -> None:
+    well_engine.fault(**fault)
+    prober = Prober(client_of(well_engine, http_client), POOL, 1.0, time.monotonic)
+    prober.begin()
+    assert prober.newest.state == "pending"
+    await prober.run()
+    assert prober.newest.state == state
+    assert words in prober.newest.detail
+    assert prober.newest.ended_s > prober.newest.started_s
+    assert prober.answered == (state == "answered")
+
+
+async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+    engine = client_of(well_engine, http_client, 5.0)
+    prober = Prober(engine, POOL, 5.0, time.monotonic)
+    before = checks.rate_counters_of(await engine.metrics(), prober)
+    for _ in range(3):
+        prober.begin()
+        await prober.run()
+    after = checks.rate_counters_of(await engine.metrics(), prober)
+    assert after.finished == before.finished
+    assert after.e2e_s <= before.e2e_s
+
+
+async def test_decode_speed_is_one_streams(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+    engine = client_of(well_engine, http_client, 5.0)
+    before = await engine.metrics()
+    body = {"model": POOL, "prompt": "go on", "max_tokens": 20, "ignore_eos": True}
+    assert (await http_client.post(f"{well_engine.url}/v1/completions", json=body)).status_code == 200
+    load = checks.load_of(await engine.metrics(), before)
+    assert 10 < load.decode_tokens_per_s < 200  # 8.1 ms a step

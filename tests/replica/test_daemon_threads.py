@@ -1,0 +1,47 @@
+"""Blocking calls on threads that nobody waits for."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from functions.replica.daemon_threads import in_daemon_thread
+
+
+async def test_it_returns_and_raises_what_the_work_does() -> None:
+    assert await in_daemon_thread("t", lambda: threading.current_thread().name) == "t"
+    with pytest.raises(ZeroDivisionError):
+        await in_daemon_thread("t", lambda: 1 // 0)
+
+
+async def test_cancelling_the_wait_leaves_the_work_to_itself() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.2)
+        ended.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await in_daemon_thread("t", work)
+    assert await in_daemon_thread("wait", lambda: ended.wait(5))
+
+
+def test_a_stuck_call_does_not_keep_the_process() -> None:
+    program = """
+import asyncio, time
+from functions.replica.daemon_threads import in_daemon_thread
+async def main():
+    try:
+        async with asyncio.timeout(0.1):
+            await in_daemon_thread("stuck", lambda: time.sleep(60))
+    except TimeoutError:
+        print("left")
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20, check=True)
+    assert done.stdout == b"left\n"
+    assert done.stderr == b""

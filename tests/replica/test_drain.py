@@ -1,0 +1,63 @@
+"""Draining: what counts as empty, and what does not have to be waited for."""
+
+import asyncio
+
+from functions.replica.drain import HEARD_AFTER_S, Drain
+from functions.replica.status import Load
+from tests.replica.statuses import Clock, make_status
+
+
+def test_empty_counts_only_when_read_after_everyone_heard() -> None:
+    clock = Clock()
+    status = make_status(clock=clock, load=Load(), load_read_s=clock.now_s)
+    drain = Drain(status, timeout_s=60)
+    assert not drain.done
+    drain.begin("test")
+    assert status.draining
+    clock.now_s += HEARD_AFTER_S + 1
+    assert not drain.done  # the engine may be full of requests that were on their way
+    status.load_read_s = clock.now_s
+    assert drain.done
+
+
+def test_work_is_waited_for() -> None:
+    clock = Clock()
+    status = make_status(clock=clock, load=Load(running=1))
+    drain = Drain(status, timeout_s=60)
+    drain.begin("test")
+    clock.now_s += 10
+    status.load_read_s = clock.now_s
+    assert not drain.done
+    status.load = Load(waiting=1)
+    assert not drain.done
+    status.load = Load()
+    assert drain.done
+
+
+def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
+    for phase in ("dead", "starting"):
+        drain = Drain(make_status(phase, load=Load(running=3)), timeout_s=60)
+        drain.begin("test")
+        assert drain.done
+
+
+def test_beginning_again_does_not_restart_the_clock() -> None:
+    clock = Clock()
+    drain = Drain(make_status(clock=clock), timeout_s=60)
+    drain.begin("first")
+    began_s = drain.began_s
+    clock.now_s += 5
+    drain.begin("second")
+    assert drain.began_s == began_s
+
+
+async def test_waiting_ends_with_the_time_or_the_hurry() -> None:
+    clock = Clock()
+    drain = Drain(make_status(clock=clock, load=Load(running=1)), timeout_s=0.0)
+    drain.begin("test")
+    assert not await drain.wait()
+    hurried = asyncio.Event()
+    hurried.set()
+    drain.timeout_s = 1000.0
+    assert not await drain.wait(until=hurried)
+    assert not await drain.wait(0.0)

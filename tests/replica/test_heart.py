@@ -1,0 +1,95 @@
+"""The heart: beats once a second whatever the rest of the agent does, and says goodbye."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator
+
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import Heartbeat
+from functions.replica.heart import Heart
+from tests.replica.statuses import make_status
+
+
+class Recorder:
+    """A bus in this process: it remembers, and can be broken."""
+
+    def __init__(self) -> None:
+        self.beats: list[tuple[float, Heartbeat]] = []
+        self.threads: set[str] = set()
+        self.error: Exception | None = None
+        self.closed = False
+
+    async def publish(self, heartbeat: Heartbeat) -> None:
+        self.threads.add(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        self.beats.append((time.monotonic(), heartbeat))
+
+    async def latest(self) -> list[bytes]:
+        return []
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        for nothing in ():
+            yield nothing
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
+    bus = Recorder()
+    heart = Heart(make_status(), lambda: bus, interval_s=0.05)
+
+    async def block() -> None:
+        heart.start()
+        time.sleep(0.6)  # the point of the test
+
+    asyncio.run(block())
+    heart.stop()
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(bus.beats)]
+    assert len(bus.beats) >= 9
+    assert max(gaps) < 0.3
+    assert bus.threads == {"heart"}
+
+
+def test_it_counts_from_zero_and_ends_with_dead() -> None:
+    bus = Recorder()
+    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart.start()
+    time.sleep(0.2)
+    heart.stop()
+    beats = [beat for _, beat in bus.beats]
+    assert [beat.sequence for beat in beats] == list(range(len(beats)))
+    assert {beat.phase for beat in beats[:-1]} == {"ready"}
+    assert (beats[-1].phase, beats[-1].adapters, beats[-1].reason) == ("dead", (), "the agent has stopped")
+    assert heart.counts.sent == len(beats)
+    assert bus.closed
+
+
+def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
+    bus = Recorder()
+    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart.start()
+    time.sleep(0.1)
+    bus.error = BusUnavailable("gone")
+    time.sleep(0.1)
+    bus.error = ZeroDivisionError("a bug")
+    time.sleep(0.1)
+    bus.error = None
+    recovered_s = time.monotonic()
+    time.sleep(0.2)
+    heart.stop()
+    assert heart.counts.failed >= 2
+    assert len([seen_s for seen_s, _ in bus.beats if seen_s > recovered_s]) >= 2
+
+
+def test_stopping_twice_or_before_starting_is_harmless() -> None:
+    bus = Recorder()
+    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart.stop()
+    heart.start()
+    heart.stop()
+    heart.stop()
+    assert [beat.phase for _, beat in bus.beats][-1] == "dead"

@@ -1,0 +1,58 @@
+"""Settings: what a wrong environment is told."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from functions.replica.settings import ReplicaSettings
+
+_NEEDED = {
+    "REPLICA_ID": "smollm2-135m-0",
+    "POOL": "smollm2-135m",
+    "INTERNAL_TOKEN_FILE": "/nowhere/token",
+    "S3_CREDENTIALS_FILE": "/nowhere/s3.json",
+    "CACHE_DIR": "/nowhere/cache",
+    "SNAPSHOT_CACHE_FILE": "/nowhere/snapshot.json",
+}
+
+
+def settings_from(monkeypatch: pytest.MonkeyPatch, **changes: str) -> ReplicaSettings:
+    for name, value in {**_NEEDED, **changes}.items():
+        monkeypatch.setenv(f"SHOAL_REPLICA_{name}", value)
+    return ReplicaSettings()
+
+
+def test_the_defaults_are_the_local_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_from(monkeypatch, REGISTRY_CA_FILE="", BUS_PASSWORD_FILE="")
+    assert settings.engine_url == "http://127.0.0.1:8460"
+    assert settings.registry_ca_file is None
+    assert settings.cache_dir == Path("/nowhere/cache")
+    assert settings.probe_timeout_s > settings.stalled_after_s
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("REPLICA_ID", "a b"),
+        ("REPLICA_ID", "r0\n"),
+        ("POOL", "UPPER"),
+        ("POOL", "a/b"),
+        ("ENGINE_PORT", "0"),
+        ("ENGINE_HOST", "127.0.0.1:80"),
+        ("DRAIN_TIMEOUT_S", "0"),
+        ("STALLED_AFTER_S", "nan"),
+        ("MAX_ADAPTERS", "-1"),
+    ],
+)
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=name.lower()):
+        settings_from(monkeypatch, **{name: value})
+
+
+def test_what_is_needed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _NEEDED:
+        monkeypatch.delenv(f"SHOAL_REPLICA_{name}", raising=False)
+    with pytest.raises(ValidationError) as caught:
+        ReplicaSettings()
+    assert {str(error["loc"][0]).upper() for error in caught.value.errors()} == set(_NEEDED)
