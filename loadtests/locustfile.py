@@ -10,6 +10,7 @@ Spread over processes or machines with Locust's own --processes and --master/--w
 """
 
 import json
+import logging
 import random
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ _state: dict[str, list[fleet.Tenant]] = {"tenants": []}
 
 @events.init.add_listener
 def _find_fleet(environment: Environment, **_: Any) -> None:
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request would bury the table
     environment.host = environment.host or fleet.base_url()
     _state["tenants"] = fleet.discover()
 

@@ -18,7 +18,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 PROJECT = Path(__file__).parent.parent
-SHOAL = [sys.executable, "-m", "functions.cli"]
+SHOAL = [sys.executable, "-m", "functions.cli.main"]
 _PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _FOUND_MAX_CHARS = 80
+_LISTED_PROBLEMS = 100  # in the exception's text; `problems` has them all
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,12 +34,15 @@ class Problem:
         return f"{self.place}: {self.key_path}: {self.message}" if self.key_path else f"{self.place}: {self.message}"
 
 
-class ConfigInvalid(Exception):  # noqa: N818 - named by its meaning
+class ConfigInvalid(Exception):
     """The configuration cannot be used; fix every problem listed. What runs already stays as it is."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))
-        super().__init__(f"{len(self.problems)} problem(s)\n" + "\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:_LISTED_PROBLEMS]]
+        if len(self.problems) > _LISTED_PROBLEMS:
+            lines.append(f"… and {len(self.problems) - _LISTED_PROBLEMS} more")
+        super().__init__("\n".join(lines))
 
 
 def near_miss(found: object, allowed: Sequence[str]) -> str:

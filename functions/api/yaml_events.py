@@ -16,7 +16,7 @@ from functions.api.problems import Place, Problem
 FILE_MAX_BYTES = 1024 * 1024
 
 
-class YamlInvalid(Exception):  # noqa: N818 - named by its meaning
+class YamlInvalid(Exception):
     """From here on the file cannot be read; what came before may be sound."""
 
     def __init__(self, place: Place, message: str) -> None:
@@ -32,12 +32,13 @@ def events(file: str, content: bytes) -> Iterator[Event]:
     except ReaderError as error:
         before = text[: error.position]
         place = Place(file, before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
-        raise YamlInvalid(place, f"the character U+{ord(error.character):04X} is not allowed in YAML") from error
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        raise YamlInvalid(place, f"the character U+{code:04X} is not allowed in YAML") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.problem, error.context) if part)
         raise YamlInvalid(place_of(file, mark) if mark else Place(file), f"not YAML: {reason}") from error
-    except (YAMLError, ValueError) as error:  # ValueError: a numeric escape beyond Unicode
+    except (YAMLError, ValueError, ArithmeticError) as error:  # such as an escape beyond Unicode
         raise YamlInvalid(Place(file), f"not YAML: {error}") from error
 
 

@@ -20,7 +20,6 @@ from ruamel.yaml.events import (
     DocumentStartEvent,
     Event,
     MappingStartEvent,
-    NodeEvent,
     ScalarEvent,
 )
 
@@ -32,7 +31,7 @@ MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
 MAX_NODES = 100_000  # in one document
 MAX_DOCUMENTS = 10_000  # in one file
 
-_STR_TAG = "tag:yaml.org,2002:str"
+_TEXT_TAGS = {"!", "tag:yaml.org,2002:str"}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})(?:[eE][-+]?[0-9]{1,2})?")
 _CONSTANTS: dict[str, bool | None] = {
@@ -153,9 +152,15 @@ class _Builder:
     def _awaits_key(self) -> bool:
         return bool(self._open) and isinstance(self._open[-1].node.value, dict) and self._open[-1].key is None
 
+    def _awaiting_key_place(self) -> Place | None:
+        parent = self._open[-1] if self._open else None
+        return parent.node.key_places[parent.key] if parent is not None and parent.key is not None else None
+
     def _scalar(self, event: ScalarEvent, place: Place) -> Node:
         self._refuse_tag(event, place)
-        is_text = event.style in {"'", '"', "|", ">"} or event.tag == _STR_TAG
+        is_text = event.style in {"'", '"', "|", ">"} or event.tag in _TEXT_TAGS
+        if not event.value and not is_text:
+            place = self._awaiting_key_place() or place  # YAML puts an absent value where the next token begins
         node = Node(place, event.value if is_text else _resolved(event.value))
         if event.anchor is not None:
             self._anchors[event.anchor] = node
@@ -169,8 +174,8 @@ class _Builder:
             raise YamlInvalid(place, f"the alias *{event.anchor} stands inside what it refers to")
         return node
 
-    def _refuse_tag(self, event: NodeEvent, place: Place) -> None:
-        if event.tag not in {None, "!", _STR_TAG}:
+    def _refuse_tag(self, event: ScalarEvent | CollectionStartEvent, place: Place) -> None:
+        if event.tag is not None and event.tag not in _TEXT_TAGS:
             raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not read; write the value without it")
 
     def _count(self, nodes: int, place: Place) -> None:

@@ -17,11 +17,15 @@ _SCAN_PAGE = 500
 
 
 class ValkeyBus:
-    """`url` is `valkey://:password@host:port/0`."""
+    """`url` is `valkey://host:port/0`; a password inside it needs its own quoting, so give it by `password`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, password: str | None = None) -> None:
         self._client = valkey.Valkey.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, health_check_interval=5
+            url,
+            password=password,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            health_check_interval=5,
         )
 
     async def publish(self, heartbeat: Heartbeat) -> None:

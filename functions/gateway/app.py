@@ -71,12 +71,17 @@ def _add_error_shapes(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            answer = errors.not_found(request.method, request.url.path)
+            answer = errors.not_found(request.method, request.scope["path"])
         elif error.status_code == 405:
-            answer = errors.method_not_allowed(request.method, request.url.path)
+            answer = errors.method_not_allowed(request.method, request.scope["path"])
         else:
             answer = ErrorAnswer(error.status_code, "invalid_request_error", "invalid_request", str(error.detail))
         return _response(request, answer, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        """Our shape here; the exception goes on to the envelope, which logs it."""
+        return _response(request, errors.internal_error(), {})
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> Response:

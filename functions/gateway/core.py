@@ -22,7 +22,7 @@ from functions.gateway.exchange import Exchange
 from functions.gateway.intake import Intake, Route, WireRequest
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
-from functions.gateway.request_headers import RawHeaders, read_headers, request_id_of
+from functions.gateway.request_headers import RawHeaders, request_id_of
 from functions.gateway.sink import Sink
 from functions.gateway.timeline import Timeline
 from functions.gateway.upstream import UpstreamPool
@@ -88,11 +88,10 @@ class Gateway:
         return exchange
 
     def precheck(self, headers: RawHeaders) -> None:
-        """Before a large body is read: is it at least from somebody who may call? Raises Refused."""
+        """Before a body is read: may it come, and from this caller? Raises Refused."""
         if self.catalogue is None:
             raise Refused(_NOT_READY)
-        read = read_headers(headers, "", self.limits)
-        self.intake.identify(self.catalogue, read, self.wall_clock())
+        self.intake.precheck(self.catalogue, headers, self.wall_clock())
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer) -> None:
         self.metrics.refused(answer.status)
@@ -154,6 +153,11 @@ class Gateway:
         for connection in list(self.watched):
             connection.check(now_s)
         self.upstreams.sweep()
+
+    def cut_short(self) -> None:
+        """The drain's time is over: end what is still open with an error that says so."""
+        for exchange in list(self._exchanges):
+            exchange.cut_short()
 
     def not_ready_reason(self) -> str | None:
         """Why /readyz says no, or None."""

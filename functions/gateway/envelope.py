@@ -14,7 +14,9 @@ from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.request_headers import check_headers, request_id_of
 
 _log = logging.getLogger(__name__)
-# A path is matched as it was sent: what could be read as another path by another server has no route here.
+# What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
+# SDKs send `acme%2Fbot`.
+_ENCODED_BELOW = b"/v1/models/"
 _TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
 
 
@@ -53,8 +55,10 @@ class Envelope:
 
     def _check(self, scope: Scope) -> None:
         check_headers(scope["headers"], self._gateway.limits)
-        path = unquote_to_bytes(scope["raw_path"]) if scope.get("raw_path") else scope["path"].encode()
-        if any(trick in path for trick in _TRICKS):
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = unquote_to_bytes(raw_path)
+        encoded = b"%" in raw_path and not raw_path.startswith(_ENCODED_BELOW)
+        if encoded or any(trick in path for trick in _TRICKS):
             raise Refused(errors.not_found(scope["method"], scope["path"]))
 
     async def _refuse(self, send: Send, request_id: str, answer: ErrorAnswer) -> None:

@@ -102,6 +102,16 @@ def upstream_lost() -> ErrorAnswer:
     return ErrorAnswer(502, "server_error", "upstream_lost", message)
 
 
+def engine_failed() -> ErrorAnswer:
+    message = "The engine reported an error while it answered; what came before is all there is. Send it again."
+    return ErrorAnswer(502, "server_error", "upstream_failed", message)
+
+
+def restarting() -> ErrorAnswer:
+    message = "The gateway restarts and could wait no longer; what came before is all there is. Send it again."
+    return ErrorAnswer(503, "server_error", "restarting", message, retry_after_s=1)
+
+
 def internal_error() -> ErrorAnswer:
     message = "The gateway failed on this request. Send it again; if it persists, report the x-request-id."
     return ErrorAnswer(500, "server_error", "internal_error", message)

@@ -17,7 +17,7 @@ from functions.decisions.routing import NoReplica, Prediction, ReplicaView, Rout
 from functions.gateway import answers, errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
-from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, is_abort_event, whole_answer
+from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, first_sign, whole_answer
 from functions.gateway.sink import Sink
 from functions.gateway.timeline import Timeline
 from functions.gateway.upstream import UpstreamConnection
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from functions.gateway.core import Gateway
 
 # What a failure says about the replica rather than about the request.
-_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.BAD_ANSWER})
+_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
 CLIENT_LEFT = 499
+_OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it begins
 
 
 class Exchange:
@@ -37,6 +38,7 @@ class Exchange:
         "_content_type",
         "_deadline_s",
         "_gateway",
+        "_opening",
         "_parts",
         "_parts_bytes",
         "_paused_at_s",
@@ -84,16 +86,8 @@ class Exchange:
         self._route()
 
     def _route(self) -> None:
-        gateway, model = self._gateway, self.admitted.model
-        now_s = gateway.clock()
-        request = RouteRequest(
-            engine_name=model.engine_name,
-            is_adapter=model.is_adapter,
-            prompt_tokens=self.admitted.prompt_tokens_estimate,
-            tie_key=self.admitted.request_id,
-        )
-        excluded = self._tried | gateway.fleet.ejected(model.pool, now_s)
-        decision = routing.decide(request, gateway.fleet.pool(model.pool), gateway.in_flight, excluded)
+        gateway = self._gateway
+        decision = self._decide()
         gateway.metrics.routed(decision)
         if isinstance(decision, NoReplica):
             self._give_up(answers.no_replica(decision, self.failures, self.admitted))
@@ -103,6 +97,17 @@ class Exchange:
         self._tried.add(decision.replica.id)
         self.timeline.routed_s = gateway.clock()
         self._connect(decision.replica)
+
+    def _decide(self) -> Prediction | NoReplica:
+        gateway, model = self._gateway, self.admitted.model
+        request = RouteRequest(
+            engine_name=model.engine_name,
+            is_adapter=model.is_adapter,
+            prompt_tokens=self.admitted.prompt_tokens_estimate,
+            tie_key=self.admitted.request_id,
+        )
+        excluded = self._tried | gateway.fleet.ejected(model.pool, gateway.clock())
+        return routing.decide(request, gateway.fleet.pool(model.pool), gateway.in_flight, excluded)
 
     def _connect(self, replica: ReplicaView) -> None:
         self._attempt += 1
@@ -117,7 +122,7 @@ class Exchange:
         upstreams = self._gateway.upstreams
         try:
             connection = await upstreams.dial(replica.id, replica.host, replica.port, self._gateway.limits.connect_s)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
             if not self.ended and attempt == self._attempt:
                 self._attempt_failed(Failure.CONNECT, str(error))
             return
@@ -160,7 +165,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         stale = connection is not None and not connection.fresh and failure is Failure.RESET and self._status == 0
         if self.begun:
-            self._lost(errors.upstream_lost(), detail)
+            self._lost(errors.upstream_lost(), failure, detail)
         elif stale and self._replica is not None:
             self._connect(self._replica)  # the engine closed an idle connection as we took it: not an attempt
         else:
@@ -178,11 +183,19 @@ class Exchange:
         elif self.begun:
             if out:
                 self._sink.more(out)
-        elif out and self._relay.events <= 1 and is_abort_event(out):
+        elif out:
+            self._consider(self._opening + out)
+
+    def _consider(self, opening: bytes) -> None:
+        """Nothing was sent yet: is this an answer?"""
+        sign = first_sign(opening)
+        if sign == "dropped":
             self._drop_connection()
             self._attempt_failed(Failure.ABORTED, "the engine is draining")
-        elif out:
-            self._begin(out)
+        elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
+            self._begin(opening)
+        else:
+            self._opening = opening
 
     def _begin(self, first: bytes) -> None:
         self.begun = True
@@ -195,19 +208,21 @@ class Exchange:
         if self.begun:
             if out:
                 self._sink.more(out)
-            self._lost(errors.upstream_lost(), "the engine reported an error in its stream")
+            self._lost(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
         else:
             self._engine_refused(answers.status_in_error(error_body), error_body)
 
     def _stream_ended(self) -> None:
-        if self._relay.done:
-            self.usage = self._relay.usage
-            self._sink.end(b"")
-            self._end(200)
-        elif self.begun:
-            self._lost(errors.upstream_lost(), "the stream ended without [DONE]")
+        if self.begun:
+            self._lost(errors.upstream_lost(), Failure.BAD_ANSWER, "the stream ended without [DONE]")
         else:
             self._attempt_failed(Failure.BAD_ANSWER, "an empty stream")
+
+    def _finish(self) -> None:
+        """`[DONE]` has passed: the answer is whole, whatever becomes of the connection."""
+        self.usage = self._relay.usage
+        self._sink.end(b"")
+        self._end(200)
 
     def _collect(self, data: bytes) -> None:
         limits = self._gateway.limits
@@ -252,14 +267,18 @@ class Exchange:
                 self.client_left()
                 self._sink.cut()
         elif self.begun and now_s - self._waiting_since_s > limits.idle_s:
-            self._timed_out(errors.upstream_lost())
+            self._lost(errors.upstream_lost(), Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
         elif not self.begun and self.admitted.stream and now_s - self._waiting_since_s > limits.first_byte_s:
             self._drop_connection()
             self._attempt_failed(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
-        """The fleet says that the replica is dead or hung: while nothing was sent, go elsewhere."""
-        if self._replica is not None and self._replica.id == replica_id and not self.begun:
+        """The fleet says that the replica is dead or hung: while nothing was sent, go elsewhere.
+
+        If there is an elsewhere. When a whole pool looks hung it is usually starved, and waiting is the better bet.
+        """
+        waits_on_it = self._replica is not None and self._replica.id == replica_id and not self.begun
+        if waits_on_it and not isinstance(self._decide(), NoReplica):
             self._drop_connection()
             self._attempt_failed(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
 
@@ -268,6 +287,11 @@ class Exchange:
         if not self.ended:
             self._drop_connection()
             self._end(CLIENT_LEFT)
+
+    def cut_short(self) -> None:
+        """The process stops and can wait no longer."""
+        if not self.ended:
+            self._timed_out(errors.restarting())
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
@@ -303,15 +327,19 @@ class Exchange:
     def _timed_out(self, answer: ErrorAnswer) -> None:
         self._drop_connection()
         if self.begun:
-            self._lost(answer, "a wait ran out")
+            self._lost(answer, None, "")
         else:
             self._give_up(answer)
 
-    def _lost(self, answer: ErrorAnswer, detail: str) -> None:
-        """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
+    def _lost(self, answer: ErrorAnswer, failure: Failure | None, detail: str) -> None:
+        """After the first byte: an error event, no `[DONE]`, a clean end of the body. `failure` blames the replica."""
         self._drop_connection()
-        if answer.code == "upstream_lost":
-            self._gateway.attempt_failed(self, self._replica, Failure.RESET, detail, is_evidence=True)
+        if self._relay.done:
+            self._finish()
+            return
+        if failure is not None:
+            self.failures += (failure,)
+            self._gateway.attempt_failed(self, self._replica, failure, detail, is_evidence=failure in _EVIDENCE)
         self.usage = self._relay.usage
         self._sink.end(answer.event())
         self._end(answer.status)
@@ -349,6 +377,7 @@ class Exchange:
     def _reset_answer(self) -> None:
         self._status = 0
         self._content_type = b""
+        self._opening = b""
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._relay = StreamRelay(self._renaming, self.admitted.wants_usage, self._gateway.limits.event_bytes)

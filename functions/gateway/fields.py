@@ -155,11 +155,15 @@ def _logit_bias(limit: int) -> Check:
             return "must be an object of token ids and numbers"
         if len(value) > limit:
             return f"has {len(value)} entries; the most is {limit}"
-        if any(not (key.isascii() and key.isdigit()) or bias(number) for key, number in value.items()):
+        if any(not _is_token_id(key) or bias(number) for key, number in value.items()):
             return "must map token ids (digits) to numbers from -100 to 100"
         return None
 
     return check
+
+
+def _is_token_id(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key) <= 10  # int() of thousands of digits raises in the engine
 
 
 def _stream_options(value: Any) -> str | None:
@@ -171,7 +175,7 @@ def _stream_options(value: Any) -> str | None:
 
 
 def _token_ids(value: Any) -> str | None:
-    ok = type(value) is list and all(type(token) is int and 0 <= token <= _INT32_MAX for token in value)
+    ok = type(value) is list and all(type(token) is int and 0 <= token <= _INT64_MAX for token in value)
     return None if ok else "must be an array of token ids"
 
 

@@ -17,6 +17,7 @@ _ASK = b"listeners?"
 _SERVING = b"serving"
 _MAX_SOCKETS = 8
 _TIMEOUT_S = 5.0
+_BECOME_READY_S = 60.0  # after this a successor that says nothing must not keep the next one from asking
 
 
 class Handover:
@@ -47,9 +48,12 @@ class Handover:
                 await self._give(successor)
 
     def close(self) -> None:
+        """Close the door and our copies of the listeners: while one is open, the kernel takes connections for it."""
         door, self._door = self._door, None
         if door is not None:
             door.close()
+        for listener in self._listeners:
+            listener.close()
 
     async def _give(self, successor: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -59,7 +63,9 @@ class Handover:
                     return
                 socket.send_fds(successor, [b"listeners"], [listener.fileno() for listener in self._listeners])
             # The successor may take its time to become ready, or fail: until it says that it serves, we do.
-            if await loop.sock_recv(successor, len(_SERVING)) == _SERVING:
+            async with asyncio.timeout(_BECOME_READY_S):
+                word = await loop.sock_recv(successor, len(_SERVING))
+            if word == _SERVING:
                 _log.info("a successor serves the listeners; draining")
                 self._drain()
         except (OSError, TimeoutError) as error:
@@ -75,7 +81,10 @@ class Inheritance:
 
     def announce_serving(self) -> None:
         with self._channel:
-            self._channel.sendall(_SERVING)
+            try:
+                self._channel.sendall(_SERVING)
+            except OSError as error:
+                _log.warning("the predecessor is gone already: %s", error)
 
 
 def inherit(path: Path, expected: int) -> Inheritance | None:

@@ -16,9 +16,15 @@ from functions.api.snapshot import ServiceClass
 from functions.decisions.access import Caller, authenticate
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.gateway import fields
-from functions.gateway.errors import bad_request, forbidden, model_not_found, unauthorized
+from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
 from functions.gateway.limits import Limits
-from functions.gateway.request_headers import RawHeaders, RequestHeaders, check_json_body, read_headers
+from functions.gateway.request_headers import (
+    RawHeaders,
+    RequestHeaders,
+    announced_bytes,
+    check_json_body,
+    read_headers,
+)
 from functions.gateway.strict_json import JsonObject, parse_object
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
@@ -77,12 +83,20 @@ class Intake:
         self._pepper = pepper
         self._tables = {route.path: route.table(limits) for route in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE)}
 
+    def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> None:
+        """Before a body is read: `admit`'s first steps in `admit`'s order, so that both refuse alike."""
+        if (announced_bytes(headers) or 0) > self.limits.body_bytes:
+            raise Refused(body_too_large(self.limits.body_bytes))
+        read = read_headers(headers, "", self.limits)
+        check_json_body(headers)
+        self.identify(catalogue, read, now_unix_s)
+
     def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, now_unix_s: float) -> Admitted:
         """The admitted request; raises Refused with the answer where one of the steps says no."""
         read = read_headers(wire.headers, wire.request_id, self.limits)
         check_json_body(wire.headers)
         caller = self.identify(catalogue, read, now_unix_s)
-        parsed = parse_object(wire.body, self.limits.json_depth)
+        parsed = parse_object(wire.body, self.limits.json_depth, self.limits.json_values)
         fields.check_fields(parsed, self._tables[route.path])
         _check_required(parsed, route)
         service_class = _service_class(read, parsed, caller)

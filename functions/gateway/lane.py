@@ -5,7 +5,8 @@ spliced to an engine without an ASGI call in between. At the first request for a
 uvicorn's own protocol and stays there, hot routes included (`plain.py` answers those).
 
     idle -> head -> body -> busy -> idle …          each phase has a deadline, which `check` enforces
-                              busy -> closing       after the last answer of a connection
+                            busy -> flushing -> idle    the client has not read its answer yet
+                            busy -> closing         after the last answer of a connection
     head | body -> linger -> closing                after an early refusal
 
 A client that half-closes has left, as one that closes: the engine is told at once.
@@ -21,11 +22,11 @@ from uvicorn.server import ServerState
 
 from functions.gateway import errors
 from functions.gateway.core import Gateway
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request
 from functions.gateway.exchange import Exchange
 from functions.gateway.guarded import GuardedHttpTools
 from functions.gateway.intake import HOT_ROUTES, Route
-from functions.gateway.request_headers import RawHeaders, request_id_of
+from functions.gateway.request_headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.sink import Headers
 
 _HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
@@ -33,8 +34,6 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phr
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _PRECHECK_ABOVE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
-# After an early refusal the client may still be sending: closing at once would reset the answer away.
-_LINGER_S = 2.0
 
 
 class _NotHot(Exception):
@@ -66,6 +65,7 @@ class LaneProtocol(asyncio.Protocol):
         "_state",
         "_transport",
         "_url",
+        "_write_paused",
     )
 
     def __init__(
@@ -87,12 +87,12 @@ class LaneProtocol(asyncio.Protocol):
         self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
         self._phase = "idle"
         self._deadline_s = gateway.clock() + gateway.limits.head_s
-        self._close_after = self._refused = self._pipelined = self._completed = False
+        self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
         self._url = b""
         self._route: Route | None = None
         self._headers: RawHeaders = []
-        self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = 0
+        self._body = bytearray()  # not a list: a body of one-byte chunks would cost fifty times its size
+        self._head_bytes = 0
         self._received_s = 0.0
         self._expects_continue = False
 
@@ -110,7 +110,7 @@ class LaneProtocol(asyncio.Protocol):
         self._state.connections.add(self)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self._phase == "closing":
             return
         if self._raw is not None:
             self._raw += data
@@ -119,7 +119,7 @@ class LaneProtocol(asyncio.Protocol):
         self._completed = False
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserError as error:
             self._parser_stopped(error)
             return
         if self._phase == "head" and self._raw is not None and len(self._raw) > self._gateway.limits.head_bytes:
@@ -135,12 +135,19 @@ class LaneProtocol(asyncio.Protocol):
         self._leave()
 
     def pause_writing(self) -> None:
+        self._write_paused = True
         if self._exchange is not None:
             self._exchange.pause()
+        elif self._phase == "idle":
+            self._flush()
 
     def resume_writing(self) -> None:
+        self._write_paused = False
         if self._exchange is not None:
             self._exchange.resume()
+        elif self._phase == "flushing":
+            self._transport.resume_reading()
+            self._next()
 
     # what uvicorn and the sweep call
 
@@ -157,7 +164,7 @@ class LaneProtocol(asyncio.Protocol):
             self._refuse(errors.request_timeout("The head"))
         elif self._phase == "body":
             self._refuse(errors.request_timeout("The body"))
-        elif self._phase == "closing":
+        elif self._phase in ("closing", "flushing"):
             self._transport.abort()  # the last bytes found no reader
         else:
             self._close()
@@ -188,27 +195,30 @@ class LaneProtocol(asyncio.Protocol):
         route = _HOT.get(self._url)
         if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
             raise _NotHot
+        if self._parser.should_upgrade():
+            raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
         self._route = route
         self._raw = None
         self._received_s = self._gateway.clock()
         self._enter("body", self._gateway.limits.body_s)
-        self._check_announced_length()
+        announced = announced_bytes(self._headers)
+        if announced is None or announced > _PRECHECK_ABOVE_BYTES or self._expects_continue:
+            self._gateway.precheck(self._headers)
         if self._expects_continue:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        if self._body_bytes > self._gateway.limits.body_bytes:
+        self._body += body
+        if len(self._body) > self._gateway.limits.body_bytes:
             raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
-        self._body.append(body)
 
     def on_message_complete(self) -> None:
         if not self._parser.should_keep_alive():
             self._close_after = True
         self._completed = True
         self._enter("busy", 0.0)
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
+        body = bytes(self._body)
+        self._body = bytearray()
         exchange = self._gateway.handle(cast(Route, self._route), self._headers, body, self, self._received_s)
         if exchange is not None and not exchange.ended:
             self._exchange = exchange
@@ -241,9 +251,9 @@ class LaneProtocol(asyncio.Protocol):
             self._refuse(cause.answer)
         elif isinstance(cause, _NotHot) and self._pipelined:
             self._close_after = self._refused = True  # answer what came first; what follows must be sent again
-            if self._phase == "idle":
+            if self._phase in ("idle", "flushing"):
                 self._close()
-        elif isinstance(cause, _NotHot) or isinstance(error, httptools.HttpParserUpgrade):
+        elif isinstance(cause, _NotHot):
             self._hand_over()
         else:
             self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
@@ -263,19 +273,6 @@ class LaneProtocol(asyncio.Protocol):
         protocol.data_received(raw)
         if self._close_after:
             protocol.shutdown()
-
-    def _check_announced_length(self) -> None:
-        length = 0
-        for name, value in self._headers:
-            lowered = name.lower()
-            if lowered == b"content-length" and value.isdigit():
-                length = int(value[:20])
-            elif lowered == b"transfer-encoding":
-                length = max(length, _PRECHECK_ABOVE_BYTES + 1)
-        if length > self._gateway.limits.body_bytes:
-            raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
-        if length > _PRECHECK_ABOVE_BYTES or self._expects_continue:
-            self._gateway.precheck(self._headers)
 
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
@@ -297,12 +294,24 @@ class LaneProtocol(asyncio.Protocol):
     def _answered(self) -> None:
         self._exchange = None
         if self._refused:
-            self._enter("linger", _LINGER_S)
-        elif self._close_after:
-            self._close()
+            self._enter("linger", self._gateway.limits.linger_s)
+        elif self._write_paused and not self._close_after:
+            self._flush()
         else:
-            self._raw = b""
-            self._enter("idle", self._gateway.limits.keep_alive_s)
+            self._next()
+
+    def _flush(self) -> None:
+        """Take no further request before this answer is read: answers that nobody reads would pile up here."""
+        self._transport.pause_reading()
+        self._enter("flushing", self._gateway.limits.write_stall_s)
+
+    def _next(self) -> None:
+        if self._close_after:
+            self._close()
+            return
+        self._raw = b""
+        self._headers = []
+        self._enter("idle", self._gateway.limits.keep_alive_s)
 
     def _close(self) -> None:
         """Close once what was written has gone out; whoever does not read it is cut off."""
@@ -326,8 +335,8 @@ class LaneProtocol(asyncio.Protocol):
         self._url = b""
         self._route = None
         self._headers = []
-        self._body = []
-        self._body_bytes = self._head_bytes = 0
+        self._body = bytearray()
+        self._head_bytes = 0
         self._expects_continue = False
 
     def _leave(self) -> None:

@@ -14,6 +14,7 @@ class Limits:
     head_bytes: int = 16 * 1024  # request line and headers together
     header_count: int = 64
     json_depth: int = 64  # deeper is an attack on recursive parsers, never a request
+    json_values: int = 100_000  # objects, arrays and keys: 128 tools with schemas are 50,000; parsing these takes 40 ms
     messages: int = 2048
     prompts: int = 128  # per completion request
     tools: int = 128
@@ -30,6 +31,7 @@ class Limits:
     head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
     body_s: float = 30.0  # from the headers to the whole body
     keep_alive_s: float = 75.0  # an idle client connection
+    linger_s: float = 2.0  # after an early refusal the client may still send: closing at once resets the answer away
     lame_duck_s: float = 1.0  # an idle client connection while draining: long enough for a request on its way
     connect_s: float = 1.0  # to a replica in the same network
     first_byte_s: float = 60.0  # a stream's first event, per attempt

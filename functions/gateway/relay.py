@@ -9,15 +9,20 @@ cannot come from generated text, only from the field itself.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import orjson
 
 _EVENT_END = b"\n\n"
 _DONE = b"data: [DONE]"
+_OBJECT = b"data: {"
+_NEXT_OBJECT = _EVENT_END + _OBJECT
+_COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
 _ERROR = b'data: {"error"'
+_OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
+_DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
 
 
 class BadAnswer(Exception):
@@ -33,18 +38,8 @@ class Usage:
     cached_tokens: int = 0
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _UsageBody(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
 class _WithUsage(msgspec.Struct):
-    usage: _UsageBody | None = None
+    usage: dict[str, Any] | None = None
 
 
 _usage_decoder = msgspec.json.Decoder(_WithUsage)
@@ -59,12 +54,13 @@ def read_usage(document: bytes) -> Usage | None:
         return None
     if usage is None:
         return None
-    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
-    return Usage(_clamped(usage.prompt_tokens), _clamped(usage.completion_tokens), _clamped(cached))
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if type(details) is dict else 0
+    return Usage(_clamped(usage.get("prompt_tokens")), _clamped(usage.get("completion_tokens")), _clamped(cached))
 
 
-def _clamped(tokens: int | None) -> int:
-    return min(max(tokens or 0, 0), _MAX_TOKENS)
+def _clamped(tokens: Any) -> int:
+    return min(max(tokens, 0), _MAX_TOKENS) if type(tokens) is int else 0
 
 
 class Renaming:
@@ -102,7 +98,9 @@ class StreamRelay:
         self.error: bytes | None = None  # the JSON of an error event, which is not passed on
 
     def feed(self, data: bytes) -> bytes:
-        """What may go out now; BadAnswer when one event outgrows its bound."""
+        """What may go out now; BadAnswer when an event outgrows its bound or is none."""
+        if self.done or self.error is not None:
+            return b""  # nothing belongs after the end
         if self._held:
             data = self._held + data
             self._held = b""
@@ -110,9 +108,11 @@ class StreamRelay:
             data = self._hold_back(data)
             if not data:
                 return b""
-        if _NO_CHOICES in data or _DONE in data or _ERROR in data:
+        events = data.count(_EVENT_END)
+        plain = data.startswith(_OBJECT) and data.count(_NEXT_OBJECT) == events - 1
+        if not plain or _NO_CHOICES in data or _ERROR in data:
             return self._event_by_event(data)
-        self.events += data.count(_EVENT_END)
+        self.events += events
         return self._renaming.fields(data)
 
     def _hold_back(self, data: bytes) -> bytes:
@@ -134,6 +134,10 @@ class StreamRelay:
             elif event == _DONE:
                 self.done = True
                 passed.append(event + _EVENT_END)
+            elif event.startswith(_COMMENT):
+                passed.append(event + _EVENT_END)
+            elif not event.startswith(_OBJECT):
+                raise BadAnswer("an event that is no JSON object")
             elif not self._is_usage(event):
                 self.events += 1
                 passed.append(event + _EVENT_END)
@@ -154,7 +158,7 @@ class StreamRelay:
 class WholeAnswer:
     body: bytes
     usage: Usage | None
-    aborted: bool  # finish_reason abort and no token: the engine was draining
+    aborted: bool  # finish_reason abort (or error) and no token: the engine was draining
 
 
 def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
@@ -170,9 +174,18 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
     return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
 
 
-def is_abort_event(events: bytes) -> bool:
-    """Whether a stream's first events say that the engine dropped the request before its first token."""
-    return b'"finish_reason":"abort"' in events
+def first_sign(events: bytes) -> Literal["nothing_yet", "dropped", "answering"]:
+    """What the first events of a stream say.
+
+    A chat begins with a role and no text, in an event of its own, even where the engine then drops the request before
+    its first token (it is draining): until something else has come, the request may still go elsewhere.
+    """
+    for event in events.split(_EVENT_END):
+        if any(mark in event for mark in _DROPPED):
+            return "dropped"
+        if event and event != _DONE and not event.startswith(_COMMENT) and not all(mark in event for mark in _OPENING):
+            return "answering"
+    return "nothing_yet"
 
 
 def engine_error(body: bytes) -> tuple[str, str | None]:
@@ -193,4 +206,4 @@ def _finished_by_abort(parsed: dict[str, Any]) -> bool:
     choices = parsed.get("choices")
     if type(choices) is not list or not choices:
         return False
-    return all(type(choice) is dict and choice.get("finish_reason") == "abort" for choice in choices)
+    return all(type(choice) is dict and choice.get("finish_reason") in ("abort", "error") for choice in choices)

@@ -79,6 +79,8 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
             if name in seen:
                 raise bad_request(f"The header {name.decode()} may be given once.", code="duplicate_header")
             seen.add(name)
+        elif name == b"upgrade":
+            raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
         checked.append((name, value))
     if b"host" not in seen:
         raise bad_request("The Host header is missing.", code="missing_host")
@@ -96,6 +98,18 @@ def check_json_body(headers: RawHeaders) -> None:
             raise Refused(errors.unsupported_media_type("Encoded bodies are not taken; send the JSON as it is."))
     if content_type != b"application/json":
         raise Refused(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
+
+
+def announced_bytes(headers: RawHeaders) -> int | None:
+    """The body's length as its head gives it; None for a chunked body."""
+    length: int | None = 0
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"transfer-encoding":
+            return None
+        if lowered == b"content-length" and value.isdigit() and len(value) <= 20:  # the parser has refused the rest
+            length = int(value)
+    return length
 
 
 def _service_class(value: bytes) -> ServiceClass:

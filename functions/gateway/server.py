@@ -10,6 +10,7 @@ import gc
 import logging
 import resource
 import socket
+import ssl
 import time
 from dataclasses import replace
 
@@ -31,6 +32,8 @@ from functions.gateway.settings import GatewaySettings
 _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 _SPARE_DESCRIPTORS = 256  # listeners, bus, registry, logs
+_READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
+_AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
 
 class StartFailed(Exception):
@@ -42,6 +45,7 @@ def run(settings: GatewaySettings) -> None:
     inherited = inherit(settings.handover_socket, _listener_count(settings)) if settings.handover_socket else None
     listeners = inherited.listeners if inherited is not None else _bind_all(settings)
     config = _uvicorn_config(settings)
+    _raise_descriptor_limit()
     server = _Server(config, settings, listeners, inherited)
     server.run(sockets=[listeners[0]])
 
@@ -60,6 +64,7 @@ class _Server(uvicorn.Server):
         self._settings = settings
         self._listeners = listeners
         self._inherited = inherited
+        self._drain_timeout_s = settings.drain_timeout_s
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
         self._gateway = Gateway(
@@ -75,10 +80,13 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         gateway, settings = self._gateway, self._settings
         await self._start_feeds()
-        await super().startup(sockets)
-        rest = self._listeners[1:]
+        if self._inherited is not None:
+            await self._until_ready()
+        await super().startup([])  # it listens to nothing: it has no bound for a TLS handshake, `_listen` has
+        main, *rest = self._listeners
+        await self._listen(main, self.config.ssl)
         if settings.plain_port:
-            await self._listen_plain(rest.pop(0))
+            await self._listen(rest.pop(0), None)
         if settings.metrics_port:
             refresh = functools.partial(gateway.metrics.scrape, gateway)
             loop = asyncio.get_running_loop()
@@ -95,6 +103,8 @@ class _Server(uvicorn.Server):
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
         _log.info("draining %d requests", self._gateway.open_exchanges)
+        asyncio.get_running_loop().call_later(self._drain_timeout_s, self._gateway.cut_short)
+        self.config.timeout_graceful_shutdown = int(self._drain_timeout_s + _AFTER_DRAIN_S)
         await super().shutdown(sockets)
         await self._gateway.tasks.close()
         self._gateway.upstreams.close()
@@ -102,7 +112,7 @@ class _Server(uvicorn.Server):
     async def _start_feeds(self) -> None:
         gateway, settings = self._gateway, self._settings
         follower = SnapshotFollower(
-            client=httpx.AsyncClient(verify=_verify(settings), timeout=40.0),
+            client=httpx.AsyncClient(verify=_trusted(settings), timeout=40.0),
             registry_url=settings.registry_url,
             token=settings.internal_token_file.read_text().strip(),
             cache_file=settings.snapshot_cache_file,
@@ -114,12 +124,25 @@ class _Server(uvicorn.Server):
         gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
-    async def _listen_plain(self, listener: socket.socket) -> None:
+    async def _until_ready(self) -> None:
+        """Until then the predecessor, which knows the fleet, answers better than we would."""
+        for _ in range(_READY_CHECKS):
+            if self._gateway.not_ready_reason() is None:
+                return
+            await asyncio.sleep(_READY_INTERVAL_S)
+        _log.warning("taking over although not ready: %s", self._gateway.not_ready_reason())
+
+    async def _listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         def make_protocol() -> LaneProtocol:
             return LaneProtocol(self._gateway, self.config, self.server_state, self.lifespan.state)
 
         loop = asyncio.get_running_loop()
-        self.servers.append(await loop.create_server(make_protocol, sock=listener, backlog=_BACKLOG))
+        handshake_s = self._gateway.limits.head_s if tls is not None else None
+        self.servers.append(
+            await loop.create_server(
+                make_protocol, sock=listener, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+            )
+        )
 
     def _open_handover(self) -> None:
         path = self._settings.handover_socket
@@ -131,6 +154,8 @@ class _Server(uvicorn.Server):
             self._inherited.announce_serving()
 
     def _drain(self) -> None:
+        """A successor serves: take all the time that open streams need."""
+        self._drain_timeout_s = self._settings.handover_drain_timeout_s
         self.should_exit = True
 
 
@@ -149,10 +174,15 @@ def _uvicorn_config(settings: GatewaySettings) -> uvicorn.Config:
         date_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(settings.drain_timeout_s),
         ssl_certfile=str(settings.tls_cert_file) if settings.tls_cert_file else None,
         ssl_keyfile=str(settings.tls_key_file) if settings.tls_key_file else None,
     )
+
+
+def _raise_descriptor_limit() -> None:
+    """The usual soft limit of 1,024 bears 384 streams; the hard one is what the operator allows."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _limits(settings: GatewaySettings) -> Limits:
@@ -193,8 +223,8 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
     return listener
 
 
-def _verify(settings: GatewaySettings) -> str | bool:
-    return str(settings.registry_ca_file) if settings.registry_ca_file else True
+def _trusted(settings: GatewaySettings) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None)
 
 
 def _bus_url(settings: GatewaySettings) -> str:

@@ -26,6 +26,9 @@ class GatewaySettings(BaseSettings):
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long open streams may run after SIGTERM.")
+    handover_drain_timeout_s: float = Field(
+        600.0, gt=0, description="The same once a successor serves: nothing waits for this process to end."
+    )
     max_connections: int = Field(
         9500, ge=1, description="Client connections; lowered to what the file descriptor limit bears."
     )

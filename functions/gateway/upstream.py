@@ -14,6 +14,8 @@ import httptools
 from functions.api.ids import ReplicaId
 from functions.decisions.retry import Failure
 
+_SECOND_LOOK_S = 0.1
+
 
 class Answer(Protocol):
     """Who receives an engine's answer."""
@@ -27,6 +29,10 @@ class Answer(Protocol):
     def on_failure(self, failure: Failure, detail: str) -> None: ...
 
 
+class _Surplus(Exception):
+    """Stops the parser: bytes follow an answer that is complete."""
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection to one engine, over its life in the pool."""
 
@@ -36,6 +42,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_complete",
         "_content_type",
         "_head_seen",
+        "_keep",
         "_parser",
         "_pool",
         "_transport",
@@ -48,7 +55,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self.replica_id = replica_id
         self.idle_since_s = 0.0
-        self.fresh = True  # no request has been answered on it yet
+        self.fresh = True  # it has not been idle yet
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
@@ -56,6 +63,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._content_type = b""
         self._head_seen = False
         self._complete = False
+        self._keep = False
 
     # what the exchange calls
 
@@ -64,8 +72,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._answer = answer
         self._content_type = b""
         self._head_seen = self._complete = False
-        if self._transport is not None:
-            self._transport.write(request)
+        if self.usable:
+            cast(asyncio.Transport, self._transport).write(request)
+        else:
+            self._fail(Failure.RESET, "the connection broke before it was used")
 
     def abort(self) -> None:
         """Drop the request: the engine sees the connection close and stops generating."""
@@ -74,11 +84,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and self.usable:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and self.usable:
             self._transport.resume_reading()
 
     @property
@@ -97,7 +107,15 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
+            if self._complete:  # the answer is whole, what follows it is nobody's: use the one, drop the connection
+                self._keep = False
+                self._deliver()
+                return
             self._fail(Failure.BAD_ANSWER, f"not HTTP: {error}")
+            self._close()
+            return
+        except httptools.HttpParserUpgrade:
+            self._fail(Failure.BAD_ANSWER, "the engine switched protocols")
             self._close()
             return
         self._deliver()
@@ -107,6 +125,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail(Failure.RESET, "the connection broke" if exc is None else str(exc))
 
     # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise _Surplus
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == 12 and name.lower() == b"content-type":
@@ -123,6 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = self._head_seen
+        self._keep = bool(self._parser.should_keep_alive())
 
     # inside
 
@@ -136,12 +159,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish(self._answer)
 
     def _finish(self, answer: Answer) -> None:
-        keep = bool(self._parser.should_keep_alive())
         self.resume()  # the client may have stopped reading just as the answer ended
         self._answer = None
         self._complete = False
-        self.fresh = False
-        if keep and self.usable:
+        if self._keep:
             self._pool.give_back(self)
         else:
             self._close()
@@ -166,6 +187,7 @@ class UpstreamPool:
         self._idle_per_replica = idle_per_replica
         self._keep_alive_s = keep_alive_s
         self._idle: dict[ReplicaId, list[UpstreamConnection]] = {}
+        self._closed = False
 
     def take(self, replica_id: ReplicaId) -> UpstreamConnection | None:
         """The connection that was idle for the shortest time, or None: then dial."""
@@ -178,17 +200,27 @@ class UpstreamPool:
         return None
 
     async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> UpstreamConnection:
-        """A new connection; OSError (TimeoutError included) when the engine does not take it."""
+        """A new connection; OSError (TimeoutError included) when the engine does not take it.
+
+        A loop that was busy for all of that time finds the timer and the made connection at once, the timer first:
+        the second look keeps our own lag (a thousand TLS handshakes, say) from being held against the replica.
+        """
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(lambda: UpstreamConnection(self, replica_id), host, port)
-        return connection
+        dialling = loop.create_task(loop.create_connection(lambda: UpstreamConnection(self, replica_id), host, port))
+        try:
+            for wait_s in (timeout_s, _SECOND_LOOK_S):
+                if (await asyncio.wait({dialling}, timeout=wait_s))[0]:
+                    return dialling.result()[1]
+        finally:
+            dialling.cancel()  # does nothing where it is done
+        raise TimeoutError(f"no connection in {timeout_s} s")
 
     def give_back(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.replica_id, [])
-        if len(idle) >= self._idle_per_replica:
+        if not connection.usable or self._closed or len(idle) >= self._idle_per_replica:
             connection.abort()
             return
+        connection.fresh = False
         connection.idle_since_s = self._clock()
         idle.append(connection)
 
@@ -209,6 +241,7 @@ class UpstreamPool:
                 del self._idle[replica_id]
 
     def close(self) -> None:
+        self._closed = True
         for idle in self._idle.values():
             for connection in list(idle):
                 connection.abort()

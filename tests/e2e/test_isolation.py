@@ -48,7 +48,7 @@ def test_a_key_with_one_wrong_character_is_refused_like_an_unknown_one(sim_fleet
     key = sim_fleet.key("acme")
     swapped = key[:-10] + ("a" if key[-10] != "a" else "b") + key[-9:]
     answers = []
-    for wrong in (swapped, "sk-1234", "", key + "x", f"shoal_local_nobody_{'0' * 49}"):
+    for wrong in (swapped, "sk-1234", "-", key + "x", f"shoal_local_nobody_{'0' * 49}"):
         headers = {"authorization": f"Bearer {wrong}"}
         with httpx.Client(base_url=sim_fleet.base_url, headers=headers, verify=sim_fleet.tls) as client:
             answers.append(ask(client, "smollm2-135m", "hi"))

@@ -28,13 +28,13 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
     return found
 
 
-def client_of(fleet: Fleet, model: str) -> openai.OpenAI:
+def client_of(fleet: Fleet, model: str, *, strict: bool = True) -> openai.OpenAI:
     return openai.OpenAI(
         base_url=fleet.base_url,
         api_key=fleet.key(TENANT_OF[model]),
         http_client=httpx.Client(verify=fleet.tls, timeout=120.0),
         max_retries=0,
-        _strict_response_validation=True,
+        _strict_response_validation=strict,
     )
 
 
@@ -116,12 +116,14 @@ def test_stream_without_usage_has_no_usage_event(client: openai.OpenAI, model: s
 
 
 @pytest.mark.parametrize("model", [BASE, PIRATE])
-def test_completions_both_ways(client: openai.OpenAI, model: str) -> None:
-    whole = client.completions.create(model=model, prompt="The capital of France is", max_tokens=8, temperature=0)
-    pieces = client.completions.create(
-        model=model, prompt="The capital of France is", max_tokens=8, temperature=0, stream=True
-    )
-    text = "".join(piece.choices[0].text for piece in pieces if piece.choices)
+def test_completions_both_ways(fleet: Fleet, model: str) -> None:
+    """Not strict: the SDK's type for streamed completions forbids the null finish_reason that every server sends."""
+    with client_of(fleet, model, strict=False) as client:
+        whole = client.completions.create(model=model, prompt="The capital of France is", max_tokens=8, temperature=0)
+        pieces = client.completions.create(
+            model=model, prompt="The capital of France is", max_tokens=8, temperature=0, stream=True
+        )
+        text = "".join(piece.choices[0].text for piece in pieces if piece.choices)
     assert text == whole.choices[0].text
     assert whole.model == model
     if model == BASE:

@@ -1,0 +1,54 @@
+# shoal: one machine, one command. `make help` lists what there is.
+#
+# Everything goes through .venv, made with the python3 that is on PATH (3.11 or later); `shoal` makes the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.shoal-installed
+SHOAL := $(BIN)/shoal
+
+# The real engine and model, where the tests that need them find them.
+ENGINE_VENV ?= $(or $(SHOAL_ENGINE_VENV),$(CURDIR)/.venv-engine)
+STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
+
+.DEFAULT_GOAL := help
+.PHONY: help up down test check bench fmt
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(STAMP) ## a running local fleet with a real model, and a first answer
+	@$(SHOAL) up
+
+down: ## stop the fleet; nothing is left running
+	@if [ -x $(SHOAL) ]; then $(SHOAL) down; else echo "nothing runs: $(VENV) is not there"; fi
+
+check: $(STAMP) ## lint, types, import law, unit tests: under two minutes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not servers and not engine and not drill"
+
+test: check ## everything, with real servers and the real engine
+	$(SHOAL) prepare
+	SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m" \
+	  $(BIN)/pytest -q -m "servers or engine or drill"
+
+bench: $(STAMP) ## measure the running fleet
+	$(BIN)/python -m loadtests.bench
+
+fmt: $(STAMP) ## format, and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Written last, so that an installation that was killed half-way is done again. A .venv whose pip does not run is made
+# anew; one that does is completed.
+$(STAMP): pyproject.toml
+	@echo "installing shoal into $(VENV) (half a minute the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "shoal needs Python 3.11 or later; $(PYTHON) is older: make PYTHON=python3.11 …"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	@touch $@

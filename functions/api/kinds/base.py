@@ -1,0 +1,73 @@
+"""What all of our kinds share: strictness, camelCase keys, metadata, and the small types that several use.
+
+Keys are written as Kubernetes writes them (`maxClass`), attributes as Python does (`max_class`). A text that is
+wrong raises ValueError with what is allowed; `validation` adds where it stands and what was found.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, is_name
+
+API_VERSION = "shoal.dev/v1alpha1"
+
+_KUBERNETES_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_MODEL_ID = re.compile(MODEL_ID_PATTERN)
+_NAME_RULE = "1 to 63 of a-z 0-9 . _ -, beginning and ending with a letter or digit"
+_DIGEST = re.compile(DIGEST_PATTERN)
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, nothing is converted, nothing changes once made."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel, allow_inf_nan=False)
+
+
+def _checked_name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(_NAME_RULE)
+    return text
+
+
+def _checked_metadata_name(text: str) -> str:
+    if _KUBERNETES_NAME.fullmatch(text) is None:
+        raise ValueError("1 to 253 of a-z 0-9 . -, beginning and ending with a letter or digit")
+    return text
+
+
+def _checked_model_id(text: str) -> str:
+    if _MODEL_ID.fullmatch(text) is None:
+        raise ValueError(f"base or tenant/name, where each is {_NAME_RULE}")
+    return text
+
+
+def _checked_digest(text: str) -> str:
+    if _DIGEST.fullmatch(text) is None:
+        raise ValueError("sha256: and 64 hex digits in lower case")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+MetadataName = Annotated[str, AfterValidator(_checked_metadata_name)]
+ModelIdText = Annotated[str, AfterValidator(_checked_model_id)]
+DigestText = Annotated[str, AfterValidator(_checked_digest)]
+
+
+class Metadata(Strict):
+    """Labels and annotations are for people and tools; nothing of ours reads them."""
+
+    name: MetadataName
+    namespace: MetadataName | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class ShoalObject(Strict):
+    """The head that every kind of ours has."""
+
+    api_version: Literal["shoal.dev/v1alpha1"]
+    kind: str
+    metadata: Metadata

@@ -1,0 +1,115 @@
+"""KServe's `InferenceService`, as far as shoal reads it: one per pool, named by the label `shoal.dev/pool`.
+
+The kind is KServe's, so keys that we do not know are KServe's business and ignored; those that we read are strict.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from functions.api.kinds.base import MetadataName
+
+API_VERSION = "serving.kserve.io/v1beta1"
+POOL_LABEL = "shoal.dev/pool"
+MAX_MODEL_LEN = "--max-model-len"
+CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
+
+_CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)")
+_UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+
+Count = Annotated[int, Field(ge=0, le=100_000)]
+
+
+class Foreign(BaseModel):
+    """Strict in what is read, indifferent to the rest."""
+
+    model_config = ConfigDict(
+        extra="ignore", strict=True, frozen=True, alias_generator=to_camel, protected_namespaces=()
+    )
+
+
+class ServiceMetadata(Foreign):
+    name: MetadataName
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class EnvVar(Foreign):
+    """Without a value it comes from a Kubernetes source, which the local target has not."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    value: str | None = None
+
+
+class ModelFormat(Foreign):
+    name: str
+
+
+class ServedModel(Foreign):
+    model_format: ModelFormat
+    storage_uri: str | None = None
+    runtime: str | None = None
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+
+
+class Predictor(Foreign):
+    min_replicas: Count = 1
+    max_replicas: Count | None = None  # 0 is KServe's word for no limit
+    model: ServedModel | None = None
+
+
+class InferenceServiceSpec(Foreign):
+    predictor: Predictor
+
+
+class InferenceService(Foreign):
+    api_version: Literal["serving.kserve.io/v1beta1"]
+    kind: Literal["InferenceService"]
+    metadata: ServiceMetadata
+    spec: InferenceServiceSpec
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that it serves; None for a service that is not ours."""
+        return self.metadata.labels.get(POOL_LABEL)
+
+    @property
+    def context_window_tokens(self) -> int | None:
+        """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
+        model = self.spec.predictor.model
+        text = last_argument(model.args, MAX_MODEL_LEN) if model is not None else None
+        return parse_tokens(text) if text is not None else None
+
+    @property
+    def replica_bounds(self) -> tuple[int, int]:
+        """Fewest and most replicas; no limit is the largest number that the contract knows."""
+        predictor = self.spec.predictor
+        if predictor.max_replicas == 0:
+            return predictor.min_replicas, 100_000
+        return predictor.min_replicas, max(predictor.max_replicas or 1, predictor.min_replicas)
+
+
+def last_argument(args: tuple[str, ...], option: str) -> str | None:
+    """The value of `--option=value` or `--option value`; the last one counts, as it does for argparse."""
+    value = None
+    for index, argument in enumerate(args):
+        name, equals, attached = argument.partition("=")
+        if name.replace("_", "-") != option:
+            continue
+        if equals:
+            value = attached
+        elif index + 1 < len(args):
+            value = args[index + 1]
+    return value
+
+
+def parse_tokens(text: str) -> int | None:
+    """vLLM's human-readable integers: `2048`, `25.6k`, `32K`; None for any other text, zero included."""
+    match = _CONTEXT.fullmatch(text)
+    if match is None or ("." in match["number"] and match["unit"] not in {"k", "m"}):
+        return None
+    tokens = float(match["number"]) * _UNITS[match["unit"]]
+    return int(tokens) if tokens >= 1 and tokens.is_integer() else None

@@ -1,0 +1,68 @@
+"""`Tenant`: who may call, with which keys, and which models exist for them.
+
+Keys are never in the YAML: only HMAC-SHA256(pepper, secret), which is worth nothing without the pepper.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from functions.api.ids import MODEL_ID_PATTERN
+from functions.api.keys import KEY_ID_PATTERN
+from functions.api.kinds.base import Metadata, Name, ShoalObject, Strict
+from functions.api.kinds.expiry import Expiry
+from functions.api.snapshot import Scope, ServiceClass
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_KEY_ID = re.compile(KEY_ID_PATTERN)
+_MODEL_PATTERN = re.compile(rf"{MODEL_ID_PATTERN}|(?:[a-z0-9][a-z0-9._-]*(?:/[a-z0-9._-]*)?)?\*")
+_MODEL_PATTERN_MAX_CHARS = 128
+
+
+def _checked_hex64(text: str) -> str:
+    if _HEX64.fullmatch(text) is None:
+        raise ValueError("64 hex digits in lower case: HMAC-SHA256 of the key's secret under the pepper")
+    return text
+
+
+def _checked_key_id(text: str) -> str:
+    if _KEY_ID.fullmatch(text) is None:
+        raise ValueError("1 to 32 of 0-9 A-Z a-z -, beginning with a letter or digit")
+    return text
+
+
+def _checked_model_pattern(text: str) -> str:
+    if len(text) > _MODEL_PATTERN_MAX_CHARS or _MODEL_PATTERN.fullmatch(text) is None:
+        raise ValueError("a model id, or the beginning of ids and one * at the end, such as acme/*")
+    return text
+
+
+class ApiKey(Strict):
+    id: Annotated[str, AfterValidator(_checked_key_id)]
+    hmac_sha256: Annotated[str, AfterValidator(_checked_hex64)]
+    scopes: tuple[Scope, ...] = ("inference",)
+    max_class: ServiceClass = "interactive"
+    expires: Expiry | None = None
+
+
+class Isolation(Strict):
+    cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+    pools: Literal["shared"] = "shared"
+
+
+class TenantMetadata(Metadata):
+    name: Name  # model ids begin with it, so it is as short as they need
+
+
+class TenantSpec(Strict):
+    tier: Name
+    keys: tuple[ApiKey, ...] = ()
+    models: tuple[Annotated[str, AfterValidator(_checked_model_pattern)], ...] = ()
+    isolation: Isolation = Isolation()
+
+
+class Tenant(ShoalObject):
+    kind: Literal["Tenant"]
+    metadata: TenantMetadata
+    spec: TenantSpec

@@ -1,0 +1,94 @@
+"""A document against its kind: pydantic's findings, told with places, allowed values and near misses.
+
+Validation runs on JSON, where pydantic's strict mode means what YAML's author means: a list is a list, text is text.
+"""
+
+from typing import Any, TypeVar, get_args
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from functions.api.problems import Place, Problem, near_miss, path_text, shown
+from functions.api.yaml_tree import Node
+
+Kind = TypeVar("Kind", bound=BaseModel)
+Path = tuple[str | int, ...]
+
+_WANTED = {
+    "string_type": "text (put it in quotes)",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def validate(kind: type[Kind], document: Node) -> tuple[Kind | None, list[Problem]]:
+    """The document as an object of its kind, or what keeps it from being one."""
+    try:
+        return kind.model_validate_json(orjson.dumps(document.plain())), []
+    except ValidationError as error:
+        return None, [_problem(kind, document, details) for details in error.errors(include_url=False)]
+    except (orjson.JSONEncodeError, UnicodeEncodeError) as error:  # a lone surrogate, written as an escape
+        return None, [Problem(document.place, "", f"holds text that is not Unicode: {error}")]
+
+
+def _problem(kind: type[BaseModel], document: Node, details: ErrorDetails) -> Problem:
+    # pydantic marks an error about a mapping's key with a last part "[key]", after the key itself.
+    is_key = bool(details["loc"]) and details["loc"][-1] == "[key]"
+    path: Path = details["loc"][:-1] if is_key else details["loc"]
+    message = _message(kind, document, path, details, is_key)
+    at_key = is_key or details["type"] in {"extra_forbidden"}
+    place: Place = document.locate_key(path) if at_key else document.locate(path)
+    return Problem(place, path_text(path), message)
+
+
+def _message(kind: type[BaseModel], document: Node, path: Path, details: ErrorDetails, is_key: bool) -> str:
+    found = path[-1] if is_key else details["input"]
+    context: dict[str, Any] = details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            allowed = _keys_at(kind, path[:-1])
+            return f"unknown key; allowed: {', '.join(allowed)}{near_miss(path[-1], allowed)}"
+        case "missing":
+            return "is required, and not there"
+        case "literal_error":
+            choices = _literals(str(context["expected"]))
+            return f"found {shown(found)}; allowed: {', '.join(choices)}{near_miss(found, choices)}"
+        case "value_error":
+            return f"found {shown(found)}; allowed: {context['error']}"
+        case type_ if type_ in _WANTED:
+            return f"found {shown(found)}; allowed: {_WANTED[type_]}"
+        case _:
+            return f"found {shown(found)}; {details['msg'][:1].lower()}{details['msg'][1:]}"
+
+
+def _literals(expected: str) -> list[str]:
+    """`'a', 'b' or 'c'`, as pydantic words it, as a list."""
+    return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(", ")]
+
+
+def _keys_at(kind: type[BaseModel], path: Path) -> list[str]:
+    """The keys that the model at `path` inside `kind` allows, in the order in which it declares them."""
+    models = [kind]
+    for part in path:
+        if isinstance(part, int):
+            continue  # list items have the model that the list's annotation holds
+        annotations = [field.annotation for model in models for name, field in _fields(model) if name == part]
+        models = [model for annotation in annotations for model in _models_in(annotation)]
+    return [name for model in models for name, _ in _fields(model)]
+
+
+def _fields(model: type[BaseModel]) -> list[tuple[str, Any]]:
+    return [(field.alias or name, field) for name, field in model.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,0 +1,28 @@
+"""`shoal env`: what a shell needs so that any OpenAI client talks to the local fleet."""
+
+import json
+import shlex
+import sys
+
+from functions.cli.answers import demo_key
+from functions.cli.place import here
+
+
+def env(tenant: str | None, *, as_json: bool) -> None:
+    place = here()
+    chosen, key = demo_key(place, tenant)
+    values = {
+        "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
+        "OPENAI_API_KEY": key.key,
+        "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps({"tenant": chosen, **values}, indent=2) + "\n")
+        return
+    lines = [
+        f'# shoal, as tenant {chosen}.  Use: eval "$(shoal env)"',
+        "# SSL_CERT_FILE replaces the trusted authorities of EVERY program in this shell; so this file holds this",
+        "# machine's own ones and the fleet's, which can only vouch for localhost.  Undo: unset SSL_CERT_FILE",
+        *(f"export {name}={shlex.quote(value)}" for name, value in values.items()),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")

@@ -1,0 +1,88 @@
+"""Waiting until the fleet serves: what is still missing, in words; what died while starting, with its log's end."""
+
+import time
+from typing import Any
+
+from functions.cli.controller_process import controller_status, log_tail
+from functions.cli.place import Place
+from functions.cli.refused import Refused
+from functions.controller.local.prepare.reporting import Reporter
+from functions.controller.local.target import Target
+
+POLL_S = 0.25
+# Two vLLM replicas on two cores take about a minute; slow disks and cold caches several.
+TIMEOUT_S = {"vllm": 900.0, "sim": 120.0}
+GIVE_UP_AFTER_FAILURES = 3
+INCOMPLETE_S = 30.0  # every process is ready, but the snapshot still lacks something: waiting longer will not mend it
+
+
+def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
+    """Until every process is ready and the snapshot is complete; Refused where that does not come about."""
+    deadline_s = time.monotonic() + TIMEOUT_S[target.engine]
+    told: set[tuple[str, int]] = set()
+    incomplete_since_s: float | None = None
+    with reporter.step(f"Fleet ({'vLLM on CPU' if target.engine == 'vllm' else 'simulated engines'})") as step:
+        while True:
+            status = controller_status(place)
+            if status is None:
+                raise Refused("the controller ended" + log_tail(str(place.layout.log_file("controller"))))
+            if _matches(status, target) and status["ready"] and status["snapshot"]["complete"]:
+                step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
+                return
+            _tell_failures(status, told, reporter)
+            if _matches(status, target) and status["settled"] and status["config"]["stalled"]:
+                raise Refused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
+            incomplete_since_s = (incomplete_since_s or time.monotonic()) if status["ready"] else None
+            if incomplete_since_s is not None and time.monotonic() - incomplete_since_s > INCOMPLETE_S:
+                raise Refused(_incomplete(status))
+            missing = missing_words(status)
+            step.update(missing)
+            if time.monotonic() > deadline_s:
+                raise Refused(_late(place, status, missing, TIMEOUT_S[target.engine]))
+            time.sleep(POLL_S)
+
+
+def _matches(status: dict[str, Any], target: Target) -> bool:
+    return bool(status["target"] == {"engine": target.engine, "replicas": target.replicas})
+
+
+def missing_words(status: dict[str, Any]) -> str:
+    """Per role, how many of how many are ready, where not all are: `engine 1/2, agent 0/2, gateway 0/1`."""
+    parts = []
+    for role in dict.fromkeys(process["role"] for process in status["processes"]):
+        phases = [process["phase"] for process in status["processes"] if process["role"] == role]
+        if phases.count("ready") < len(phases):
+            parts.append(f"{role} {phases.count('ready')}/{len(phases)}")
+    if not status["snapshot"]["complete"]:
+        parts.append("snapshot: " + status["snapshot"]["message"])
+    if status["config"]["stalled"]:
+        parts.append(status["config"]["stalled"])
+    return ", ".join(parts) or "settling"
+
+
+def _tell_failures(status: dict[str, Any], told: set[tuple[str, int]], reporter: Reporter) -> None:
+    for process in status["processes"]:
+        name, failures = process["name"], process["failures"]
+        if not failures or process["ever_ready"]:
+            continue
+        if failures >= GIVE_UP_AFTER_FAILURES:
+            words = f"{name} died {failures} times while starting ({process['reason'] or process['last_exit']})"
+            raise Refused(words + log_tail(process["log"]) + "\nThe rest goes on; `shoal down` stops it.")
+        if (name, failures) not in told:
+            told.add((name, failures))
+            reporter.say(f"  {name} died while starting ({process['last_exit']}); trying again")
+
+
+def _incomplete(status: dict[str, Any]) -> str:
+    snapshot = status["snapshot"]
+    lines = "\n".join(f"  {problem}" for problem in snapshot["problems"])
+    return f"the fleet runs, but not everything can be served: {snapshot['message']}\n{lines}"
+
+
+def _late(place: Place, status: dict[str, Any], missing: str, timeout_s: float) -> str:
+    words = f"the fleet is not ready after {timeout_s:.0f} s: {missing}."
+    for process in status["processes"]:
+        if process["phase"] != "ready":
+            why = f"\n{process['name']} is {process['phase']}: {process['reason'] or 'no reason given'}"
+            return words + why + log_tail(process["log"]) + "\nIt goes on trying; `shoal down` stops it."
+    return f"{words} See {place.layout.log_file('controller')}; `shoal down` stops it."

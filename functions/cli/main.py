@@ -1,0 +1,138 @@
+"""The `shoal` command: names and options. What a command does is imported when it is called, so that help is fast.
+
+Exit status: 0 good, 1 refused or failed, 2 wrong usage.
+"""
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="shoal",
+    help="One base model, a shoal of adapters, one fleet.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Engine(StrEnum):
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+EngineOption = Annotated[Engine, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
+ReplicasOption = Annotated[
+    int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of what its YAML says.")
+]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
+TenantOption = Annotated[str | None, typer.Option(help="Whose demo key to use; by default the first tenant's.")]
+
+
+@app.command()
+def up(
+    engine: EngineOption = Engine.VLLM,
+    replicas: ReplicasOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the controller runs.")] = False,
+) -> None:
+    """Start the local fleet, or bring the running one to what is asked; ends with a first answer."""
+    from functions.cli import up as command
+
+    command.up(engine.value, replicas, detach=detach)
+
+
+@app.command()
+def prepare(engine: EngineOption = Engine.VLLM) -> None:
+    """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
+    from functions.cli import preparation
+
+    preparation.prepare(engine.value)
+
+
+@app.command()
+def down() -> None:
+    """Drain and stop the local fleet; nothing is left running, whoever started it."""
+    from functions.cli import down as command
+
+    command.down()
+
+
+@app.command()
+def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
+    from functions.cli import env as command
+
+    command.env(tenant, as_json=output is Output.JSON)
+
+
+@app.command()
+def status(output: OutputOption = Output.TABLE) -> None:
+    """Pools, replicas, processes, snapshot, and what is wrong with the configuration."""
+    from functions.cli import status as command
+
+    command.status(as_json=output is Output.JSON)
+
+
+@app.command()
+def chat(
+    model: Annotated[str, typer.Argument(help="A model id, such as acme/support-bot or smollm2-135m.")],
+    *,
+    once: Annotated[str | None, typer.Option(help="One prompt, one answer.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, max=8192)] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    tenant: TenantOption = None,
+) -> None:
+    """Talk to a model, streaming; reads one prompt from standard input when that is not a terminal."""
+    from functions.cli import chat as command
+
+    command.chat(model, once=once, system=system, max_tokens=max_tokens, temperature=temperature, tenant=tenant)
+
+
+@app.command()
+def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as `shoal status` names it.")]) -> None:
+    """Restart one process or replica: drained first; the gateway without refusing a connection."""
+    from functions.cli import restart as command
+
+    command.restart(name)
+
+
+@app.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="A process, as `shoal status` names it.")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on printing what is added.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, max=10_000)] = 50,
+) -> None:
+    """Print the end of a process's log."""
+    from functions.cli import logs as command
+
+    command.logs(name, follow=follow, lines=lines)
+
+
+def main() -> None:
+    from functions.cli.refused import Refused
+
+    try:
+        app()
+    except Refused as error:
+        sys.stderr.write(f"shoal: {error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone: nothing is left to tell
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`shoal prepare`, and the first half of `shoal up`: everything that must be there before a process can start."""
+
+from functions.api.problems import ConfigInvalid
+from functions.artifacts.errors import ArtifactError
+from functions.cli.place import Place, here
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console
+from functions.controller.local.prepare.base_model import ensure_base_model
+from functions.controller.local.prepare.certificates import ensure_certificates
+from functions.controller.local.prepare.commands import exclusive
+from functions.controller.local.prepare.configuration import ensure_configuration
+from functions.controller.local.prepare.engine_environment import ensure_engine_environment, lock_file
+from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model
+from functions.controller.local.prepare.reporting import CannotPrepare, Reporter
+from functions.controller.local.prepare.secret_files import ensure_secrets
+from functions.controller.local.reconciler import read_pools
+from functions.controller.local.target import EngineKind
+
+
+def prepare(engine: EngineKind) -> None:
+    reporter = TerminalReporter(make_console())
+    place = here()
+    prepare_basics(place, reporter)
+    prepare_engine(place, engine, reporter)
+
+
+def prepare_basics(place: Place, reporter: Reporter) -> None:
+    """State, secrets, certificates, configuration: what every fleet needs, in a second."""
+    layout = place.layout
+    try:
+        with reporter.step("State, secrets and certificates") as step:
+            layout.make()
+            ensure_secrets(layout)
+            step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
+        with reporter.step("Configuration") as step:
+            notes = ensure_configuration(layout, place.settings.project_dir)
+            pools = read_pools(layout.config_dir)
+            step.note(f"{layout.config_dir}, pools: {', '.join(pool.name for pool in pools) or 'none'}")
+    except ConfigInvalid as error:
+        raise Refused(f"the configuration in {layout.config_dir} has mistakes: {error}") from error
+    except (CannotPrepare, OSError) as error:
+        raise Refused(str(error)) from error
+    for note in notes:
+        reporter.say(f"note: {note}")
+
+
+def prepare_engine(place: Place, engine: EngineKind, reporter: Reporter) -> None:
+    """The engine's environment and the base model; nearly nothing for the simulated one."""
+    layout, venv = place.layout, place.settings.engine_venv
+    if engine == "sim":
+        ensure_placeholder_model(layout)
+        return
+    try:
+        with reporter.step("Engine environment") as step, exclusive(lock_file(venv), step.update) as lock:
+            ensure_engine_environment(venv, log=layout.log_file("prepare-engine"), lock=lock, step=step)
+        with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
+            ensure_base_model(layout, place.settings.engine_python, lock=lock, step=step)
+    except (CannotPrepare, ArtifactError, OSError) as error:
+        raise Refused(str(error)) from error

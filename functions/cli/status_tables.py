@@ -1,0 +1,109 @@
+"""What `shoal status` shows to people."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+COLOURS = {"ready": "green", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
+
+
+def show(seen: dict[str, Any], console: Console) -> None:
+    controller = seen["controller"]
+    if controller is None:
+        _show_without_controller(seen, console)
+        return
+    target = controller["target"]
+    word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
+    console.print(f"{escape(seen['gateway'])}  {word}  engine {target['engine']}, {_snapshot(controller)}")
+    _show_replicas(seen, console)
+    _show_processes(controller["processes"], console)
+    for line in _problems(controller, seen["registry_problem"]):
+        console.print(f"[red]![/] {escape(line)}")
+
+
+def _show_without_controller(seen: dict[str, Any], console: Console) -> None:
+    running = seen["without_controller"]
+    if not running:
+        console.print(escape(f"no fleet runs in {seen['state_dir']}: start one with `shoal up`"))
+        return
+    names = ", ".join(f"{process['name']} ({process['pid']})" for process in running)
+    console.print(escape(f"no controller answers, but these go on serving: {names}"))
+    console.print("`shoal up` takes them over, `shoal down` stops them.")
+
+
+def _snapshot(controller: dict[str, Any]) -> str:
+    snapshot = controller["snapshot"]
+    return f"snapshot epoch {snapshot['epoch']}" if snapshot["epoch"] else f"snapshot: {escape(snapshot['message'])}"
+
+
+def _show_replicas(seen: dict[str, Any], console: Console) -> None:
+    known = {replica["replica_id"]: replica for replica in seen["replicas"]}
+    engines = {p["replica"]: p for p in seen["controller"]["processes"] if p["role"] == "engine"}
+    table = Table("replica", "pool", "phase", "running", "waiting", "kv", "adapters", "restarts", "heard", box=None)
+    for column in (3, 4, 5, 6, 7, 8):
+        table.columns[column].justify = "right"
+    for replica_id in sorted(known.keys() | engines.keys()):
+        beat, engine = known.get(replica_id), engines.get(replica_id)
+        restarts = str(engine["restarts"]) if engine is not None else "-"
+        if beat is None:
+            pool = (engine or {}).get("pool") or "-"
+            table.add_row(replica_id, pool, "[dim]not heard of[/]", "", "", "", "", restarts, "never")
+            continue
+        table.add_row(
+            escape(replica_id),
+            escape(beat["pool"]),
+            _phase(beat["phase"]),
+            str(beat["running"]),
+            str(beat["waiting"]),
+            f"{beat['kv_usage_ratio']:.0%}",
+            str(len(beat["adapters"])),
+            restarts,
+            f"{beat['age_s']:.1f} s ago",
+        )
+    if table.row_count:
+        console.print(table)
+    for beat in known.values():
+        if beat["phase"] != "ready" and beat["reason"]:
+            console.print(f"  {escape(beat['replica_id'])}: {escape(beat['reason'])}")
+
+
+def _show_processes(processes: list[dict[str, Any]], console: Console) -> None:
+    table = Table("process", "phase", "for", "pid", "port", "restarts", "reason", box=None)
+    for column in (2, 3, 4, 5):
+        table.columns[column].justify = "right"
+    for process in processes:
+        table.add_row(
+            escape(process["name"]),
+            _phase(process["phase"]),
+            _age(process["age_s"]),
+            str(process["pid"] or "-"),
+            str(process["port"] or "-"),
+            str(process["restarts"]),
+            escape(process["reason"][:80]),
+        )
+    console.print(table)
+
+
+def _problems(controller: dict[str, Any], registry_problem: str) -> list[str]:
+    config, snapshot = controller["config"], controller["snapshot"]
+    lines = [f"configuration: {problem}" for problem in config["problems"]]
+    lines += [config["stalled"]] if config["stalled"] else []
+    # A bad file is told by both, in the same words.
+    lines += [f"snapshot: {problem}" for problem in snapshot["problems"] if problem not in config["problems"]]
+    if not snapshot["complete"] and not snapshot["problems"]:
+        lines.append(f"snapshot: {snapshot['message']}")
+    operation = controller["controller"]["operation"]
+    lines += [operation] if operation.startswith("failed") else []
+    return [*lines, *([registry_problem] if registry_problem else [])]
+
+
+def _phase(phase: str) -> str:
+    return f"[{COLOURS.get(phase, 'red')}]{escape(phase)}[/]"
+
+
+def _age(age_s: float) -> str:
+    if age_s < 120:
+        return f"{age_s:.0f} s"
+    return f"{age_s / 60:.0f} min" if age_s < 7200 else f"{age_s / 3600:.0f} h"

@@ -1,0 +1,33 @@
+"""`python -m functions.controller`: the controller process; settings from the environment, words to standard error."""
+
+import asyncio
+import logging
+import sys
+
+from functions.controller.local.binaries import BinaryMissing
+from functions.controller.local.locks import LockTaken
+from functions.controller.local.port_check import PortsTaken
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.slots import TooManyReplicas
+from functions.controller.process import Controller
+from functions.controller.settings import ControllerSettings
+
+
+async def run() -> None:
+    settings = ControllerSettings()
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    await Controller(LocalSettings(), settings).run()
+
+
+def main() -> int:
+    try:
+        asyncio.run(run())
+    except (LockTaken, PortsTaken, BinaryMissing, TooManyReplicas) as error:
+        sys.stderr.write(f"controller: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Processes of the operating system: started in a session of their own, known by a mark, ended with all they started.
+
+Every process of the fleet carries `SHOAL_FLEET=<state directory>` and `SHOAL_PROCESS=<name>` in its environment, and so
+does everything that it starts; `found` looks for that mark.
+Law: a signal goes only to a process whose pid AND start time are the ones we knew, or to a member of its session.
+"""
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from functions.controller.local.log_files import open_log
+from functions.controller.local.spec import ProcessSpec
+
+FLEET_VARIABLE = "SHOAL_FLEET"
+NAME_VARIABLE = "SHOAL_PROCESS"
+HASH_VARIABLE = "SHOAL_SPEC_HASH"
+
+# What a process needs to find its way on this machine; the rest of the controller's environment stays away from it.
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+START_TIME_SLACK_S = 0.05
+PROC = Path("/proc")
+_STAT_START_TIME = 19  # field 22 of /proc/<pid>/stat, counted after the command's closing parenthesis
+
+
+@dataclass(slots=True)
+class Child:
+    """A leader, started here or adopted."""
+
+    pid: int
+    started_at: float
+    process: subprocess.Popen[bytes] | None = None  # None when adopted: the exit status is then not ours to know
+
+    def exited(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        if self.process is not None:
+            code = self.process.poll()
+            return None if code is None else _how(code)
+        return None if is_alive(self.pid, self.started_at) else "exited"
+
+    def terminate(self) -> None:
+        """SIGTERM to the leader alone: it knows best how to end those below it."""
+        if self.exited() is None:
+            send_signal(self.pid, signal.SIGTERM)
+
+    def kill_group(self) -> None:
+        """SIGKILL to every process of its session."""
+        for pid in session_members(self.pid):
+            send_signal(pid, signal.SIGKILL)
+
+
+def spawn(spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: dict[str, str]) -> Child:
+    """Start it in a new session; OSError where that fails."""
+    with open_log(log) as output:
+        process = subprocess.Popen(
+            spec.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=child_environment(spec, instance=instance, fleet=fleet, environ=environ),
+            cwd=fleet,
+            start_new_session=True,
+        )
+    # Not reaped before we poll it, so its entry is there even if it has ended already.
+    return Child(pid=process.pid, started_at=start_time(process.pid) or 0.0, process=process)
+
+
+def child_environment(spec: ProcessSpec, *, instance: str, fleet: Path, environ: dict[str, str]) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in INHERITED or any(name.startswith(prefix) for prefix in spec.inherits)
+    }
+    mark = {FLEET_VARIABLE: str(fleet), NAME_VARIABLE: instance, HASH_VARIABLE: spec.spec_hash}
+    return {**kept, **dict(spec.env), **mark, "PYTHONUNBUFFERED": "1"}
+
+
+def start_time(pid: int) -> float | None:
+    """When the kernel started it; None when it is gone.
+
+    On Linux seconds after boot, straight from the kernel: psutil's wall time moves when the clock is set, and a moved
+    start time would make every running process a stranger to the next controller.
+    """
+    if PROC.is_dir():
+        return _start_time_after_boot(pid)
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
+def _start_time_after_boot(pid: int) -> float | None:
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+        return int(stat.rpartition(")")[2].split()[_STAT_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def is_alive(pid: int, started_at: float) -> bool:
+    """Whether that very process runs; a zombie does not."""
+    found = start_time(pid)
+    return found is not None and abs(found - started_at) <= START_TIME_SLACK_S and not is_zombie(pid)
+
+
+def session_members(session: int) -> list[int]:
+    """Live processes of the session, the leader last, so that it cannot start others meanwhile unnoticed."""
+    members = [pid for pid in psutil.pids() if session_of(pid) == session and not is_zombie(pid)]
+    return sorted(members, key=lambda pid: pid == session)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def session_of(pid: int) -> int | None:
+    """The pid that leads its session; None when it is gone."""
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

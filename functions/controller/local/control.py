@@ -1,0 +1,82 @@
+"""The control channel: a unix socket on which the controller takes orders, one JSON line each, one JSON line back.
+
+    {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
+    {"ok": true, "result": …} | {"ok": false, "error": "…"}
+
+The socket lies in a directory of the owner's only; who can open it may do everything.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+LINE_MAX_BYTES = 1024 * 1024
+ORDER_TIMEOUT_S = 10.0
+
+Handler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class OrderRefused(Exception):
+    """The order cannot be carried out; the message says why."""
+
+
+class ControllerGone(Exception):
+    """No controller answers on the socket."""
+
+
+async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
+    """Listen; what `handle` raises as OrderRefused becomes the answer."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, ValueError):  # a client that leaves, stalls or says too much
+            async with asyncio.timeout(ORDER_TIMEOUT_S):
+                line = await reader.readline()
+            writer.write(json.dumps(await _answer(line, handle)).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    return await asyncio.start_unix_server(connected, sock=_listener(path), limit=LINE_MAX_BYTES)
+
+
+def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ORDER_TIMEOUT_S) -> Any:
+    """Send one order and return its result; ControllerGone or OrderRefused otherwise."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            channel.settimeout(timeout_s)
+            channel.connect(str(path))
+            channel.sendall(json.dumps(order).encode() + b"\n")
+            with channel.makefile("rb") as answers:
+                line = answers.readline(LINE_MAX_BYTES)
+    except OSError as error:
+        raise ControllerGone(f"no controller answers on {path}: {error}") from error
+    if not line:
+        raise ControllerGone(f"the controller on {path} hung up")
+    answer = json.loads(line)
+    if not answer["ok"]:
+        raise OrderRefused(answer["error"])
+    return answer["result"]
+
+
+def _listener(path: Path) -> socket.socket:
+    """The controller's lock is held: a socket that is there is a dead controller's."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    return listener
+
+
+async def _answer(line: bytes, handle: Handler) -> dict[str, Any]:
+    try:
+        order = json.loads(line)
+        if not isinstance(order, dict):
+            return {"ok": False, "error": "an order is one JSON object on one line"}
+        return {"ok": True, "result": await handle(order)}
+    except (ValueError, RecursionError) as error:
+        return {"ok": False, "error": f"not an order: {error}"}
+    except OrderRefused as error:
+        return {"ok": False, "error": str(error)}

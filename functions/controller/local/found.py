@@ -1,0 +1,84 @@
+"""Finding the fleet's processes on the machine, without having started them.
+
+Three signs, since each can be missing: the mark in the environment (overwritten by programs that set their title, as
+Valkey and vLLM do), the ledger's pid with its start time (missing if the controller was killed between starting and
+writing), and standard output, which goes to one of the fleet's logs.
+"""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from functions.controller.local.children import (
+    FLEET_VARIABLE,
+    HASH_VARIABLE,
+    NAME_VARIABLE,
+    PROC,
+    START_TIME_SLACK_S,
+    is_alive,
+    is_zombie,
+    send_signal,
+    session_of,
+    start_time,
+)
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ledger import Entry, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A live process of this fleet. Without a name or a hash where no sign tells them."""
+
+    pid: int
+    started_at: float
+    name: str
+    spec_hash: str
+    leads: bool  # it is the leader of its session: what the controller itself started
+
+
+def find_fleet(layout: StateLayout, ledger: Ledger) -> Iterator[Found]:
+    """Every live process, of whatever session, that shows one of the three signs."""
+    recorded = {entry.pid: entry for entry in ledger.processes if entry.pid is not None}
+    for pid in psutil.pids():
+        started_at = start_time(pid)
+        if started_at is None or is_zombie(pid):
+            continue
+        known = _by_mark(pid, layout) or _by_ledger(recorded.get(pid), started_at) or _by_output(pid, layout)
+        if known is not None:
+            yield Found(pid, started_at, *known, leads=session_of(pid) == pid)
+
+
+def kill_found(found: Found) -> None:
+    if is_alive(found.pid, found.started_at):
+        send_signal(found.pid, signal.SIGKILL)
+
+
+def terminate_found(found: Found) -> None:
+    if is_alive(found.pid, found.started_at):
+        send_signal(found.pid, signal.SIGTERM)
+
+
+def _by_mark(pid: int, layout: StateLayout) -> tuple[str, str] | None:
+    try:
+        environ = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return None  # gone meanwhile, or not ours to read
+    if environ.get(FLEET_VARIABLE) != str(layout.root):
+        return None
+    return environ.get(NAME_VARIABLE, ""), environ.get(HASH_VARIABLE, "")
+
+
+def _by_ledger(entry: Entry | None, started_at: float) -> tuple[str, str] | None:
+    if entry is None or entry.started_at is None or abs(entry.started_at - started_at) > START_TIME_SLACK_S:
+        return None
+    return entry.name, entry.spec_hash
+
+
+def _by_output(pid: int, layout: StateLayout) -> tuple[str, str] | None:
+    try:
+        output = (PROC / str(pid) / "fd" / "1").readlink()
+    except OSError:
+        return None
+    return (output.name.split(".log")[0], "") if output.parent == layout.logs_dir else None

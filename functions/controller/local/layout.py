@@ -1,0 +1,128 @@
+"""Where everything lies below the state directory. Paths only: nothing here touches the disk, save `make`."""
+
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+# sun_path holds 108 bytes on Linux and 104 on macOS; SeaweedFS and the gateway need a few for suffixes.
+SOCKET_PATH_MAX_BYTES = 96
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """`root` is absolute and resolved: it is also the mark by which the fleet's processes are known."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, state_dir: Path) -> "StateLayout":
+        return cls(state_dir.resolve())
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def tls_dir(self) -> Path:
+        return self.root / "tls"
+
+    @property
+    def secrets_dir(self) -> Path:
+        return self.root / "secrets"
+
+    @property
+    def config_dir(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def models_dir(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def adapter_cache_dir(self) -> Path:
+        return self.root / "cache" / "adapters"
+
+    @property
+    def download_dir(self) -> Path:
+        return self.root / "cache" / "downloads"
+
+    def data_dir(self, name: str) -> Path:
+        return self.root / "data" / name
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.run_dir / "processes.json"
+
+    @property
+    def target_file(self) -> Path:
+        return self.run_dir / "target.json"
+
+    @property
+    def pools_file(self) -> Path:
+        return self.run_dir / "pools.json"
+
+    @property
+    def controller_lock(self) -> Path:
+        return self.run_dir / "controller.lock"
+
+    @property
+    def prepare_lock(self) -> Path:
+        return self.run_dir / "prepare.lock"
+
+    @property
+    def ca_file(self) -> Path:
+        return self.tls_dir / "ca.pem"
+
+    @property
+    def ca_bundle_file(self) -> Path:
+        """This machine's authorities and ours: what SSL_CERT_FILE may name without breaking the rest of a shell."""
+        return self.tls_dir / "bundle.pem"
+
+    @property
+    def server_cert_file(self) -> Path:
+        return self.tls_dir / "server.pem"
+
+    @property
+    def server_key_file(self) -> Path:
+        return self.tls_dir / "server.key"
+
+    def secret(self, name: str) -> Path:
+        return self.secrets_dir / name
+
+    @property
+    def demo_keys_file(self) -> Path:
+        return self.secrets_dir / "demo-keys.json"
+
+    def log_file(self, process: str) -> Path:
+        return self.logs_dir / f"{process}.log"
+
+    def socket(self, name: str) -> Path:
+        """A unix socket's path: below run/, or in a short private directory where that would be too long."""
+        path = self.run_dir / name
+        if len(str(path).encode()) <= SOCKET_PATH_MAX_BYTES:
+            return path
+        mark = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"shoal-{mark}" / name
+
+    @property
+    def control_socket(self) -> Path:
+        return self.socket("controller.sock")
+
+    @property
+    def handover_socket(self) -> Path:
+        return self.socket("gateway-handover.sock")
+
+    def make(self) -> None:
+        """Create the directories; secrets and sockets for their owner only."""
+        for directory in (self.root, self.logs_dir, self.tls_dir, self.config_dir, self.models_dir, self.download_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self.run_dir, self.secrets_dir, self.control_socket.parent):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        for name in ("s3", "bus", "registry"):
+            self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,58 @@
+"""The ledger: which processes the fleet has, on disk, so that a controller that was killed can be followed by another.
+
+One JSON file, replaced by rename at each change. It survives the death of processes, not of the machine: after a reboot
+there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's environment still
+finds what runs).
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+LEDGER_MAX_BYTES = 4 * 1024 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One process. `pid` and `started_at` together name a process: pids are used again, with a later start."""
+
+    name: str
+    role: str
+    spec_hash: str
+    phase: str
+    generation: int = 1
+    pid: int | None = None
+    started_at: float | None = None  # wall seconds, as the kernel has it
+    restarts: int = 0
+    last_exit: str = ""
+    reason: str = ""
+    log: str = ""
+    slot: int | None = None
+    replica_id: str | None = None
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    controller_pid: int = 0
+    processes: tuple[Entry, ...] = ()
+
+
+def read(path: Path) -> Ledger:
+    try:
+        document = path.read_bytes()[: LEDGER_MAX_BYTES + 1]
+        return msgspec.json.decode(document, type=Ledger)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Ledger()
+
+
+def encode(ledger: Ledger) -> bytes:
+    """For people too: one field a line."""
+    return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write by rename: a reader sees the old file or the new one, whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    partial.replace(path)

@@ -1,0 +1,171 @@
+"""What takes several steps in order: stopping everything, restarting one, changing to another set of specs.
+
+One operation at a time. Law: who takes requests is stopped before those who serve them; of processes that must be
+replaced, one is replaced and ready again before the next is touched; one that does not come back stops the rest.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+from functions.controller.local.instances import Instance
+from functions.controller.local.lifecycle import SERVING, StartRequested, StopRequested, TakeoverBegan, TakeoverFailed
+from functions.controller.local.reconcile import difference
+from functions.controller.local.spec import STOP_ORDER, ProcessSpec
+from functions.controller.local.supervisor import Supervisor
+
+# Beyond a process's own drain limit: SIGKILL, and the sweep of its session.
+STOP_SLACK_S = 15.0
+TAKEOVER_S = 60.0  # from the start of a new generation to the moment in which it serves the old one's sockets
+
+
+class NoSuchProcess(Exception):
+    """Nothing of that name runs; the message lists what does."""
+
+
+class NotReadyAgain(Exception):
+    """A replaced process did not become ready; the others were left as they were."""
+
+
+class Operations:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._one_at_a_time = asyncio.Lock()
+        self._current: asyncio.Task[object] | None = None
+
+    async def stop_all(self) -> None:
+        """Drain everything, in the order in which requests flow. What is under way is given up, not waited for."""
+        if self._current is not None:
+            self._current.cancel()
+        async with self._turn():
+            for role in STOP_ORDER:
+                await self._stop([i for i in self._supervisor.instances.values() if i.spec.role == role], remove=True)
+
+    async def restart(self, name: str) -> str:
+        """A process, or a replica by its id; returns what was done, in words."""
+        async with self._turn():
+            names = self.named(name)
+            for each in names:
+                instance = self._supervisor.current(each)
+                if instance is not None:
+                    await self._replace(instance.spec)
+            return f"restarted {', '.join(names)}"
+
+    async def converge(self, wanted: Mapping[str, ProcessSpec]) -> None:
+        """Make what runs what is wanted."""
+        async with self._turn():
+            change = difference(self._supervisor.specs(), wanted)
+            for spec in change.adjusted:
+                self._adjust(spec)
+            await self._stop(self._instances(change.removed), remove=True)
+            for spec in change.added:
+                self._supervisor.add(spec)
+            replaced = {spec.name: spec for spec in change.replaced}
+            done: set[str] = set()
+            for spec in change.replaced:  # an engine comes before its agent, and brings it along
+                if spec.name not in done:
+                    done.update(await self._replace(spec, replaced))
+
+    async def finish_takeovers(self) -> None:
+        """Two generations were found after a restart of the controller: the newer one was taking over."""
+        async with self._turn():
+            for name in {instance.spec.name for instance in self._supervisor.instances.values()}:
+                newest = self._supervisor.current(name)
+                older = [i for i in self._supervisor.instances.values() if i.spec.name == name and i is not newest]
+                if newest is not None and older:
+                    await self._finish_takeover(newest, older)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        async with self._one_at_a_time:
+            self._current = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._current = None
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    async def _replace(self, spec: ProcessSpec, others: Mapping[str, ProcessSpec] | None = None) -> list[str]:
+        """Stop and start one process (with those that must be drained before it); returns the names dealt with."""
+        if spec.takes_over:
+            await self._take_over(spec)
+            return [spec.name]
+        names = [name for name in (*spec.stops_before, spec.name) if self._supervisor.current(name) is not None]
+        for name in names:
+            await self._stop(self._instances([name]))
+        for name in reversed(names):
+            instance = self._supervisor.current(name)
+            if instance is not None:
+                instance.spec = spec if name == spec.name else (others or {}).get(name, instance.spec)
+                self._supervisor.apply(instance, StartRequested())
+        for name in reversed(names):
+            await self._ready(name)
+        return names
+
+    async def _take_over(self, spec: ProcessSpec) -> None:
+        """Start the next generation beside the present one; it takes the listening sockets over by itself."""
+        older = [i for i in self._supervisor.instances.values() if i.spec.name == spec.name]
+        newest = max(instance.generation for instance in older) + 1
+        for instance in older:
+            self._supervisor.apply(instance, TakeoverBegan())
+        await self._finish_takeover(self._supervisor.add(spec, newest), older)
+
+    async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
+        """The older ones end by themselves once the newest has told them that it serves: their end is the proof.
+
+        Asking the shared port would prove nothing, since either may answer. They are not signalled either: they might
+        be gone before the newest has their sockets.
+        """
+
+        def serving() -> list[Instance]:
+            return [instance for instance in older if instance.state.phase in SERVING]
+
+        limit_s = TAKEOVER_S + max((instance.spec.timing.drain_s for instance in older), default=0.0)
+        await self._supervisor.until(lambda: not serving() or newest.state.phase in ("backoff", "stopped"), limit_s)
+        staying = serving()
+        if staying:
+            for instance in staying:
+                self._supervisor.apply(instance, TakeoverFailed())
+            why = newest.state.reason or "it did not take the sockets over"
+            await self._stop([newest], remove=True)
+            raise NotReadyAgain(f"{newest.name} failed ({why}); {staying[0].name} goes on")
+        await self._stop(older, remove=True)
+        await self._ready(newest.spec.name)
+
+    async def _stop(self, instances: Iterable[Instance], *, remove: bool = False) -> None:
+        stopping = list(instances)
+        for instance in stopping:
+            self._supervisor.apply(instance, StopRequested(remove=remove))
+        limit_s = max((instance.spec.timing.drain_s for instance in stopping), default=0.0) + STOP_SLACK_S
+        await self._supervisor.until(lambda: all(i.state.phase == "stopped" for i in stopping), limit_s)
+
+    async def _ready(self, name: str) -> None:
+        instance = self._supervisor.current(name)
+        if instance is None:
+            return
+        in_time = await self._supervisor.until(lambda: instance.state.phase == "ready", instance.spec.timing.start_s)
+        if not in_time:
+            raise NotReadyAgain(
+                f"{instance.name} is {instance.state.phase}: {instance.state.reason or 'no reason given'}"
+            )
+
+    def _adjust(self, spec: ProcessSpec) -> None:
+        instance = self._supervisor.current(spec.name)
+        if instance is not None:
+            instance.spec = spec
+
+    def _instances(self, names: Iterable[str]) -> list[Instance]:
+        wanted = set(names)
+        return [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
+
+    def named(self, name: str) -> list[str]:
+        """The processes meant: one by its name, or a replica's engine (whose agent is restarted with it)."""
+        instances = self._supervisor.instances.values()
+        known = sorted({instance.spec.name for instance in instances})
+        if name in known:
+            return [name]
+        of_replica = [i.spec.name for i in instances if i.spec.replica_id == name and i.spec.role == "engine"]
+        if not of_replica:
+            raise NoSuchProcess(f"no process or replica is called {name!r}; there are: {', '.join(known) or 'none'}")
+        return of_replica

@@ -1,0 +1,96 @@
+"""A replica: one engine and the agent beside it."""
+
+from functions.api.kinds.inference_service import last_argument
+from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.plan_servers import SAFE_PATH, environment
+from functions.controller.local.pools import Pool
+from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
+from functions.controller.local.target import EngineKind
+
+ENGINE_MODULES: dict[EngineKind, str] = {
+    "vllm": "vllm.entrypoints.openai.api_server",  # `vllm serve` fails with the CPU wheel
+    "sim": "functions.engines.sim",
+}
+# vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
+ENGINE_START_S = 600.0
+
+
+def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
+    """`replicas`, where the operator asked for a number, else what the InferenceService says."""
+    return [f"{pool.name}-{index}" for index in range(replicas if replicas is not None else pool.replicas)]
+
+
+def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
+    """The arguments that KServe's vLLM runtime would add are added here; the rest is the InferenceService's."""
+    port = context.ports.engine(slot)
+    python = context.engine_python if kind == "vllm" else context.python
+    own = (
+        "--host", HOST, "--port", str(port),
+        "--model", str(context.models_root / pool.model), "--served-model-name", pool.name,
+    )  # fmt: skip
+    return ProcessSpec(
+        name=f"engine-{replica_id}",
+        role="engine",
+        argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *pool.args),
+        env=tuple(sorted({SAFE_PATH[0]: SAFE_PATH[1], **dict(pool.env)}.items())),
+        inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
+        readiness=HttpProbe(f"http://{HOST}:{port}/health"),
+        # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.
+        liveness=HttpProbe(f"http://{HOST}:{context.ports.agent(slot)}/engine/livez"),
+        liveness_by_other=True,
+        stops_before=(f"agent-{replica_id}",),
+        timing=Timing(start_s=ENGINE_START_S, drain_s=10, liveness_failing_s=3),
+        pool=pool.name,
+        replica_id=replica_id,
+        slot=slot,
+        port=port,
+    )
+
+
+def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> ProcessSpec:
+    layout = context.layout
+    port = context.ports.agent(slot)
+    env = {
+        "REPLICA_ID": replica_id,
+        "POOL": pool.name,
+        "ENGINE_HOST": HOST,
+        "ENGINE_PORT": context.ports.engine(slot),
+        "AGENT_HOST": HOST,
+        "AGENT_PORT": port,
+        "REGISTRY_URL": context.registry_url,
+        "REGISTRY_CA_FILE": layout.ca_file,
+        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "BUS_URL": context.bus_url,
+        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "S3_ENDPOINT_URL": context.s3_url,
+        "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
+        "CACHE_DIR": layout.adapter_cache_dir,
+        "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
+        "DRAIN_TIMEOUT_S": context.drain_timeout_s,
+        "MAX_ADAPTERS": max_adapters(pool),
+    }
+    return ProcessSpec(
+        name=f"agent-{replica_id}",
+        role="agent",
+        argv=(str(context.python), "-m", "functions.replica"),
+        env=environment("SHOAL_REPLICA_", env),
+        inherits=("SHOAL_REPLICA_",),
+        readiness=HttpProbe(f"http://{HOST}:{port}/readyz"),
+        liveness=HttpProbe(f"http://{HOST}:{port}/healthz"),
+        after=("registry", "s3"),
+        timing=Timing(start_s=ENGINE_START_S + 60, drain_s=context.drain_timeout_s + 5),
+        pool=pool.name,
+        replica_id=replica_id,
+        slot=slot,
+        port=port,
+    )
+
+
+def max_adapters(pool: Pool) -> int:
+    """As many as the engine holds in host memory: one more, and it would read evicted ones from disk in its step.
+
+    Worked example (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; vLLM's default is max-loras,
+    whose own default is 1.
+    """
+    text = last_argument(pool.args, "--max-cpu-loras") or last_argument(pool.args, "--max-loras") or ""
+    return int(text) if text.isdecimal() and int(text) > 0 else 1

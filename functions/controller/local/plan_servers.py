@@ -1,0 +1,129 @@
+"""The four servers that every fleet has: S3, bus, registry, gateway."""
+
+from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.ports import GRPC_ABOVE
+from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Timing
+
+S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
+BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
+# Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
+SAFE_PATH = ("PYTHONSAFEPATH", "1")
+
+
+def s3(context: PlanContext) -> ProcessSpec:
+    ports, layout = context.ports, context.layout
+    flags = {
+        "ip": HOST,
+        "ip.bind": HOST,
+        "dir": layout.data_dir("s3"),
+        "master.port": ports.s3_master,
+        "master.port.grpc": ports.s3_master + GRPC_ABOVE,
+        "master.telemetry": "false",  # on by default; a local fleet tells nobody anything
+        "master.electionTimeout": "1s",  # one master: 10 s would only delay the first answer
+        "master.volumeSizeLimitMB": 1024,
+        "volume.port": ports.s3_volume,
+        "volume.port.grpc": ports.s3_volume + GRPC_ABOVE,
+        "volume.max": 32,
+        "volume.preStopSeconds": 0,
+        "filer": "true",
+        "filer.port": ports.s3_filer,
+        "filer.port.grpc": ports.s3_filer + GRPC_ABOVE,
+        "filer.localSocket": layout.socket("filer.sock"),
+        "s3": "true",
+        "s3.port": ports.s3,
+        "s3.port.grpc": ports.s3 + GRPC_ABOVE,
+        "s3.config": layout.secret(S3_CONFIG),
+        "s3.localSocket": layout.socket("s3.sock"),
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+    }
+    url = f"{context.s3_url}/healthz"
+    return ProcessSpec(
+        name="s3",
+        role="s3",
+        argv=(str(context.weed), "server", *(f"-{name}={value}" for name, value in flags.items())),
+        readiness=HttpProbe(url),
+        liveness=HttpProbe(url),
+        # Its own orderly stop waits 15 s for gRPC streams of its parts to each other; what was answered is written.
+        timing=Timing(start_s=60, drain_s=2, liveness_failing_s=30),
+        port=ports.s3,
+    )
+
+
+def bus(context: PlanContext) -> ProcessSpec:
+    port = context.ports.bus
+    probe = TcpProbe(HOST, port)
+    config = context.layout.secret(BUS_CONFIG)
+    return ProcessSpec(
+        name="bus",
+        role="bus",
+        argv=(str(context.valkey_server), str(config), "--port", str(port), "--bind", HOST),
+        readiness=probe,
+        liveness=probe,
+        timing=Timing(start_s=20, drain_s=5, liveness_failing_s=15),
+        port=port,
+    )
+
+
+def registry(context: PlanContext) -> ProcessSpec:
+    layout = context.layout
+    env = {
+        "HOST": HOST,
+        "PORT": context.ports.registry,
+        "TLS_CERT_FILE": layout.server_cert_file,
+        "TLS_KEY_FILE": layout.server_key_file,
+        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "BUS_URL": context.bus_url,
+        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "STATE_DIR": layout.data_dir("registry"),
+    }
+    return ProcessSpec(
+        name="registry",
+        role="registry",
+        argv=(str(context.python), "-m", "functions.registry"),
+        env=environment("SHOAL_REGISTRY_", env),
+        inherits=("SHOAL_REGISTRY_",),
+        readiness=HttpProbe(f"{context.registry_url}/readyz", ca_file=layout.ca_file),
+        liveness=HttpProbe(f"{context.registry_url}/healthz", ca_file=layout.ca_file),
+        after=("bus",),
+        timing=Timing(start_s=60, drain_s=10),
+        port=context.ports.registry,
+    )
+
+
+def gateway(context: PlanContext) -> ProcessSpec:
+    layout, ports = context.layout, context.ports
+    env = {
+        "HOST": HOST,
+        "PORT": ports.gateway,
+        "TLS_CERT_FILE": layout.server_cert_file,
+        "TLS_KEY_FILE": layout.server_key_file,
+        "METRICS_PORT": ports.gateway_metrics,
+        "REGISTRY_URL": context.registry_url,
+        "REGISTRY_CA_FILE": layout.ca_file,
+        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "PEPPER_FILE": layout.secret("pepper"),
+        "BUS_URL": context.bus_url,
+        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "SNAPSHOT_CACHE_FILE": layout.root / "gateway" / "snapshot.json",
+        "HANDOVER_SOCKET": layout.handover_socket,
+        "DRAIN_TIMEOUT_S": context.drain_timeout_s,
+    }
+    return ProcessSpec(
+        name="gateway",
+        role="gateway",
+        argv=(str(context.python), "-m", "functions.gateway"),
+        env=environment("SHOAL_GATEWAY_", env),
+        inherits=("SHOAL_GATEWAY_",),
+        # It is not ready before some replica is: the engines' start time is part of its own.
+        readiness=HttpProbe(f"{context.gateway_url}/readyz", ca_file=layout.ca_file),
+        liveness=HttpProbe(f"{context.gateway_url}/healthz", ca_file=layout.ca_file),
+        after=("registry",),
+        takes_over=True,
+        timing=Timing(start_s=900, drain_s=context.drain_timeout_s + 5),
+        port=ports.gateway,
+    )
+
+
+def environment(prefix: str, values: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted([(prefix + name, str(value)) for name, value in values.items()] + [SAFE_PATH]))

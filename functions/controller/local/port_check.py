@@ -1,0 +1,66 @@
+"""Whether the fleet's ports are free, before anything is started; who holds those that are not."""
+
+import errno
+import socket
+from collections.abc import Collection, Iterable
+
+import psutil
+
+from functions.controller.local.context import HOST
+from functions.controller.local.ports import PortUse
+
+
+class PortsTaken(Exception):
+    """Free the ports listed, or move the fleet's with the settings named."""
+
+
+def check_ports(uses: Iterable[PortUse], ours: Collection[int] = ()) -> None:
+    """`ours`: processes of this very fleet, which may keep what they hold."""
+    taken = [use for use in uses if not _is_free(use.port)]
+    if not taken:
+        return
+    holders = _holders({use.port for use in taken})
+    lines = [_line(use, holders.get(use.port)) for use in taken if holders.get(use.port) not in ours]
+    if lines:
+        advice = "Stop what holds them, set the variable named, or move all ports with SHOAL_PORT_BASE."
+        raise PortsTaken("\n".join(["ports are taken by other processes:", *lines, advice]))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger do not count
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.errno not in (errno.EADDRINUSE, errno.EACCES)
+    return True
+
+
+def _holders(ports: Collection[int]) -> dict[int, int]:
+    """Port to pid, as far as this user may see."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return {}
+    holders: dict[int, int] = {}
+    for connection in connections:
+        port = connection.laddr.port if connection.laddr else None
+        if port is None or port not in ports or connection.pid is None:
+            continue
+        if connection.status == psutil.CONN_LISTEN:
+            holders[port] = connection.pid
+    return holders
+
+
+def _line(use: PortUse, pid: int | None) -> str:
+    return f"  {use.port} for {use.purpose}: held by {_who(pid)}; moved by {use.setting}"
+
+
+def _who(pid: int | None) -> str:
+    if pid is None:
+        return "a process that this user cannot see"
+    try:
+        command = " ".join(psutil.Process(pid).cmdline())[:80]
+    except psutil.Error:
+        command = ""
+    return f"process {pid} ({command})" if command else f"process {pid}"

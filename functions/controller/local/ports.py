@@ -1,0 +1,88 @@
+"""Which process listens where: one base and fixed offsets, each port overridable.
+
+Law: pure; who holds a port now is `port_check`'s affair.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from functions.controller.local.settings import LocalSettings
+
+MAX_SLOTS = 20  # engines and agents have 20 ports each between their offsets
+GRPC_ABOVE = 100  # SeaweedFS's own habit is +10000, which leaves the range that a base promises
+
+
+@dataclass(frozen=True, slots=True)
+class PortUse:
+    """One port, what it is for, and the environment variable that moves it."""
+
+    port: int
+    purpose: str
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlan:
+    gateway: int
+    registry: int
+    gateway_metrics: int
+    bus: int
+    s3: int
+    s3_master: int
+    s3_volume: int
+    s3_filer: int
+    engines: int
+    agents: int
+
+    def engine(self, slot: int) -> int:
+        return self.engines + slot
+
+    def agent(self, slot: int) -> int:
+        return self.agents + slot
+
+    def uses(self, slots: Iterable[int]) -> tuple[PortUse, ...]:
+        """Every port that the fleet listens on, with `slots` taken by replicas."""
+        fixed = [
+            PortUse(self.gateway, "gateway (https)", "SHOAL_PORT_GATEWAY"),
+            PortUse(self.registry, "registry (https)", "SHOAL_PORT_REGISTRY"),
+            PortUse(self.gateway_metrics, "gateway metrics", "SHOAL_PORT_GATEWAY_METRICS"),
+            PortUse(self.bus, "bus (Valkey)", "SHOAL_PORT_BUS"),
+        ]
+        for name, port in (
+            ("s3", self.s3),
+            ("s3_master", self.s3_master),
+            ("s3_volume", self.s3_volume),
+            ("s3_filer", self.s3_filer),
+        ):
+            purpose, setting = f"SeaweedFS {name.removeprefix('s3_')}", f"SHOAL_PORT_{name.upper()}"
+            fixed += [PortUse(port, purpose, setting), PortUse(port + GRPC_ABOVE, purpose + " gRPC", setting)]
+        replicas = [
+            use
+            for slot in sorted(slots)
+            for use in (
+                PortUse(self.engine(slot), f"engine {slot}", "SHOAL_PORT_ENGINES"),
+                PortUse(self.agent(slot), f"replica agent {slot}", "SHOAL_PORT_AGENTS"),
+            )
+        ]
+        return tuple(fixed + replicas)
+
+
+def plan_ports(settings: LocalSettings) -> PortPlan:
+    """Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on 8461."""
+    base = settings.port_base
+
+    def port(override: int | None, offset: int) -> int:
+        return override if override is not None else base + offset
+
+    return PortPlan(
+        gateway=port(settings.port_gateway, 3),
+        registry=port(settings.port_registry, 4),
+        gateway_metrics=port(settings.port_gateway_metrics, 5),
+        bus=port(settings.port_bus, 6),
+        s3=port(settings.port_s3, 7),
+        s3_master=port(settings.port_s3_master, 8),
+        s3_volume=port(settings.port_s3_volume, 9),
+        s3_filer=port(settings.port_s3_filer, 10),
+        engines=port(settings.port_engines, 20),
+        agents=port(settings.port_agents, 40),
+    )

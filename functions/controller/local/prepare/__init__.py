@@ -1,0 +1,5 @@
+"""What the local fleet needs before it can start, one step a file.
+
+Law: every step can be killed anywhere and run again. It publishes its result by one rename or one stamp, written last,
+and does nothing when the result is already there.
+"""

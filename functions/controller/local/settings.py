@@ -1,0 +1,72 @@
+"""Settings of the local fleet: the same environment for the `shoal` command and for the controller process.
+
+What the operator may choose per run (engine, replicas) is not here: it is the target (`target.py`), kept in the state
+directory, so that a controller that starts again runs what was asked for.
+"""
+
+import sys
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class LocalSettings(BaseSettings):
+    """Read from the environment, prefix `SHOAL_`."""
+
+    model_config = SettingsConfigDict(env_prefix="SHOAL_", frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    state_dir: Path = Path(".shoal")
+    """Directory of everything the fleet keeps. Default: below the working directory, so that checkouts don't mix."""
+
+    project_dir: Path = Path()
+    """Directory with inferenceservices/, policies/ and registry/. Default: the working directory."""
+
+    engine_venv: Path = Path(".venv-engine")
+    """Virtual environment of the engine (vLLM). Its own, since its pins and ours do not resolve together."""
+
+    port_base: int = 8440
+    """First of the fleet's ports; the others follow by offset. Default: the gateway then listens on 8443."""
+
+    port_gateway: int | None = None
+    """Port of the gateway (https). Default: base + 3."""
+
+    port_registry: int | None = None
+    """Port of the registry (https). Default: base + 4."""
+
+    port_gateway_metrics: int | None = None
+    """Port of the gateway's Prometheus metrics (http). Default: base + 5."""
+
+    port_bus: int | None = None
+    """Port of Valkey. Default: base + 6."""
+
+    port_s3: int | None = None
+    """Port of SeaweedFS's S3 (http). Default: base + 7."""
+
+    port_s3_master: int | None = None
+    """Port of SeaweedFS's master; its gRPC port is 100 above. Default: base + 8."""
+
+    port_s3_volume: int | None = None
+    """Port of SeaweedFS's volume server; its gRPC port is 100 above. Default: base + 9."""
+
+    port_s3_filer: int | None = None
+    """Port of SeaweedFS's filer; its gRPC port is 100 above. Default: base + 10."""
+
+    port_engines: int | None = None
+    """First port of the engines, one each. Default: base + 20."""
+
+    port_agents: int | None = None
+    """First port of the replica agents, one each. Default: base + 40."""
+
+    drain_timeout_s: float = 20.0
+    """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a
+    stream of some hundred tokens on CPU needs."""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of our own processes."""
+        return Path(sys.executable)
+
+    @property
+    def engine_python(self) -> Path:
+        """The interpreter of the real engine. Not resolved: a virtual environment's python is a symbolic link."""
+        return self.engine_venv.absolute() / "bin" / "python"

@@ -1,0 +1,75 @@
+"""What one process of the fleet is: how it is started, asked whether it is well, and stopped.
+
+A spec is a value: equal specs mean equal processes. `spec_hash` names what a running process was started with, so that
+a controller knows, after its own restart, whether what runs is what it wants.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent"]
+
+# Who stops first: those who take requests, then those who serve them, then what these need.
+STOP_ORDER: tuple[Role, ...] = ("gateway", "agent", "engine", "registry", "bus", "s3")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """Well when GET answers 200."""
+
+    url: str
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TcpProbe:
+    """Well when the port takes a connection."""
+
+    host: str
+    port: int
+
+
+Probe = HttpProbe | TcpProbe
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Limits in seconds, per process."""
+
+    start_s: float = 60.0  # not ready by then: killed and started again
+    drain_s: float = 10.0  # from SIGTERM to SIGKILL
+    liveness_failing_s: float = 15.0  # failing for this long: killed and started again
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    readiness: Probe
+    env: tuple[tuple[str, str], ...] = ()  # sorted
+    inherits: tuple[str, ...] = ()  # prefixes of the controller's own variables that the process gets too
+    liveness: Probe | None = None
+    # Somebody else answers for this process (an engine's agent): when they don't answer, that is no evidence.
+    liveness_by_other: bool = False
+    after: tuple[str, ...] = ()  # must have been ready once before the first start
+    stops_before: tuple[str, ...] = ()  # these are drained before this one is, and started again with it
+    takes_over: bool = False  # replaced by starting the next generation beside it, not by stopping it first
+    timing: Timing = Timing()
+    pool: str | None = None
+    replica_id: str | None = None
+    slot: int | None = None
+    port: int | None = None
+
+    @property
+    def spec_hash(self) -> str:
+        """16 hex digits over what the process was started with; probes and limits are the controller's own affair."""
+        started_with = json.dumps([self.name, self.argv, self.env, self.inherits])
+        return hashlib.sha256(started_with.encode()).hexdigest()[:16]
+
+    @property
+    def stop_rank(self) -> int:
+        return STOP_ORDER.index(self.role)

@@ -1,0 +1,233 @@
+"""The shell around `step`: starts, asks, signals and records processes. All decisions are made elsewhere.
+
+Every `TICK_S` one round: 1. notice exits, 2. sweep what dead leaders left, 3. let time pass, 4. start what may start,
+5. ask those that are due, 6. forget what was removed and write the ledger.
+
+Law: the children outlive this process. Only `stop_all` ends them; a controller that is killed leaves them serving, and
+the next one adopts those that are what it wants.
+Neighbours: `operations` sequences stops, restarts and replacements on top of this.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from functions.controller.local import ledger as ledgers
+from functions.controller.local.adoption import Adoption
+from functions.controller.local.children import Child, session_members, spawn
+from functions.controller.local.instances import Instance
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.lifecycle import (
+    Action,
+    Adopted,
+    Event,
+    Exited,
+    GroupSwept,
+    LivenessProbed,
+    Permitted,
+    ProcessState,
+    ReadinessProbed,
+    Spawned,
+    SpawnFailed,
+    Ticked,
+)
+from functions.controller.local.probes import Outcome, Prober
+from functions.controller.local.spec import Probe, ProcessSpec
+from functions.controller.local.step import step
+from functions.decisions.backoff import BackoffPolicy
+from functions.fleet.tasks import Supervised
+
+TICK_S = 0.2  # a crash is seen, and a ready process noticed, within this
+PROBE_EVERY_S = 1.0
+# What starts in seconds is noticed at once; what takes a minute need not be asked 240 times.
+PROBE_EAGER_EVERY_S = 0.25
+EAGER_FOR_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    def __init__(
+        self,
+        layout: StateLayout,
+        *,
+        environ: Mapping[str, str],
+        controller_pid: int,
+        backoff: BackoffPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.instances: dict[str, Instance] = {}
+        self._layout = layout
+        self._environ = dict(environ)
+        self._controller_pid = controller_pid
+        self._backoff = backoff if backoff is not None else BackoffPolicy(cap_s=30.0)
+        self._clock = clock
+        self._recorded = b""
+        self._prober = Prober()
+        self._tasks = Supervised(restart_after_s=TICK_S)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.round()
+            await asyncio.sleep(TICK_S)
+
+    async def close(self) -> None:
+        """Stop watching. The processes go on."""
+        await self._tasks.close()
+        await self._prober.close()
+
+    # -- what others may ask ------------------------------------------------------------------------------------------
+
+    def add(self, spec: ProcessSpec, generation: int = 1) -> Instance:
+        instance = Instance(spec=spec, generation=generation, state=ProcessState(since_s=self._clock()))
+        self.instances[instance.name] = instance
+        return instance
+
+    def adopt(self, adoptions: Iterable[Adoption]) -> None:
+        """Take over processes that run already."""
+        for adoption in adoptions:
+            instance = self.add(adoption.spec, adoption.generation)
+            instance.child = Child(pid=adoption.pid, started_at=adoption.started_at)
+            self.apply(instance, Adopted(pid=adoption.pid, restarts=adoption.restarts))
+            _log.info("adopted %s, process %d", instance.name, adoption.pid)
+
+    def current(self, name: str) -> Instance | None:
+        """The newest generation of a process."""
+        generations = [instance for instance in self.instances.values() if instance.spec.name == name]
+        return max(generations, key=lambda instance: instance.generation, default=None)
+
+    def specs(self) -> dict[str, ProcessSpec]:
+        """What is running or about to, by name; what is being removed is not."""
+        newest = {instance.spec.name: self.current(instance.spec.name) for instance in self.instances.values()}
+        return {name: found.spec for name, found in newest.items() if found is not None and not found.state.removed}
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something that a round may bring about; False when it did not in time."""
+        deadline_s = self._clock() + timeout_s
+        while not condition():
+            if self._clock() >= deadline_s:
+                return False
+            await asyncio.sleep(TICK_S / 4)
+        return True
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        for instance in list(self.instances.values()):
+            self._notice_exit(instance)
+            self._sweep(instance)
+            self.apply(instance, Ticked())
+            if instance.state.phase == "pending" and self._may_start(instance.spec):
+                self.apply(instance, Permitted())
+            self._ask(instance)
+        for name in [name for name, instance in self.instances.items() if _is_over(instance)]:
+            del self.instances[name]
+        self.record()
+
+    def apply(self, instance: Instance, event: Event) -> None:
+        """Step, then do what the step says; what that leads to is stepped through in turn."""
+        before = instance.state
+        instance.state, actions = step(before, event, self._clock(), instance.spec.timing, self._backoff)
+        if instance.state.phase != before.phase:
+            _log.info(
+                "%s: %s -> %s %s", instance.name, before.phase, instance.state.phase, instance.state.reason or "-"
+            )
+        for action in actions:
+            self._do(instance, action)
+
+    def record(self) -> None:
+        entries = tuple(
+            instance.entry(str(self._layout.log_file(instance.spec.name)))
+            for _, instance in sorted(self.instances.items())
+        )
+        document = ledgers.encode(ledgers.Ledger(self._controller_pid, entries))
+        if document != self._recorded:
+            ledgers.replace_file(self._layout.ledger_file, document)
+            self._recorded = document
+
+    def age_s(self, instance: Instance) -> float:
+        """Seconds in the present phase."""
+        return self._clock() - instance.state.since_s
+
+    def _do(self, instance: Instance, action: Action) -> None:
+        if action == "spawn":
+            self._spawn(instance)
+        elif instance.child is None:
+            self.apply(instance, Exited("never started"))
+        elif action == "terminate":
+            instance.child.terminate()
+        else:
+            instance.child.kill_group()
+
+    def _spawn(self, instance: Instance) -> None:
+        spec = instance.spec
+        log = self._layout.log_file(spec.name)
+        try:
+            instance.child = spawn(
+                spec, instance=instance.name, fleet=self._layout.root, log=log, environ=self._environ
+            )
+        except OSError as error:
+            instance.child = None
+            self.apply(instance, SpawnFailed(f"could not be started: {error}"))
+            return
+        instance.next_probe_s = 0.0
+        self.apply(instance, Spawned(instance.child.pid))
+        self.record()
+
+    def _notice_exit(self, instance: Instance) -> None:
+        if instance.child is not None and instance.state.pid is not None:
+            how = instance.child.exited()
+            if how is not None and instance.state.phase in ("starting", "ready", "unready", "draining"):
+                self.apply(instance, Exited(how))
+
+    def _sweep(self, instance: Instance) -> None:
+        """Declare a dead leader's session swept once it is empty; kill what is still in it."""
+        if instance.state.phase not in ("crashed", "draining"):
+            return
+        if instance.child is not None:
+            if instance.child.exited() is None:
+                return
+            if session_members(instance.child.pid):
+                instance.child.kill_group()
+                return
+        instance.child = None
+        self.apply(instance, GroupSwept())
+
+    def _may_start(self, spec: ProcessSpec) -> bool:
+        waited_for = [self.current(name) for name in spec.after]
+        return all(instance is None or instance.state.ever_ready for instance in waited_for)
+
+    def _ask(self, instance: Instance) -> None:
+        now_s = self._clock()
+        if instance.probing or instance.state.phase not in ("starting", "ready", "unready"):
+            return
+        if now_s < instance.next_probe_s:
+            return
+        eager = instance.state.phase == "starting" and self.age_s(instance) < EAGER_FOR_S
+        instance.next_probe_s = now_s + (PROBE_EAGER_EVERY_S if eager else PROBE_EVERY_S)
+        instance.probing = True
+        self._tasks.once(f"probe {instance.name}", self._probe(instance, instance.child))
+
+    async def _probe(self, instance: Instance, asked: Child | None) -> None:
+        spec = instance.spec
+        try:
+            readiness = await self._prober.probe(spec.readiness)
+            liveness = await self._liveness(spec.liveness, readiness, spec)
+        finally:
+            instance.probing = False
+        if instance.child is not asked:
+            return  # the answer is about a process that is no more
+        self.apply(instance, ReadinessProbed(readiness.ok, readiness.detail))
+        if liveness is not None and (liveness.answered or not spec.liveness_by_other):
+            self.apply(instance, LivenessProbed(liveness.ok, liveness.detail))
+
+    async def _liveness(self, probe: Probe | None, readiness: Outcome, spec: ProcessSpec) -> Outcome | None:
+        if probe is None:
+            return None
+        return readiness if probe == spec.readiness else await self._prober.probe(probe)
+
+
+def _is_over(instance: Instance) -> bool:
+    return instance.state.phase == "stopped" and instance.state.removed

@@ -1,0 +1,130 @@
+"""Artifact URIs to digests: what the stores hold under each address now.
+
+`s3://…` is a pointer object in the artifact store; `pvc://<volume>/<path>` is the manifest in a model's folder below
+`models_root`. The law is that ignorance removes nothing: where a store does not answer, or what it says is wrong,
+the digest that was last known stays, and the problem is told. Only an address that never had a digest has none.
+
+Neighbours: `functions.artifacts` reads pointers and manifests, `compile` takes the digests, `publish` calls this.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from functions.api.ids import Digest
+from functions.artifacts import manifest as manifests
+from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, StoreUnavailable
+from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME
+from functions.artifacts.publish import read_pointer
+from functions.artifacts.s3 import S3Store
+
+FRESH_S = 30.0  # how long an answer is believed: a pointer that moved is followed within this time
+_CONCURRENT_READS = 8
+_PVC = "pvc://"
+
+
+class ReadDigest(Protocol):
+    def __call__(self, artifact_uri: str) -> Digest:
+        """The digest, or ArtifactError. Blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    digests: Mapping[str, Digest]
+    problems: tuple[str, ...]  # addresses that gave no digest now, whether an older one stands in or not
+
+
+@dataclass(slots=True)
+class _Round:
+    """One call of `resolve`: what it has learnt so far."""
+
+    problems: list[str] = field(default_factory=list)
+    store_is_away: bool = False
+
+
+class Resolver:
+    """Owned by one event loop. Remembers only what was asked for last."""
+
+    def __init__(
+        self, read: ReadDigest, *, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._fresh_s = fresh_s
+        self._clock = clock
+        self._known: dict[str, Digest] = {}
+        self._read_at_s: dict[str, float] = {}
+
+    def remember(self, digests: Mapping[str, Digest]) -> None:
+        """Take in what was known before this process began; what was read since counts more."""
+        self._known = {**digests, **self._known}
+
+    async def resolve(self, artifact_uris: Iterable[str]) -> Resolved:
+        """What is known of each address, read again where the last answer is old. Never raises for a store."""
+        wanted = sorted(set(artifact_uris))
+        self._forget_others(wanted)
+        round_ = _Round()
+        limit = asyncio.Semaphore(_CONCURRENT_READS)
+        async with asyncio.TaskGroup() as readers:
+            for uri in wanted:
+                if not self._is_fresh(uri):
+                    readers.create_task(self._refresh(uri, round_, limit))
+        known = {uri: self._known[uri] for uri in wanted if uri in self._known}
+        return Resolved(known, tuple(sorted(round_.problems)))
+
+    async def _refresh(self, uri: str, round_: _Round, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            if round_.store_is_away and not uri.startswith(_PVC):
+                self._missed(uri, "not asked: the store does not answer", round_)
+                return
+            try:
+                self._known[uri] = await asyncio.to_thread(self._read, uri)
+                self._read_at_s[uri] = self._clock()
+            except StoreUnavailable as error:
+                round_.store_is_away = True  # each further question would only wait for the same time-outs
+                self._missed(uri, str(error), round_)
+            except ArtifactError as error:
+                self._missed(uri, str(error), round_)
+
+    def _missed(self, uri: str, reason: str, round_: _Round) -> None:
+        standing_in = f"; {self._known[uri]} stays, as last known" if uri in self._known else ""
+        round_.problems.append(f"{uri}: {reason}{standing_in}")
+
+    def _is_fresh(self, uri: str) -> bool:
+        read_at_s = self._read_at_s.get(uri)
+        return read_at_s is not None and self._clock() - read_at_s < self._fresh_s
+
+    def _forget_others(self, wanted: list[str]) -> None:
+        self._known = {uri: self._known[uri] for uri in wanted if uri in self._known}
+        self._read_at_s = {uri: self._read_at_s[uri] for uri in wanted if uri in self._read_at_s}
+
+
+@dataclass(frozen=True, slots=True)
+class DigestReader:
+    """The two stores behind one call. `store` is None where the installation has no S3."""
+
+    store: S3Store | None
+    models_root: Path  # `pvc://shoal-models/<name>` is `<models_root>/<name>`
+
+    def __call__(self, artifact_uri: str) -> Digest:
+        if artifact_uri.startswith(_PVC):
+            return self._from_folder(artifact_uri)
+        if self.store is None:
+            raise ArtifactRefused("no artifact store is configured")
+        return read_pointer(self.store, artifact_uri)
+
+    def _from_folder(self, artifact_uri: str) -> Digest:
+        _, _, path = artifact_uri.removeprefix(_PVC).partition("/")
+        parts = path.split("/")
+        if not all(parts) or ".." in parts or "." in parts:
+            raise ArtifactRefused(f"{artifact_uri} names no folder of the model volume")
+        file = self.models_root.joinpath(*parts) / MANIFEST_NAME
+        try:
+            with file.open("rb") as opened:
+                document = opened.read(MANIFEST_MAX_BYTES + 1)
+        except OSError as error:
+            raise ArtifactMissing(f"the model's folder has no readable {MANIFEST_NAME}: {error.strerror}") from error
+        manifests.decode(document)
+        return manifests.digest_of(document)

@@ -1,0 +1,50 @@
+"""The registry's metrics, in a collector registry of its own. Names as the public contract has them."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from functions.registry.fleet_watch import FleetWatch
+from functions.registry.store import SnapshotStore
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.collectors = CollectorRegistry()
+        self.requests = Counter(
+            "shoal_registry_requests",
+            "Requests answered; code 0 is a client that left first.",
+            ["route", "method", "code"],
+            registry=self.collectors,
+        )
+        self.publications = Counter(
+            "shoal_snapshot_publications",
+            "Snapshots that were offered, by what came of it.",
+            ["outcome"],
+            registry=self.collectors,
+        )
+        self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none.")
+        self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")
+        self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait now.")
+        self._bus_connected = self._gauge("shoal_bus_connected", "1 while heartbeats can come.")
+        self._refused = self._gauge("shoal_heartbeats_refused", "Messages on the bus that were no heartbeats.")
+        self._replica_state = Gauge(
+            "shoal_replica_state",
+            "1 for the state in which a replica is.",
+            ["replica", "state"],
+            registry=self.collectors,
+        )
+
+    def exposition(self, store: SnapshotStore, fleet: FleetWatch, now_unix_s: float) -> bytes:
+        """The text that Prometheus scrapes, with the gauges as they are now."""
+        self._epoch.set(store.epoch)
+        compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
+        self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
+        self._waiters.set(store.waiters)
+        self._bus_connected.set(fleet.bus_connected)
+        self._refused.set(fleet.refused_total)
+        self._replica_state.clear()
+        for seen in fleet.replicas():
+            self._replica_state.labels(replica=seen.heartbeat.replica_id, state=seen.heartbeat.phase).set(1)
+        return generate_latest(self.collectors)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(name, documentation, registry=self.collectors)

@@ -1,0 +1,65 @@
+"""API keys: what was minted parses, what was mistyped does not, and the secret never shows."""
+
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api import keys
+
+ENTROPY = bytes(range(32))
+KEY = keys.mint("demo", "ci", ENTROPY)
+
+
+@given(st.binary(min_size=32, max_size=32), st.from_regex(keys.KEY_ID_PATTERN, fullmatch=True))
+def test_what_was_minted_parses(entropy: bytes, key_id: str) -> None:
+    key = keys.mint("demo", key_id, entropy)
+    parsed = keys.parse(key)
+    assert parsed is not None
+    assert (parsed.key_id, len(parsed.secret)) == (key_id, keys.SECRET_CHARS)
+    assert key.startswith(f"shoal_demo_{key_id}_{parsed.secret}")
+
+
+def test_every_single_wrong_character_is_noticed() -> None:
+    for index, character in enumerate(KEY):
+        wrong = KEY[:index] + ("b" if character != "b" else "c") + KEY[index + 1 :]
+        assert keys.parse(wrong) is None, wrong
+
+
+@pytest.mark.parametrize(
+    "text", ["", "shoal", KEY[:-1], KEY + "a", KEY + "\n", " " + KEY, KEY.upper(), "a" * 5000, "é" * 60, "\x00"]
+)
+def test_what_is_no_key_is_none(text: str) -> None:
+    assert keys.parse(text) is None
+
+
+@given(st.text(max_size=140))
+def test_no_text_makes_parsing_raise(text: str) -> None:
+    assert keys.parse(text) is None
+
+
+def test_different_entropy_makes_different_secrets() -> None:
+    secrets = {keys.parse(keys.mint("demo", "ci", bytes([n]) + bytes(31))).secret for n in range(256)}  # type: ignore[union-attr]
+    assert len(secrets) == 256
+
+
+@pytest.mark.parametrize(
+    ("env", "key_id", "entropy"),
+    [("demo", "ci", bytes(31)), ("Demo", "ci", ENTROPY), ("demo", "c_i", ENTROPY), ("demo", "", ENTROPY)],
+)
+def test_minting_refuses_what_would_not_parse(env: str, key_id: str, entropy: bytes) -> None:
+    with pytest.raises(ValueError, match=r"32 random bytes|characters that a key cannot carry"):
+        keys.mint(env, key_id, entropy)
+
+
+def test_a_repr_hides_the_secret() -> None:
+    parsed = keys.parse(KEY)
+    assert parsed is not None
+    assert parsed.secret not in repr(parsed)
+    assert parsed.secret not in f"{parsed}"
+
+
+def test_the_stored_hash_is_hmac_sha256_under_the_pepper() -> None:
+    assert keys.keyed_hash(b"pepper", "secret") == hmac.new(b"pepper", b"secret", "sha256").hexdigest()
+    assert keys.keyed_hash(b"pepper", "secret") != keys.keyed_hash(b"other", "secret")

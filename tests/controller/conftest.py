@@ -1,0 +1,123 @@
+"""A supervisor with real children below a temporary state directory, and nothing left of them afterwards."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from functions.controller.local import ledger as ledgers
+from functions.controller.local.instances import Instance
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.lifecycle import Phase
+from functions.controller.local.operations import Operations
+from functions.controller.local.orphans import end_now, left_over
+from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
+from functions.controller.local.supervisor import Supervisor
+from functions.decisions.backoff import BackoffPolicy
+
+TINY_SERVER = Path(__file__).parent / "tiny_server.py"
+IMPATIENT = BackoffPolicy(base_s=0.2, cap_s=1.0)
+
+
+def free_port(above: int = 0) -> int:
+    """A port that the system gives out; with `above`, one whose port that much higher is free too."""
+    while True:
+        with socket.socket() as probe, socket.socket() as second:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            with suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + above if above else 0))
+                return port
+
+
+def tiny(
+    name: str = "one",
+    *arguments: str,
+    role: Role = "engine",
+    port: int | None = None,
+    timing: Timing | None = None,
+    after: tuple[str, ...] = (),
+    stops_before: tuple[str, ...] = (),
+    takes_over: bool = False,
+    live: bool = False,
+) -> ProcessSpec:
+    port = port if port is not None else free_port()
+    probe = HttpProbe(f"http://127.0.0.1:{port}/")
+    return ProcessSpec(
+        name=name,
+        role=role,
+        argv=(sys.executable, str(TINY_SERVER), str(port), *arguments),
+        readiness=probe,
+        liveness=probe if live else None,
+        timing=timing or Timing(start_s=10, drain_s=2, liveness_failing_s=1),
+        after=after,
+        stops_before=stops_before,
+        takes_over=takes_over,
+        port=port,
+    )
+
+
+@dataclass
+class Shop:
+    """One controller's worth of supervising: `async with shop.open()`; leaving it kills no child, as in life."""
+
+    layout: StateLayout
+    supervisor: Supervisor = field(init=False)
+    operations: Operations = field(init=False)
+    _running: "asyncio.Task[None] | None" = None
+
+    async def open(self) -> "Shop":
+        self.supervisor = Supervisor(self.layout, environ=os.environ, controller_pid=os.getpid(), backoff=IMPATIENT)
+        self.operations = Operations(self.supervisor)
+        self._running = asyncio.get_running_loop().create_task(self.supervisor.run())
+        return self
+
+    async def die(self) -> None:
+        """What a SIGKILL of the controller leaves: the children, and the ledger as it was last written."""
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+            self._running = None
+            await self.supervisor.close()
+
+    def reap(self) -> None:
+        """In life the children of a killed controller are init's; here they stay ours."""
+        for instance in self.supervisor.instances.values():
+            if instance.child is not None and instance.child.process is not None:
+                instance.child.process.wait(timeout=10)
+
+    async def reaches(self, name: str, phase: Phase, timeout_s: float = 15.0) -> Instance:
+        def there() -> bool:
+            instance = self.supervisor.current(name)
+            return instance is not None and instance.state.phase == phase
+
+        assert await self.supervisor.until(there, timeout_s), f"{name} did not become {phase}"
+        instance = self.supervisor.current(name)
+        assert instance is not None
+        return instance
+
+    def ledger(self) -> ledgers.Ledger:
+        return ledgers.read(self.layout.ledger_file)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> StateLayout:
+    layout = StateLayout.at(tmp_path / "state")
+    layout.make()
+    return layout
+
+
+@pytest.fixture
+async def shop(layout: StateLayout) -> AsyncIterator[Shop]:
+    shop = await Shop(layout).open()
+    yield shop
+    await shop.die()
+    end_now(left_over(layout, ledgers.Ledger()))
+    shop.reap()

@@ -1,0 +1,62 @@
+"""Which processes a new controller keeps. Pure: what was found is given."""
+
+from pathlib import Path
+
+from functions.controller.local.adoption import AdoptionPlan, plan_adoption
+from functions.controller.local.found import Found
+from functions.controller.local.ledger import Entry, Ledger
+from functions.controller.local.spec import ProcessSpec, TcpProbe
+
+GATEWAY = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 1))
+ENGINE = ProcessSpec(name="engine-a-0", role="engine", argv=("e",), readiness=TcpProbe("127.0.0.1", 2))
+WANTED = {"gateway": GATEWAY, "engine-a-0": ENGINE}
+
+
+def found(pid: int, name: str, spec_hash: str, *, leads: bool = True) -> Found:
+    return Found(pid=pid, started_at=float(pid), name=name, spec_hash=spec_hash, leads=leads)
+
+
+def plan(*processes: Found, sessions: dict[int, int] | None = None, ledger: Ledger | None = None) -> AdoptionPlan:
+    leaders = {process.pid: process.pid for process in processes}
+    return plan_adoption(processes, {**leaders, **(sessions or {})}, ledger or Ledger(), WANTED)
+
+
+def test_keeps_what_was_started_with_the_wanted_spec_and_remembers_its_restarts() -> None:
+    entry = Entry(name="engine-a-0", role="engine", spec_hash="x", phase="ready", restarts=4)
+    result = plan(found(7, "engine-a-0", ENGINE.spec_hash), ledger=Ledger(processes=(entry,)))
+    assert [(adoption.pid, adoption.restarts) for adoption in result.keep] == [(7, 4)]
+    assert result.end == ()
+
+
+def test_ends_what_was_started_with_another_spec() -> None:
+    result = plan(found(7, "engine-a-0", "old"))
+    assert (result.keep, [process.pid for process in result.end]) == ((), [7])
+
+
+def test_ends_what_nobody_wants_any_more() -> None:
+    result = plan(found(7, "engine-b-0", "whatever"))
+    assert [process.pid for process in result.end] == [7]
+
+
+def test_workers_of_a_kept_leader_stay_those_of_a_dead_one_go() -> None:
+    leader = found(7, "engine-a-0", ENGINE.spec_hash)
+    worker = found(8, "engine-a-0", ENGINE.spec_hash, leads=False)
+    orphan = found(9, "engine-a-0", ENGINE.spec_hash, leads=False)
+    result = plan(leader, worker, orphan, sessions={8: 7, 9: 5})
+    assert ([a.pid for a in result.keep], [p.pid for p in result.end]) == ([7], [9])
+
+
+def test_both_generations_of_a_takeover_are_kept() -> None:
+    result = plan(found(7, "gateway", GATEWAY.spec_hash), found(8, "gateway.g2", GATEWAY.spec_hash))
+    assert [(adoption.pid, adoption.generation) for adoption in result.keep] == [(7, 1), (8, 2)]
+
+
+def test_of_two_under_one_name_the_older_is_kept() -> None:
+    result = plan(found(9, "engine-a-0", ENGINE.spec_hash), found(7, "engine-a-0", ENGINE.spec_hash))
+    assert ([a.pid for a in result.keep], [p.pid for p in result.end]) == ([7], [9])
+
+
+def test_a_spec_names_what_was_started_not_how_it_is_watched(tmp_path: Path) -> None:
+    watched = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 99))
+    other = ProcessSpec(name="gateway", role="gateway", argv=("g", "-v"), readiness=GATEWAY.readiness)
+    assert watched.spec_hash == GATEWAY.spec_hash != other.spec_hash

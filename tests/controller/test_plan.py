@@ -1,0 +1,143 @@
+"""From pools and settings to process specs: pure, stable, complete."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from functions.controller.local.context import PlanContext
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.plan import plan_fleet
+from functions.controller.local.plan_replicas import max_adapters
+from functions.controller.local.pools import Pool
+from functions.controller.local.ports import plan_ports
+from functions.controller.local.reconcile import difference
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.slots import TooManyReplicas, assign_slots
+from functions.controller.local.spec import STOP_ORDER, HttpProbe
+from functions.controller.local.target import Target
+
+POOL = Pool(name="base-a", replicas=2, model="base-a", args=("--max-cpu-loras=8",), env=(("VLLM_X", "1"),))
+CONTEXT = PlanContext(
+    layout=StateLayout(Path("/state")),
+    ports=plan_ports(LocalSettings(_env_file=None, port_base=8440)),
+    python=Path("/ours/python"),
+    engine_python=Path("/engine/python"),
+    weed=Path("/bin/weed"),
+    valkey_server=Path("/bin/valkey-server"),
+    drain_timeout_s=20.0,
+    models_root=Path("/state/models"),
+)
+
+
+def test_ports_follow_the_base() -> None:
+    ports = CONTEXT.ports
+    assert (ports.gateway, ports.registry, ports.bus, ports.s3, ports.engine(1), ports.agent(1)) == (
+        8443, 8444, 8446, 8447, 8461, 8481,
+    )  # fmt: skip
+
+
+def test_one_port_can_be_moved_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_PORT_BASE", "9000")
+    monkeypatch.setenv("SHOAL_PORT_GATEWAY", "443")
+    ports = plan_ports(LocalSettings())
+    assert (ports.gateway, ports.registry) == (443, 9004)
+
+
+def test_no_two_uses_share_a_port() -> None:
+    ports = [use.port for use in CONTEXT.ports.uses(range(20))]
+    assert len(ports) == len(set(ports))
+
+
+def test_every_replica_is_an_engine_and_an_agent_that_know_each_other() -> None:
+    specs = plan_fleet(CONTEXT, [POOL], Target(), {})
+    engine, agent = specs["engine-base-a-1"], specs["agent-base-a-1"]
+    assert engine.argv == (
+        "/engine/python", "-m", "vllm.entrypoints.openai.api_server",
+        "--host", "127.0.0.1", "--port", "8461", "--model", "/state/models/base-a", "--served-model-name", "base-a",
+        "--max-cpu-loras=8",
+    )  # fmt: skip
+    assert dict(engine.env)["VLLM_X"] == "1"
+    assert engine.liveness == HttpProbe("http://127.0.0.1:8481/engine/livez")
+    assert dict(agent.env)["SHOAL_REPLICA_ENGINE_PORT"] == "8461"
+    assert dict(agent.env)["SHOAL_REPLICA_MAX_ADAPTERS"] == "8"
+
+
+def test_the_simulated_engine_runs_under_our_own_python() -> None:
+    specs = plan_fleet(CONTEXT, [POOL], Target(engine="sim", replicas=1), {})
+    assert specs["engine-base-a-0"].argv[:3] == ("/ours/python", "-m", "functions.engines.sim")
+    assert "engine-base-a-1" not in specs
+
+
+@pytest.mark.parametrize(
+    ("args", "adapters"),
+    [(("--max-cpu-loras=8",), 8), (("--max-loras", "4"), 4), ((), 1), (("--max-cpu-loras=many",), 1)],
+)
+def test_adapters_follow_the_engines_cache(args: tuple[str, ...], adapters: int) -> None:
+    assert max_adapters(Pool(name="p", replicas=1, model="m", args=args)) == adapters
+
+
+def test_whatever_must_be_ready_first_is_in_the_plan() -> None:
+    specs = plan_fleet(CONTEXT, [POOL], Target(), {})
+    assert all(name in specs for spec in specs.values() for name in (*spec.after, *spec.stops_before))
+
+
+def test_secrets_are_passed_as_files_only() -> None:
+    """Whoever may list processes reads their arguments and environment."""
+    secret = ("TOKEN", "PASSWORD", "PEPPER", "CREDENTIALS", "KEY")
+    named = [
+        (name, value)
+        for spec in plan_fleet(CONTEXT, [POOL], Target(), {}).values()
+        for name, value in spec.env
+        if any(word in name for word in secret)
+    ]
+    assert len(named) > 8
+    assert all(name.endswith("_FILE") and value.startswith("/state/") for name, value in named)
+
+
+def test_scaling_one_pool_leaves_the_other_untouched() -> None:
+    other = Pool(name="zebra", replicas=1, model="zebra")
+    before = plan_fleet(CONTEXT, [POOL, other], Target(), {})
+    slots = {s.replica_id: s.slot for s in before.values() if s.replica_id is not None and s.slot is not None}
+    bigger = Pool(name="base-a", replicas=3, model="base-a", args=POOL.args, env=POOL.env)
+    change = difference(before, plan_fleet(CONTEXT, [bigger, other], Target(), slots))
+    assert {spec.name for spec in change.added} == {"engine-base-a-2", "agent-base-a-2"}
+    assert not change.removed
+    assert not change.replaced
+
+
+def test_the_lowest_free_slot_is_taken() -> None:
+    assert assign_slots(["a", "b", "c"], {"b": 0, "gone": 1}, 20) == {"a": 1, "b": 0, "c": 2}
+
+
+def test_a_slot_that_two_claim_goes_to_one() -> None:
+    assert sorted(assign_slots(["a", "b"], {"a": 5, "b": 5}, 20).values()) == [0, 5]
+
+
+def test_more_replicas_than_ports_is_said() -> None:
+    with pytest.raises(TooManyReplicas, match="21 replicas"):
+        assign_slots([f"r{i}" for i in range(21)], {}, 20)
+
+
+def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
+    change = difference(plan_fleet(CONTEXT, [POOL], Target(), {}), {})
+    roles = [name.partition("-")[0] for name in change.removed]
+    assert [role for index, role in enumerate(roles) if role not in roles[:index]] == list(STOP_ORDER)
+
+
+def test_a_changed_argument_replaces_the_engine_alone() -> None:
+    before = plan_fleet(CONTEXT, [POOL], Target(), {})
+    changed = Pool(name="base-a", replicas=2, model="base-a", args=(*POOL.args, "--max-num-seqs=4"), env=POOL.env)
+    change = difference(before, plan_fleet(CONTEXT, [changed], Target(), {}))
+    assert {spec.name for spec in change.replaced} == {"engine-base-a-0", "engine-base-a-1"}
+
+
+def test_a_changed_limit_restarts_nothing() -> None:
+    before = plan_fleet(CONTEXT, [POOL], Target(), {})
+    slower = {
+        name: dataclasses.replace(spec, timing=dataclasses.replace(spec.timing, drain_s=99))
+        for name, spec in before.items()
+    }
+    change = difference(before, slower)
+    assert len(change.adjusted) == len(before)
+    assert not change.replaced

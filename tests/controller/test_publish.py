@@ -1,0 +1,180 @@
+"""Publishing against a real registry: what changed is published, and nothing wrong, unknown or empty ever is."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.api.ids import Digest
+from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.controller import publish
+from functions.controller.publish import Publisher, PublishOutcome
+from functions.controller.publish_wire import RegistryWire
+from functions.controller.resolve import Resolver
+from functions.fleet.snapshots import SNAPSHOT_PATH
+from tests.controller.configs import base, lora, pool, tenant
+from tests.registry.world import TOKEN, World, serving
+
+BOT = lora("acme/bot", "v1")
+
+
+class Setting:
+    """A configuration folder, artifacts, a registry, and publishers that come and go."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.config = folder / "config"
+        self.config.mkdir()
+        self.world = world
+        self.store_is_away = False
+        self.missing: set[str] = set()
+        self.slept_s: list[float] = []
+        self.publisher = self.new_publisher()
+        self.write(pool(), tenant("acme", "ci"), base(), BOT)
+
+    def new_publisher(self, url: str = "", token: str = TOKEN) -> Publisher:
+        wire = RegistryWire(httpx.AsyncClient(verify=False), url or self.world.url, token)
+        return Publisher(
+            wire=wire, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
+        )
+
+    def write(self, *documents: str) -> None:
+        (self.config / "all.yaml").write_text("---\n".join(documents))
+
+    async def publish(self) -> PublishOutcome:
+        return await self.publisher.publish_if_changed(self.config)
+
+    def served_ids(self) -> list[str]:
+        assert self.world.store.current is not None
+        return [model.id for model in self.world.store.current.snapshot.models]
+
+    def _read(self, artifact_uri: str) -> Digest:
+        if self.store_is_away:
+            raise StoreUnavailable("the store does not answer")
+        if artifact_uri in self.missing:
+            raise ArtifactMissing("the store has no such pointer")
+        return Digest("sha256:" + "1" * 64)
+
+    async def _sleep(self, delay_s: float) -> None:
+        self.slept_s.append(delay_s)
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
+    async with serving(tmp_path / "registry") as world:
+        yield Setting(tmp_path, world)
+
+
+async def test_the_first_call_publishes_and_the_second_has_nothing_to_do(setting: Setting) -> None:
+    first = await setting.publish()
+    assert (first.kind, first.epoch, first.complete, first.problems) == ("published", 1, True, ())
+    assert first.message == "published epoch 1: 1 tenants, 2 models, 1 pools"
+    assert setting.world.store.current is not None
+    assert setting.world.store.current.snapshot_hash == first.snapshot_hash
+    second = await setting.publish()
+    assert (second.kind, second.epoch, second.complete) == ("unchanged", 1, True)
+
+
+async def test_another_publisher_finds_the_same_content_unchanged(setting: Setting) -> None:
+    await setting.publish()
+    setting.publisher = setting.new_publisher()
+    assert (await setting.publish()).kind == "unchanged"
+
+
+async def test_changed_content_is_the_next_epoch(setting: Setting) -> None:
+    await setting.publish()
+    setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
+    assert ((await setting.publish()).kind, setting.world.store.epoch) == ("published", 2)
+
+
+async def test_a_configuration_with_a_mistake_publishes_nothing(setting: Setting) -> None:
+    await setting.publish()
+    setting.write(pool(), tenant("acme", "ci").replace("tier:", "teir:"), base(), BOT)
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.complete, setting.world.store.epoch) == ("invalid", False, 1)
+    assert any(problem.startswith("all.yaml:9:8: spec.teir: unknown key") for problem in outcome.problems)
+
+
+async def test_an_empty_configuration_publishes_nothing(setting: Setting) -> None:
+    await setting.publish()
+    setting.write("")
+    outcome = await setting.publish()
+    assert (outcome.kind, setting.world.store.epoch) == ("invalid", 1)
+    assert "holds no Tenant, Model or InferenceService" in outcome.message
+    gone = await setting.publisher.publish_if_changed(setting.config / "nowhere")
+    assert (gone.kind, setting.world.store.epoch) == ("invalid", 1)
+
+
+async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(setting: Setting) -> None:
+    setting.missing = {"s3://shoal-models/acme/bot/v1"}
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.complete, setting.served_ids()) == ("published", False, ["base"])
+    assert any("acme/bot@v1 is left out" in problem for problem in outcome.problems)
+    setting.missing = set()
+    assert (await setting.publish()).complete
+    assert setting.served_ids() == ["acme/bot", "base"]
+
+
+async def test_a_store_that_is_away_at_the_start_takes_no_model_away(setting: Setting) -> None:
+    await setting.publish()
+    setting.publisher = setting.new_publisher()  # a controller that starts again knows nothing by itself
+    setting.store_is_away = True
+    setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.complete, setting.served_ids()) == ("published", False, ["acme/bot", "base"])
+    assert any("stays, as last known" in problem for problem in outcome.problems)
+
+
+async def test_a_registry_that_lost_its_state_gets_the_content_above_every_epoch_seen(setting: Setting) -> None:
+    await setting.publish()
+    await setting.world.get(SNAPSHOT_PATH, after=57)  # a follower that was served by the registry's former life
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.epoch) == ("published", 58)
+    assert (await setting.publish()).kind == "unchanged"
+
+
+async def test_a_registry_that_is_away_is_tried_again_with_growing_pauses_and_then_told(setting: Setting) -> None:
+    setting.publisher = setting.new_publisher(url="http://127.0.0.1:1")
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.complete) == ("unavailable", False)
+    assert f"took nothing in {publish.ATTEMPTS} attempts" in outcome.message
+    assert setting.slept_s == [0.2, 0.4, 0.8]
+
+
+async def test_a_wrong_token_is_refused_at_once(setting: Setting) -> None:
+    setting.publisher = setting.new_publisher(token="wrong")
+    outcome = await setting.publish()
+    assert (outcome.kind, setting.slept_s) == ("refused", [])
+    assert "answered 401" in outcome.message
+
+
+async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = setting.new_publisher()
+    state = RegistryWire.state
+    raced = False
+
+    async def state_then_race(wire: RegistryWire) -> object:
+        nonlocal raced
+        seen = await state(wire)
+        if not raced:
+            raced = True
+            (setting.config / "more.yaml").write_text(tenant("globex", "g"))
+            assert (await other.publish_if_changed(setting.config)).epoch == 1
+        return seen
+
+    monkeypatch.setattr(RegistryWire, "state", state_then_race)
+    outcome = await setting.publish()
+    assert (outcome.kind, outcome.epoch) == ("published", 2)
+
+
+async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) -> None:
+    async def stranger(scope: object, receive: object, send: object) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+        await send({"type": "http.response.body", "body": b"hello"})  # type: ignore[operator]
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(stranger)) as client:  # type: ignore[arg-type]
+        wire = RegistryWire(client, "http://stranger", TOKEN)
+        setting.publisher = Publisher(wire=wire, resolver=Resolver(setting._read), sleep=setting._sleep)
+        outcome = await setting.publish()
+    assert outcome.kind == "unavailable"
+    assert "does not answer as a registry does" in outcome.message

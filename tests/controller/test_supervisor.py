@@ -1,0 +1,223 @@
+"""The supervisor with real children: started, watched, ended with all they started, adopted after a controller's death.
+
+Real time, since processes are real; each test is a second or two.
+"""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from functions.controller.local.adoption import plan_adoption
+from functions.controller.local.children import is_alive, start_time
+from functions.controller.local.ledger import Ledger
+from functions.controller.local.operations import NoSuchProcess, NotReadyAgain
+from functions.controller.local.orphans import drain_all, end_now, left_over, sessions_of
+from functions.controller.local.spec import HttpProbe, Timing
+from tests.controller.conftest import Shop, free_port, tiny
+
+
+async def test_starts_in_order_of_dependence_and_writes_the_ledger(shop: Shop) -> None:
+    await shop.operations.converge({"late": tiny("late", after=("early",)), "early": tiny("early")})
+    await shop.reaches("early", "starting")
+    late = shop.supervisor.current("late")
+    assert late is not None
+    assert late.state.phase == "pending"
+    await shop.reaches("late", "ready")
+    await asyncio.sleep(0.3)
+    entries = {entry.name: entry for entry in shop.ledger().processes}
+    assert [entries[name].phase for name in ("early", "late")] == ["ready", "ready"]
+    assert all(is_alive(entry.pid or 0, entry.started_at or 0) for entry in entries.values())
+
+
+async def test_a_killed_process_comes_back_after_its_backoff(shop: Shop) -> None:
+    await shop.operations.converge({"one": tiny()})
+    first = (await shop.reaches("one", "ready")).state.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await shop.reaches("one", "starting")
+    again = await shop.reaches("one", "ready")
+    assert (again.state.restarts, again.state.last_exit) == (1, "killed by SIGKILL")
+    assert again.state.pid != first
+
+
+async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -> None:
+    """vLLM's engine core outlives its API server, and holds its memory."""
+    worker_file = tmp_path / "worker"
+    await shop.operations.converge({"one": tiny("one", "--worker", str(worker_file))})
+    leader = (await shop.reaches("one", "ready")).state.pid
+    worker = int(worker_file.read_text())
+    worker_start = start_time(worker)
+    assert leader is not None
+    assert worker_start is not None
+    os.kill(leader, signal.SIGKILL)
+    assert await shop.supervisor.until(lambda: not is_alive(worker, worker_start), 5)
+
+
+async def test_one_that_is_not_live_is_killed_and_started_again(shop: Shop, tmp_path: Path) -> None:
+    sick = tmp_path / "sick"
+    await shop.operations.converge({"one": tiny("one", "--sick", str(sick), live=True)})
+    first = (await shop.reaches("one", "ready")).state.pid
+    sick.touch()
+    await shop.reaches("one", "unready")
+    await shop.reaches("one", "backoff")
+    sick.unlink()
+    again = await shop.reaches("one", "ready")
+    assert again.state.pid != first
+    assert again.state.last_exit == "killed by SIGKILL"
+
+
+async def test_an_answerer_that_is_away_is_no_evidence_against_an_engine(shop: Shop) -> None:
+    nobody = HttpProbe(f"http://127.0.0.1:{free_port()}/engine/livez")
+    spec = replace(tiny(timing=Timing(liveness_failing_s=0.5)), liveness=nobody, liveness_by_other=True)
+    await shop.operations.converge({"one": spec})
+    first = (await shop.reaches("one", "ready")).state.pid
+    await asyncio.sleep(2.5)
+    assert (await shop.reaches("one", "ready")).state.pid == first
+
+
+async def test_one_that_ignores_sigterm_is_killed_when_its_time_is_over(shop: Shop) -> None:
+    await shop.operations.converge({"one": tiny("one", "--ignore-term", timing=Timing(drain_s=0.5))})
+    await shop.reaches("one", "ready")
+    await shop.operations.stop_all()
+    await asyncio.sleep(0.3)
+    assert left_over(shop.layout, Ledger()) == []
+    assert shop.supervisor.instances == {}
+
+
+async def test_a_program_that_is_not_there_is_said_and_tried_again(shop: Shop) -> None:
+    await shop.operations.converge({"one": replace(tiny(), argv=("/nowhere/at-all",))})
+    instance = await shop.reaches("one", "backoff")
+    assert "No such file" in instance.state.reason
+
+
+async def test_a_changed_spec_replaces_one_process_after_the_other(shop: Shop) -> None:
+    specs = {name: tiny(name) for name in ("a", "b")}
+    await shop.operations.converge(specs)
+    pids = {name: (await shop.reaches(name, "ready")).state.pid for name in specs}
+    changed = {name: replace(spec, argv=(*spec.argv, "--spec", "2")) for name, spec in specs.items()}
+    await shop.operations.converge(changed)
+    for name in specs:
+        assert (await shop.reaches(name, "ready")).state.pid != pids[name]
+    kept = {name: instance.state.pid for name, instance in shop.supervisor.instances.items()}
+    await shop.operations.converge(changed)
+    assert {name: instance.state.pid for name, instance in shop.supervisor.instances.items()} == kept
+
+
+async def test_a_replacement_that_does_not_come_up_stops_the_rest(shop: Shop) -> None:
+    specs = {name: tiny(name, timing=Timing(start_s=1.5, drain_s=1)) for name in ("a", "b")}
+    await shop.operations.converge(specs)
+    untouched = (await shop.reaches("b", "ready")).state.pid
+    await shop.reaches("a", "ready")
+    broken = {name: replace(spec, argv=("/bin/false",)) for name, spec in specs.items()}
+    with pytest.raises(NotReadyAgain):
+        await shop.operations.converge(broken)
+    assert (await shop.reaches("b", "ready")).state.pid == untouched
+
+
+async def test_what_is_no_longer_wanted_is_drained_and_forgotten(shop: Shop) -> None:
+    spec = tiny("a")
+    await shop.operations.converge({"a": spec, "b": tiny("b")})
+    await shop.reaches("a", "ready")
+    await shop.operations.converge({"a": spec})
+    await asyncio.sleep(0.3)
+    assert list(shop.supervisor.instances) == ["a"]
+
+
+async def test_an_engines_agent_is_stopped_first_and_comes_back_with_it(shop: Shop) -> None:
+    await shop.operations.converge(
+        {"engine": tiny("engine", stops_before=("agent",)), "agent": tiny("agent", role="agent")}
+    )
+    before = [(await shop.reaches(name, "ready")).state.pid for name in ("engine", "agent")]
+    await shop.operations.restart("engine")
+    after = [(await shop.reaches(name, "ready")).state.pid for name in ("engine", "agent")]
+    assert not set(before) & set(after)
+
+
+async def test_restarting_what_does_not_exist_lists_what_does(shop: Shop) -> None:
+    await shop.operations.converge({"one": tiny()})
+    with pytest.raises(NoSuchProcess, match="there are: one"):
+        await shop.operations.restart("two")
+
+
+async def test_a_gateway_is_replaced_by_its_next_generation_without_a_gap(shop: Shop, tmp_path: Path) -> None:
+    spec = tiny("gateway", "--takes-over", str(tmp_path / "pid"), role="gateway", takes_over=True)
+    await shop.operations.converge({"gateway": spec})
+    await shop.reaches("gateway", "ready")
+    refused = 0
+    restart = asyncio.get_running_loop().create_task(shop.operations.restart("gateway"))
+    while not restart.done():
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", spec.port)
+            writer.close()
+        except OSError:
+            refused += 1
+        await asyncio.sleep(0.01)
+    await restart
+    assert refused == 0
+    await asyncio.sleep(0.3)
+    assert list(shop.supervisor.instances) == ["gateway.g2"]
+
+
+async def test_a_gateway_whose_successor_fails_goes_on(shop: Shop, tmp_path: Path) -> None:
+    spec = tiny("gateway", "--takes-over", str(tmp_path / "pid"), role="gateway", takes_over=True)
+    await shop.operations.converge({"gateway": spec})
+    first = (await shop.reaches("gateway", "ready")).state.pid
+    broken = replace(spec, argv=("/bin/false",))
+    with pytest.raises(NotReadyAgain, match="gateway goes on"):
+        await shop.operations.converge({"gateway": broken})
+    assert psutil.pid_exists(first or 0)
+    await asyncio.sleep(0.5)
+    assert list(shop.supervisor.instances) == ["gateway"]
+
+
+async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop: Shop) -> None:
+    kept, stale = tiny("kept"), tiny("stale")
+    await shop.operations.converge({"kept": kept, "stale": stale})
+    pid = (await shop.reaches("kept", "ready")).state.pid
+    old = (await shop.reaches("stale", "ready")).state.pid
+    await shop.die()
+
+    wanted = {"kept": kept, "stale": replace(stale, argv=(*stale.argv, "--spec", "2"))}
+    successor = await Shop(shop.layout).open()
+    try:
+        found = left_over(shop.layout, shop.ledger())
+        plan = plan_adoption(found, sessions_of(found), shop.ledger(), wanted)
+        assert end_now(plan.end) == []
+        successor.supervisor.adopt(plan.keep)
+        await successor.operations.converge(wanted)
+        assert (await successor.reaches("kept", "ready")).state.pid == pid
+        assert (await successor.reaches("stale", "ready")).state.pid != old
+        # An adopted process is watched like any other, although its exit status is not ours to know.
+        os.kill(pid or 0, signal.SIGKILL)
+        await successor.reaches("kept", "starting")
+        assert (await successor.reaches("kept", "ready")).state.last_exit == "exited"
+        await successor.operations.stop_all()
+    finally:
+        await successor.die()
+    assert left_over(shop.layout, Ledger()) == []
+
+
+async def test_a_fleet_without_its_ledger_is_found_by_its_mark(shop: Shop) -> None:
+    """Killed between starting a process and writing it down."""
+    await shop.operations.converge({"one": tiny()})
+    pid = (await shop.reaches("one", "ready")).state.pid
+    await shop.die()
+    shop.layout.ledger_file.unlink()
+    assert [(found.pid, found.name) for found in left_over(shop.layout, Ledger())] == [(pid, "one")]
+
+
+async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
+    await shop.operations.converge({"one": tiny(), "gateway": tiny("gateway", role="gateway")})
+    for name in ("one", "gateway"):
+        await shop.reaches(name, "ready")
+    ledger = shop.ledger()
+    await shop.die()
+    told: list[str] = []
+    assert await asyncio.to_thread(drain_all, shop.layout, ledger, 3.0, told.append) == []
+    assert told == ["stopping gateway", "stopping one"]
+    assert left_over(shop.layout, Ledger()) == []

@@ -1,0 +1,202 @@
+"""The follower: verified before believed, kept before used, and what is in hand stays whatever comes.
+
+The registry here is a scripted ASGI app, since it must lie in ways that the real one cannot; the real one meets the
+follower in tests/registry.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import TenantId
+from functions.api.snapshot import Snapshot, TenantEntry
+from functions.decisions.catalogue import Catalogue
+from functions.fleet import snapshot_file
+from functions.fleet import snapshots as followers
+from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
+from tests.fleet.builders import snapshot
+
+Script = Callable[[Request], Response]
+
+
+class World:
+    """One follower and the registry that it asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked: list[Request] = []
+        self.swapped: list[Catalogue] = []
+        self.answer: Script = lambda _: Response(status_code=204)
+        self.now_unix_s = 1000.0
+        self.cache_file = folder / "cache" / "snapshot.json"
+        self.follower = SnapshotFollower(
+            client=httpx.AsyncClient(transport=httpx.ASGITransport(self._app)),
+            registry_url="http://registry/",
+            token="secret",
+            cache_file=self.cache_file,
+            on_swap=self.swapped.append,
+            wall_clock=lambda: self.now_unix_s,
+        )
+
+    def serves(self, it: Snapshot, **changes: Any) -> None:
+        document = changes.get("document", snapshots.encode(it))
+        named = changes.get("named", snapshots.content_hash(it))
+        self.answer = lambda _: Response(document, headers={followers.HASH_HEADER: named})
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        self.asked.append(request)
+        await self.answer(request)(scope, receive, send)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "_MIN_POLL_INTERVAL_S", 0.0)
+
+
+async def test_a_new_snapshot_is_kept_then_used(world: World) -> None:
+    world.serves(snapshot(epoch=4))
+    assert await world.follower.poll() is True
+    assert [it.epoch for it in world.swapped] == [4]
+    assert world.follower.current is world.swapped[0]
+    assert snapshot_file.read(world.cache_file) == snapshot(epoch=4)
+
+
+async def test_it_asks_for_what_is_after_its_own_and_shows_its_token(world: World) -> None:
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    world.answer = lambda _: Response(status_code=204)
+    assert await world.follower.poll() is False
+    first, second = world.asked
+    assert (first.url.path, first.query_params["after"], second.query_params["after"]) == ("/v1/snapshot", "0", "4")
+    assert first.query_params["wait_s"] == "25.0"
+    assert first.headers["authorization"] == "Bearer secret"
+
+
+async def test_a_cold_start_needs_no_registry(world: World) -> None:
+    snapshot_file.write(world.cache_file, snapshots.encode(snapshot(epoch=9)))
+    assert world.follower.load_cached() is True
+    assert [it.epoch for it in world.swapped] == [9]
+    assert world.swapped[0].snapshot_hash == snapshots.content_hash(snapshot())
+    assert world.asked == []
+    assert world.follower.age_s() is None, "nobody has vouched for it yet"
+
+
+def test_without_a_cache_there_is_nothing_to_start_from(world: World) -> None:
+    assert world.follower.load_cached() is False
+    assert world.swapped == []
+
+
+def test_a_broken_cache_is_reported_and_not_used(world: World) -> None:
+    world.cache_file.parent.mkdir()
+    world.cache_file.write_bytes(b"{")
+    assert world.follower.load_cached() is False
+    assert "the cached snapshot is not used" in world.follower.last_problem
+    assert world.follower.refused_total == 1
+
+
+LIES: list[tuple[str, dict[str, Any], str]] = [
+    ("another name", {"named": "sha256:" + "0" * 64}, "its content is sha256:"),
+    ("no name", {"named": ""}, "says nothing"),
+    ("torn", {"document": snapshots.encode(snapshot(epoch=5))[:-10]}, "not a snapshot"),
+    ("not JSON", {"document": b"<html>"}, "not a snapshot"),
+    ("not the content named", {"document": snapshots.encode(snapshot(epoch=5, pools=()))}, "not in the snapshot"),
+]
+
+
+@pytest.mark.parametrize(("lie", "says"), [case[1:] for case in LIES], ids=[case[0] for case in LIES])
+async def test_what_cannot_be_believed_is_refused_and_the_old_one_stays(
+    world: World, lie: dict[str, Any], says: str
+) -> None:
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    world.serves(snapshot(epoch=5), **lie)
+    with pytest.raises(SnapshotRefused, match=says):
+        await world.follower.poll()
+    assert [it.epoch for it in world.swapped] == [4]
+    assert snapshot_file.read(world.cache_file) == snapshot(epoch=4)
+    assert world.follower.refused_total == 1
+    assert says in world.follower.last_problem
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+async def test_epochs_only_grow(world: World, epoch: int) -> None:
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    other = snapshot(epoch=epoch, tenants=(TenantEntry(TenantId("acme"), "other", ()),))
+    world.serves(other)
+    with pytest.raises(SnapshotRefused, match=f"its epoch {epoch} is not after ours, 4"):
+        await world.follower.poll()
+
+
+@pytest.mark.parametrize("status", [401, 404, 500, 503, 301])
+async def test_a_registry_that_does_not_serve_is_told_with_its_words(world: World, status: int) -> None:
+    world.answer = lambda _: Response(b"the reason " + b"x" * 10_000, status)
+    with pytest.raises(SnapshotSourceUnavailable, match=f"answered {status}: the reason") as caught:
+        await world.follower.poll()
+    assert len(str(caught.value)) < 500
+
+
+async def test_a_registry_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    async with httpx.AsyncClient() as client:
+        follower = SnapshotFollower(
+            client=client,
+            registry_url="http://127.0.0.1:1",
+            token="t",
+            cache_file=tmp_path / "s.json",
+            on_swap=lambda _: None,
+        )
+        with pytest.raises(SnapshotSourceUnavailable, match="cannot be read"):
+            await follower.run()
+
+
+async def test_an_endless_document_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "SNAPSHOT_MAX_BYTES", 1000)
+    world.answer = lambda _: Response(b" " * 5000)
+    with pytest.raises(SnapshotSourceUnavailable, match="over 1000 bytes"):
+        await world.follower.poll()
+
+
+async def test_a_full_disk_does_not_keep_a_good_snapshot_from_use(world: World) -> None:
+    world.cache_file.parent.write_text("a file where the folder should be")
+    world.serves(snapshot(epoch=4))
+    assert await world.follower.poll() is True
+    assert [it.epoch for it in world.swapped] == [4]
+    assert "could not be kept" in world.follower.last_problem
+
+
+async def test_the_age_is_the_time_since_the_registry_vouched(world: World) -> None:
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    world.now_unix_s += 30.0
+    assert world.follower.age_s() == 30.0
+    world.answer = lambda _: Response(status_code=204)
+    await world.follower.poll()
+    assert world.follower.age_s() == 0.0
+
+
+async def test_running_goes_on_until_the_registry_fails(world: World) -> None:
+    script = [snapshot(epoch=1), None, snapshot(epoch=2)]
+
+    def answer(_: Request) -> Response:
+        if not script:
+            return Response(status_code=503)
+        it = script.pop(0)
+        if it is None:
+            return Response(status_code=204)
+        return Response(snapshots.encode(it), headers={followers.HASH_HEADER: snapshots.content_hash(it)})
+
+    world.answer = answer
+    with pytest.raises(SnapshotSourceUnavailable):
+        await world.follower.run()
+    assert [it.epoch for it in world.swapped] == [1, 2]

@@ -1,0 +1,88 @@
+"""Supervised tasks: they fail aloud, start again, and end when told."""
+
+import asyncio
+import logging
+
+import pytest
+
+from functions.fleet.tasks import Supervised
+
+
+async def test_a_task_that_fails_is_logged_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    runs = 0
+    third = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            third.set()
+        raise RuntimeError(f"run {runs}")
+
+    tasks = Supervised(restart_after_s=0.001)
+    tasks.forever("worker", work)
+    await asyncio.wait_for(third.wait(), 5)
+    await tasks.close()
+    assert "task worker failed" in caplog.text
+    assert "RuntimeError: run 1" in caplog.text
+
+
+async def test_a_source_that_may_be_away_costs_one_line_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    again = asyncio.Event()
+
+    async def work() -> None:
+        if caplog.records:
+            again.set()
+        raise ConnectionError("away")
+
+    tasks = Supervised(restart_after_s=0.001)
+    tasks.forever("bus", work, expected=(ConnectionError,))
+    await asyncio.wait_for(again.wait(), 5)
+    await tasks.close()
+    assert all(record.levelno == logging.WARNING and record.exc_info is None for record in caplog.records)
+    assert "bus: away" in caplog.text
+
+
+async def test_a_task_that_returns_is_started_again() -> None:
+    runs = 0
+    second = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 2:
+            second.set()
+
+    tasks = Supervised(restart_after_s=0.001)
+    tasks.forever("worker", work)
+    await asyncio.wait_for(second.wait(), 5)
+    await tasks.close()
+
+
+async def test_work_that_is_done_once_fails_aloud_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        raise RuntimeError("no")
+
+    tasks = Supervised()
+    tasks.once("chore", work())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "task chore failed" in caplog.text
+    await tasks.close()
+
+
+async def test_closing_ends_every_task() -> None:
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+
+    tasks = Supervised()
+    tasks.forever("a", lambda: work("a"))
+    tasks.once("b", work("b"))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(tasks.close(), 5)
+    assert sorted(ended) == ["a", "b"]

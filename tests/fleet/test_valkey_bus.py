@@ -1,0 +1,105 @@
+"""The bus over a real Valkey: present and late listeners, expiry, and losing the server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.valkey_bus import KEY_PREFIX, ValkeyBus
+from tests.fleet.builders import beat
+from tests.fleet.conftest import PASSWORD, free_port, start_valkey
+
+pytestmark = pytest.mark.servers
+
+
+def connect(port: int) -> ValkeyBus:
+    return ValkeyBus(f"valkey://127.0.0.1:{port}/0", password=PASSWORD)
+
+
+@pytest.fixture
+async def bus(valkey_port: int) -> AsyncIterator[ValkeyBus]:
+    async with connect(valkey_port) as made:
+        await made._client.flushall()
+        yield made
+
+
+async def next_beat(messages: AsyncIterator[bytes]) -> heartbeats.Heartbeat:
+    return heartbeats.decode(await asyncio.wait_for(anext(messages), 5))
+
+
+async def test_whoever_listens_hears_each_beat(bus: ValkeyBus, valkey_port: int) -> None:
+    async with connect(valkey_port) as listener:
+        messages = listener.listen()
+        async with asyncio.TaskGroup() as group:
+            hearing = group.create_task(next_beat(messages))
+            while not (await bus._client.pubsub_numsub("shoal:heartbeats"))[0][1]:
+                await asyncio.sleep(0.01)
+            await bus.publish(beat(sequence=1))
+        assert hearing.result() == beat(sequence=1)
+        await bus.publish(beat(sequence=2))
+        assert await next_beat(messages) == beat(sequence=2)
+
+
+async def test_whoever_comes_later_finds_the_last_beat_of_each(bus: ValkeyBus) -> None:
+    await bus.publish(beat(sequence=1))
+    await bus.publish(beat(sequence=2))
+    await bus.publish(beat(replica_id="r1"))
+    found = sorted((heartbeats.decode(message) for message in await bus.latest()), key=lambda it: it.replica_id)
+    assert found == [beat(sequence=2), beat(replica_id="r1")]
+
+
+async def test_a_silent_replicas_beat_expires(bus: ValkeyBus) -> None:
+    await bus.publish(beat())
+    ttl_s = await bus._client.ttl(KEY_PREFIX + "r0")
+    assert 0 < ttl_s <= heartbeats.SILENCE_LIMIT_S
+
+
+async def test_an_empty_bus_has_no_beats(bus: ValkeyBus) -> None:
+    assert await bus.latest() == []
+
+
+async def test_a_server_that_is_away_is_unavailable() -> None:
+    async with connect(free_port()) as bus:
+        with pytest.raises(BusUnavailable):
+            await bus.publish(beat())
+        with pytest.raises(BusUnavailable):
+            await bus.latest()
+        with pytest.raises(BusUnavailable):
+            await anext(bus.listen())
+
+
+async def test_a_wrong_password_is_unavailable_and_not_shown(valkey_port: int) -> None:
+    async with ValkeyBus(f"valkey://127.0.0.1:{valkey_port}/0", password="wrong-secret") as bus:
+        with pytest.raises(BusUnavailable) as caught:
+            await bus.publish(beat())
+        assert "wrong-secret" not in str(caught.value)
+
+
+async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path) -> None:
+    port = free_port()
+    process = start_valkey(port, tmp_path)
+    try:
+        async with connect(port) as bus:
+            messages = bus.listen()
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(_end_of(messages))
+                await asyncio.sleep(2.5)  # longer than the client's own time-outs: real time is the subject here
+                assert not waiting.done()
+                process.kill()
+            assert isinstance(waiting.result(), BusUnavailable)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _end_of(messages: AsyncIterator[bytes]) -> BusUnavailable | None:
+    try:
+        async with asyncio.timeout(10):
+            async for _ in messages:
+                raise AssertionError("nobody has spoken")
+    except BusUnavailable as error:
+        return error
+    return None

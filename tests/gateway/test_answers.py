@@ -1,0 +1,213 @@
+"""answers and errors: what goes out, to engines and to clients."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions.retry import Failure
+from functions.decisions.routing import NoReplica
+from functions.fleet.heartbeat import to_view
+from functions.gateway import answers, errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.relay import Renaming
+from functions.gateway.timeline import Timeline
+from tests.gateway.test_intake import admit, chat
+from tests.gateway.world import BOT_V1, DIGEST_V1, heartbeat
+
+ADMITTED = admit(chat(stream=True), x_request_id="ignored: the wire's id counts")
+REPLICA = to_view(heartbeat("r0", 1234))
+RENAMING = Renaming(BOT_V1, "acme/bot")
+
+
+def test_an_engine_gets_headers_of_our_making_only() -> None:
+    head, _, body = answers.upstream_request(ADMITTED, REPLICA).partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"POST /v1/chat/completions HTTP/1.1"
+    assert sorted(line.split(b":")[0] for line in lines[1:]) == [
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"x-request-id",
+    ]
+    assert int(dict(line.split(b": ") for line in lines[1:])[b"content-length"]) == len(body)
+    assert orjson.loads(body)["model"] == BOT_V1
+
+
+def test_an_answers_headers() -> None:
+    timeline = Timeline(1.0, admitted_s=1.001, routed_s=1.002, connected_s=1.003, first_token_s=1.1)
+    found = dict(answers.headers(ADMITTED, REPLICA, timeline, b"text/event-stream"))
+    assert found[b"x-request-id"] == b"req-1"
+    assert found[b"x-shoal-model"] == b"acme/bot@v1"
+    assert found[b"x-shoal-digest"] == DIGEST_V1.encode()
+    assert found[b"x-shoal-replica"] == b"r0"
+    assert found[b"server-timing"] == b"auth;dur=1.00, queue;dur=0, route;dur=1.00, connect;dur=1.00, ttft;dur=100.00"
+    assert found[b"cache-control"] == b"no-store"
+
+
+def test_steps_that_never_came_take_no_time() -> None:
+    assert b"ttft;dur=0.00" in Timeline(5.0).server_timing()
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "code"),
+    [
+        ((Failure.OVERLOADED,), 503, "overloaded"),
+        ((Failure.RESET, Failure.OVERLOADED), 503, "overloaded"),
+        ((Failure.ADAPTER_MISSING,), 503, "model_not_ready"),
+        ((Failure.FIRST_BYTE,), 504, "deadline_exceeded"),
+        ((Failure.CONNECT,), 502, "upstream_failed"),
+        ((Failure.RESET, Failure.RESET, Failure.RESET), 502, "upstream_failed"),
+        ((Failure.ENGINE_ERROR,), 502, "upstream_failed"),
+        ((Failure.BAD_ANSWER,), 502, "upstream_failed"),
+        ((Failure.ABORTED,), 502, "upstream_failed"),
+        ((Failure.REPLICA_LOST,), 502, "upstream_failed"),
+    ],
+)
+def test_which_answer_each_failure_earns(failures: tuple[Failure, ...], status: int, code: str) -> None:
+    answer = answers.all_failed(failures, False, ADMITTED)
+    assert (answer.status, answer.code) == (status, code)
+    assert (answer.retry_after_s is not None) == (status == 503)
+    assert answers.all_failed(failures, True, ADMITTED).status == 504
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_every_failure_has_an_answer(failure: Failure) -> None:
+    assert answers.all_failed((failure,), False, ADMITTED).status in (502, 503, 504)
+
+
+def test_nobody_to_send_to() -> None:
+    empty = answers.no_replica(NoReplica("pool_empty"), (), ADMITTED)
+    assert (empty.status, empty.code) == (503, "no_capacity")
+    cold = answers.no_replica(NoReplica("adapter_not_loaded"), (), ADMITTED)
+    assert (cold.status, cold.code) == (503, "model_not_ready")
+    after = answers.no_replica(NoReplica("all_tried"), (Failure.CONNECT,), ADMITTED)
+    assert (after.status, after.code) == (502, "upstream_failed")
+
+
+def test_retry_after_is_spread_over_callers() -> None:
+    waits = {answers._retry_after_s(admit_as(f"r{i}")) for i in range(200)}
+    assert waits == {1, 2, 3, 4}
+
+
+def admit_as(request_id: str) -> answers.Admitted:
+    return type(ADMITTED)(
+        **{**{name: getattr(ADMITTED, name) for name in type(ADMITTED).__slots__}, "request_id": request_id}
+    )
+
+
+def engine_body(message: str) -> bytes:
+    return json.dumps(
+        {"error": {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}}
+    ).encode()
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_the_callers_mistake_is_passed_on_under_its_own_name(status: int) -> None:
+    answer = answers.engine_refusal(status, engine_body(f"`{BOT_V1}` is too small"), RENAMING)
+    assert answer == ErrorAnswer(
+        400, "invalid_request_error", "invalid_request", "`acme/bot` is too small", "max_tokens"
+    )
+
+
+def test_a_full_context_has_its_own_code() -> None:
+    message = "This model's maximum context length is 2048 tokens."
+    answer = answers.engine_refusal(400, engine_body(message), RENAMING)
+    assert isinstance(answer, ErrorAnswer)
+    assert answer.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]"])
+def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
+    answer = answers.engine_refusal(400, body, RENAMING)
+    assert isinstance(answer, ErrorAnswer)
+    assert answer.message
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [
+        (404, Failure.ADAPTER_MISSING),
+        (429, Failure.OVERLOADED),
+        (503, Failure.OVERLOADED),
+        *((status, Failure.ENGINE_ERROR) for status in (500, 502, 504, 401, 403, 204, 302, 418)),
+    ],
+)
+def test_other_statuses_are_failures_of_the_attempt(status: int, failure: Failure) -> None:
+    assert answers.engine_refusal(status, b'{"error":{"message":"Valid aliases: globex/bot"}}', RENAMING) is failure
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"error":{"code":400}}', 400),
+        (b'{"error":{"code":599}}', 599),
+        (b'{"error":{"code":200}}', 500),
+        (b'{"error":{"code":"400"}}', 500),
+        (b'{"error":{"code":true}}', 500),
+        (b'{"error":"x"}', 500),
+        (b"[]", 500),
+        (b"x", 500),
+    ],
+)
+def test_status_in_an_error_event(body: bytes, status: int) -> None:
+    assert answers.status_in_error(body) == status
+
+
+# the error shape
+
+
+ALL_ERRORS = [
+    errors.bad_request("m", "p").answer,
+    errors.unauthorized().answer,
+    errors.forbidden("m").answer,
+    errors.model_not_found("x").answer,
+    errors.not_found("GET", "/x"),
+    errors.method_not_allowed("GET", "/x"),
+    errors.body_too_large(1),
+    errors.unsupported_media_type("m"),
+    errors.headers_too_large("m"),
+    errors.request_timeout("The body"),
+    errors.unavailable("m", "c", 1),
+    errors.bad_gateway("m"),
+    errors.deadline_exceeded("m"),
+    errors.upstream_lost(),
+    errors.engine_failed(),
+    errors.restarting(),
+    errors.internal_error(),
+]
+
+
+@pytest.mark.parametrize("answer", ALL_ERRORS, ids=lambda answer: answer.code)
+def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
+    shape = json.loads(answer.body())
+    assert list(shape) == ["error"]
+    assert sorted(shape["error"]) == ["code", "message", "param", "type"]
+    assert answer.event() == b"data: " + answer.body() + b"\n\n"
+    assert shape["error"]["type"] == ("server_error" if answer.status >= 500 else "invalid_request_error")
+
+
+def test_error_headers() -> None:
+    assert (b"retry-after", b"3") in answers.error_headers("id", errors.unavailable("m", "c", 3))
+    assert (b"www-authenticate", b"Bearer") in answers.error_headers("id", errors.unauthorized().answer)
+
+
+@given(st.text(max_size=300))
+def test_quote_is_short_printable_and_one_line(text: str) -> None:
+    quoted = errors.quote(text)
+    assert len(quoted) <= 102
+    assert quoted.isprintable()
+    if len(text) <= 100 and text.isprintable():
+        assert quoted == f"'{text}'"
+
+
+@given(st.text(max_size=50))
+def test_an_error_event_is_one_event_whatever_it_says(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return  # no wire carries a lone surrogate to us
+    event = errors.bad_request(text, text).answer.event()
+    assert event.count(b"\n") == 2

@@ -1,0 +1,611 @@
+"""The exchange: one request, one outcome, whatever engines, clocks and clients do in between."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from functions.decisions.retry import RetryPolicy
+from functions.gateway.intake import COMPLETIONS
+from functions.gateway.limits import Limits
+from functions.gateway.relay import Usage
+from tests.gateway import sse
+from tests.gateway.engine_rig import STREAM_HEAD, Engine, Play
+from tests.gateway.world import BOT_V1, heartbeat, limits
+
+Playing = Callable[..., Play]
+HELLO = sse.role(BOT_V1) + sse.token(BOT_V1, "hello")
+PUBLIC_HELLO = sse.role("acme/bot") + sse.token("acme/bot", "hello")
+END = sse.finish(BOT_V1) + sse.usage(BOT_V1) + sse.DONE
+PUBLIC_END = sse.finish("acme/bot") + sse.DONE
+
+
+def finishes(engine: Engine) -> None:
+    engine.begins_stream()
+    engine.streams(HELLO, END)
+    engine.ends_stream()
+
+
+async def test_a_stream_from_its_request_to_its_end(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask(stream=True)
+    engine = await p.connects()
+    assert engine.requests[0]["model"] == BOT_V1
+    assert p.gateway.in_flight == {"r0": 1}
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V1))
+    assert p.client.status is None, "a role is no answer yet"
+    engine.streams(sse.token(BOT_V1, "hello"))
+    assert p.client.body == PUBLIC_HELLO
+    engine.streams(END)
+    assert not p.client.ended, "the engine has not ended its answer"
+    engine.ends_stream()
+    assert p.client.ended and p.client.body == PUBLIC_HELLO + PUBLIC_END
+    assert exchange.usage == Usage(3, 2)
+    assert p.client.headers[b"x-shoal-replica"] == b"r0"
+    assert p.quiet() and p.requests(200) == 1
+
+
+async def test_a_whole_answer(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert (p.client.status, p.client.body, p.client.ended) == (200, sse.whole("acme/bot"), True)
+    assert p.quiet() and p.requests(200) == 1
+
+
+async def test_one_connection_serves_one_request_after_the_other(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    p.ask(stream=True)
+    assert not p.dials, "the idle connection was taken"
+    finishes(engine)
+    assert p.client.body == PUBLIC_HELLO + PUBLIC_END
+    assert len(engine.requests) == 2
+
+
+async def test_a_connection_that_says_close_is_not_kept(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1), extra="connection: close\r\n")
+    assert p.client.status == 200 and engine.dropped
+
+
+# failures before the first byte
+
+
+async def connect_refused(p: Play) -> None:
+    await p.refuses_connection()
+
+
+async def connect_timeout(p: Play) -> None:
+    await p.refuses_connection(TimeoutError())
+
+
+async def host_that_is_no_name(p: Play) -> None:
+    await p.refuses_connection(UnicodeError("label empty or too long"))
+
+
+async def died_between_dial_and_use(p: Play) -> None:
+    await p.settle()
+    p.born_dying = True
+    await p.connects()
+    p.born_dying = False
+
+
+def after_connecting(act: Callable[[Engine, Play], None]) -> Callable[[Play], Awaitable[None]]:
+    async def scenario(p: Play) -> None:
+        act(await p.connects(), p)
+
+    return scenario
+
+
+def streaming(act: Callable[[Engine, Play], None]) -> Callable[[Play], Awaitable[None]]:
+    async def scenario(p: Play) -> None:
+        engine = await p.connects()
+        engine.begins_stream()
+        act(engine, p)
+
+    return scenario
+
+
+FAILURES: dict[str, tuple[Callable[[Play], Awaitable[None]], int, str, bool]] = {
+    # name: (what happens, status and code when it happens on every replica, whether it ejects)
+    "connection refused": (connect_refused, 502, "upstream_failed", True),
+    "connection timed out": (connect_timeout, 502, "upstream_failed", True),
+    "a host name that is none": (host_that_is_no_name, 502, "upstream_failed", True),
+    "died before it was used": (died_between_dial_and_use, 502, "upstream_failed", True),
+    "reset before the head": (after_connecting(lambda e, p: e.dies()), 502, "upstream_failed", True),
+    "reset after the head": (streaming(lambda e, p: e.dies()), 502, "upstream_failed", True),
+    "reset inside the first event": (
+        streaming(lambda e, p: (e.streams(HELLO[:20]), e.dies())[0]),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "not HTTP": (after_connecting(lambda e, p: e.sends(b"SSH-2.0-x\r\n")), 502, "upstream_failed", True),
+    "switches protocols": (
+        after_connecting(lambda e, p: e.sends(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "HTML": (
+        after_connecting(lambda e, p: e.answers(200, b"<html>", "text/html")),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "an empty stream": (streaming(lambda e, p: e.ends_stream()), 502, "upstream_failed", True),
+    "only [DONE]": (streaming(lambda e, p: (e.streams(sse.DONE), e.ends_stream())[0]), 502, "upstream_failed", True),
+    "only a role": (
+        streaming(lambda e, p: (e.streams(sse.role(BOT_V1)), e.ends_stream())[0]),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "an event without end": (
+        streaming(lambda e, p: e.streams(b"x" * (1024 * 1024 + 1))),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "an endless error": (
+        after_connecting(lambda e, p: e.answers(500, b"x" * 70_000)),
+        502,
+        "upstream_failed",
+        True,
+    ),
+    "no first byte": (after_connecting(lambda e, p: p.after(60.1)), 504, "deadline_exceeded", True),
+    "a head and then nothing": (streaming(lambda e, p: p.after(60.1)), 504, "deadline_exceeded", True),
+    "aborted at once": (
+        streaming(lambda e, p: e.streams(sse.finish(BOT_V1, "abort"))),
+        502,
+        "upstream_failed",
+        False,
+    ),
+    "a role, then aborted": (
+        streaming(lambda e, p: e.streams(sse.role(BOT_V1), sse.finish(BOT_V1, "abort"))),
+        502,
+        "upstream_failed",
+        False,
+    ),
+    "adapter missing": (after_connecting(lambda e, p: e.refuses(404)), 503, "model_not_ready", False),
+    "full": (after_connecting(lambda e, p: e.refuses(503)), 503, "overloaded", False),
+    "too many": (after_connecting(lambda e, p: e.refuses(429)), 503, "overloaded", False),
+    "an error event of 503": (streaming(lambda e, p: e.streams(sse.error(503))), 503, "overloaded", False),
+    "the fleet says dead": (
+        after_connecting(lambda e, p: p.exchange.replica_lost(e.replica_id)),  # type: ignore[union-attr]
+        502,
+        "upstream_failed",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_failure_before_the_first_byte_is_retried_and_nobody_notices(play: Playing, name: str) -> None:
+    fails, _, _, evidence = FAILURES[name]
+    p = play("r0", "r1")
+    p.ask(stream=True)
+    first = next(iter(p.gateway.in_flight))
+    await fails(p)
+    assert p.client.status is None
+    assert p.gateway.in_flight != {first: 1} and sum(p.gateway.in_flight.values()) == 1
+    ejected = p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert ejected == ({first} if evidence else set())
+    finishes(await p.connects())
+    assert p.client.body == PUBLIC_HELLO + PUBLIC_END
+    assert p.quiet() and p.requests(200) == 1
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_failure_on_every_replica_is_told_once_and_as_what_it_is(play: Playing, name: str) -> None:
+    fails, status, code, _ = FAILURES[name]
+    p = play("r0", "r1", "r2", "r3")
+    p.ask(stream=True)
+    for _ in range(3):
+        assert not p.client.ended
+        await fails(p)
+    assert (p.client.status, p.client.error["code"]) == (status, code)
+    assert (b"retry-after" in p.client.headers) == (status == 503)
+    assert p.quiet() and p.requests(status) == 1
+    assert not p.dials, "three attempts, no fourth"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"", b"<html>", sse.whole(BOT_V1, "", "abort", 0)])
+async def test_a_whole_answer_that_is_none_is_retried(play: Playing, body: bytes) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=False)
+    (await p.connects()).answers(200, body)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert p.client.body == sse.whole("acme/bot")
+
+
+async def test_an_answer_without_an_end_is_not_taken_for_whole(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.sends(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + sse.whole(BOT_V1))
+    engine.dies()
+    assert p.client.status is None, "a body that ends with the connection may be cut"
+
+
+async def test_two_engine_errors_stop_a_prompt_that_kills(play: Playing) -> None:
+    p = play("r0", "r1", "r2")
+    p.ask()
+    (await p.connects()).refuses(500)
+    (await p.connects()).refuses(500)
+    assert (p.client.status, p.client.error["code"]) == (502, "upstream_failed")
+    await p.settle()
+    assert len(p.engines) == 2 and not p.dials
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_callers_mistake_is_not_retried(play: Playing, stream: bool) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=stream)
+    engine = await p.connects()
+    engine.refuses(400, f"max_tokens is too large for {BOT_V1}")
+    assert p.client.status == 400
+    assert p.client.error["message"] == "max_tokens is too large for acme/bot"
+    assert not p.dials and p.quiet()
+    assert not engine.dropped, "the engine is well; its connection is kept"
+
+
+async def test_no_retry_without_budget(play: Playing) -> None:
+    p = play("r0", "r1", retries=RetryPolicy(budget_ratio=0.0, budget_floor_per_s=0.0))
+    p.gateway.budget.tokens = 0.5
+    p.ask()
+    await p.refuses_connection()
+    assert p.client.status == 502 and p.quiet()
+
+
+async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    exchange = p.ask(stream=False)
+    engine.dies()  # it closed its idle connection just as we used it
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
+    assert exchange.failures == ()
+    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+
+
+async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    engine = await p.connects()
+    finishes(engine)
+    exchange = p.ask()
+    engine.begins_stream()
+    engine.dies()
+    assert [failure.value for failure in exchange.failures] == ["reset"]
+    assert p.client.status == 502 and not p.dials
+
+
+async def test_a_dial_that_comes_too_late_is_kept_for_others(play: Playing) -> None:
+    p = play("r0")
+    p.ask().client_left()
+    engine = await p.connects()
+    assert p.quiet() and engine.requests == [] and not engine.dropped
+    p.ask(stream=False)
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
+
+
+async def test_nobody_there(play: Playing) -> None:
+    p = play("r0")
+    p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))
+    p.ask()
+    assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
+    assert p.quiet()
+
+
+# failures after the first byte
+
+
+def idle(engine: Engine, p: Play) -> None:
+    p.after(30.1)
+
+
+AFTER: dict[str, tuple[Callable[[Engine, Play], None], int, str, bool]] = {
+    "reset": (lambda e, p: e.dies(), 502, "upstream_lost", True),
+    "half an event, then reset": (
+        lambda e, p: (e.streams(sse.token(BOT_V1, "x")[:-1]), e.dies())[0],
+        502,
+        "upstream_lost",
+        True,
+    ),
+    "a broken chunk": (lambda e, p: e.sends(b"zz\r\n"), 502, "upstream_lost", True),
+    "an end without [DONE]": (lambda e, p: e.ends_stream(), 502, "upstream_lost", True),
+    "an event without end": (lambda e, p: e.streams(b"x" * (1024 * 1024 + 1)), 502, "upstream_lost", True),
+    "silence": (idle, 502, "upstream_lost", True),
+    "an error event": (lambda e, p: e.streams(sse.error()), 502, "upstream_failed", False),
+    "an error event that blames the caller": (lambda e, p: e.streams(sse.error(400)), 502, "upstream_failed", False),
+    "the deadline": (lambda e, p: p.after(20.1), 504, "deadline_exceeded", False),
+    "the gateway's own end": (lambda e, p: p.gateway.cut_short(), 503, "restarting", False),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+async def test_a_failure_after_the_first_byte_ends_the_stream_with_an_error(play: Playing, name: str) -> None:
+    fails, status, code, evidence = AFTER[name]
+    p = play("r0", "r1")
+    p.ask(**({"header_x_shoal_deadline_ms": "20000"} if name == "the deadline" else {}))
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    fails(engine, p)
+    assert p.client.ended and p.client.status == 200
+    assert p.client.body.startswith(PUBLIC_HELLO) and b"[DONE]" not in p.client.body
+    assert p.client.error["code"] == code
+    assert p.client.body.count(b'"error"') == 1
+    assert engine.transport.closing or name == "an end without [DONE]", "the engine must stop"
+    assert p.quiet() and p.requests(status) == 1 and not p.dials
+    assert bool(p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())) is evidence  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in AFTER if name not in ("the gateway's own end",)])
+async def test_after_done_nothing_can_spoil_the_answer(play: Playing, name: str) -> None:
+    fails, *_ = AFTER[name]
+    p = play("r0", "r1")
+    exchange = p.ask(**({"header_x_shoal_deadline_ms": "20000"} if name == "the deadline" else {}))
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO, END)
+    fails(engine, p)
+    if name == "an event without end" or name.startswith("an error event"):
+        engine.ends_stream()
+    assert p.client.ended and p.client.body == PUBLIC_HELLO + PUBLIC_END
+    assert exchange.usage == Usage(3, 2)
+    assert p.quiet() and p.requests(200) == 1
+    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+
+
+async def test_a_replica_that_the_fleet_calls_dead_may_finish_what_it_streams(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.replica_lost(engine.replica_id)
+    engine.streams(END)
+    engine.ends_stream()
+    assert p.client.body == PUBLIC_HELLO + PUBLIC_END
+
+
+# deadlines
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_deadline_before_the_first_byte(play: Playing, stream: bool) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=stream, header_x_shoal_deadline_ms="1000")
+    engine = await p.connects()
+    p.after(0.9)
+    assert not p.client.ended
+    p.after(0.1)
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
+    assert engine.dropped and p.quiet()
+
+
+async def test_the_deadline_while_dialling(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(header_x_shoal_deadline_ms="500")
+    await p.settle()
+    p.after(0.5)
+    assert p.client.status == 504 and p.quiet()
+    engine = await p.connects()
+    assert engine.requests == [], "nobody waits for it any more"
+
+
+async def test_no_retry_after_the_deadline(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(header_x_shoal_deadline_ms="500")
+    await p.settle()
+    p.world.clock.forward(0.6)
+    await p.refuses_connection()
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
+
+
+async def test_a_callers_deadline_cannot_outlast_the_platforms(play: Playing) -> None:
+    p = play("r0", limits=limits(answer_s=5.0))
+    p.ask(header_x_shoal_deadline_ms="3600000")
+    await p.connects()
+    p.after(5.0)
+    assert p.client.status == 504
+
+
+async def test_a_whole_answer_may_take_longer_than_a_first_byte(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    p.after(61.0)
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
+
+
+async def test_a_stream_that_moves_is_not_idle(play: Playing) -> None:
+    p = play("r0", limits=limits(idle_s=1.0))
+    p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    for _ in range(10):
+        p.after(0.9)
+        engine.streams(sse.token(BOT_V1, "."))
+    assert not p.client.ended
+
+
+# the client
+
+
+async def test_a_client_that_leaves_while_we_wait(play: Playing) -> None:
+    p = play("r0", "r1")
+    exchange = p.ask()
+    engine = await p.connects()
+    exchange.client_left()
+    assert engine.dropped and p.quiet() and p.requests(499) == 1
+    assert p.client.status is None and not p.dials
+
+
+async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.client_left()
+    exchange.client_left()
+    assert engine.dropped and p.quiet() and p.requests(499) == 1
+    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+
+
+async def test_a_client_that_reads_slowly_pauses_the_engine(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    assert engine.paused
+    p.after(29.0)
+    exchange.resume()
+    assert not engine.paused
+    p.after(29.0)
+    assert not p.client.ended, "neither stalled nor idle: the clocks began anew"
+    engine.streams(END)
+    engine.ends_stream()
+    assert p.client.ended
+
+
+async def test_a_client_that_stops_reading_is_cut_off(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    p.after(30.1)
+    assert p.client.was_cut and engine.dropped and p.quiet()
+    assert p.requests(499) == 1
+
+
+async def test_a_connection_given_back_while_paused_reads_again(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    engine.streams(END)  # already under way when reading stopped
+    engine.ends_stream()
+    assert not engine.paused
+
+
+# odd engines
+
+
+async def test_answers_before_the_answer_are_skipped(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.sends(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\ncontent-type: text/html\r\n\r\n")
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.body == sse.whole("acme/bot")
+
+
+@pytest.mark.parametrize(
+    "surplus",
+    [
+        b"garbage",
+        b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+)
+async def test_what_follows_an_answer_is_nobodys(play: Playing, surplus: bytes) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    body = sse.whole(BOT_V1)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    engine.sends(head + body + surplus)
+    assert (p.client.status, p.client.body) == (200, sse.whole("acme/bot"))
+    assert engine.dropped, "such a connection is not used again"
+
+
+async def test_bytes_on_an_idle_connection_close_it(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    engine.sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+    assert engine.dropped
+    p.ask(stream=False)
+    await p.connects()
+    assert engine.requests[1:] == []
+
+
+async def test_an_idle_connection_is_closed_before_the_engine_would(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    p.world.clock.forward(4.0)
+    p.gateway.upstreams.sweep()
+    p.world.clock.forward(0.1)
+    p.gateway.upstreams.sweep()
+    assert engine.dropped
+
+
+async def test_idle_connections_are_bounded(play: Playing) -> None:
+    p = play("r0", limits=Limits(idle_upstreams_per_replica=2))
+    exchanges = [p.ask(stream=False) for _ in range(4)]
+    for _ in exchanges:
+        await p.connects()
+    for engine in p.engines:
+        engine.answers(200, sse.whole(BOT_V1))
+    assert [engine.dropped for engine in p.engines] == [False, False, True, True]
+
+
+async def test_completions_have_no_role_and_begin_at_once(play: Playing) -> None:
+    p = play("r0")
+    p.ask(route=COMPLETIONS)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.text_chunk(BOT_V1, "h"))
+    assert p.client.body == sse.text_chunk("acme/bot", "h")
+
+
+async def test_an_endless_opening_is_passed_on(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    for _ in range(500):
+        engine.streams(sse.role(BOT_V1))
+    assert p.client.status == 200, "held back is bounded"
+
+
+async def test_head_and_first_event_in_one_read(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    engine = await p.connects()
+    data = HELLO + END
+    engine.sends(STREAM_HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+    assert p.client.ended and p.client.body == PUBLIC_HELLO + PUBLIC_END
+
+
+async def test_metrics_of_an_answer(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    finishes(await p.connects())
+    sample: Any = p.gateway.metrics.registry.get_sample_value
+    assert sample("shoal_tokens_total", {"pool": "smollm2-135m", "kind": "completion"}) == 2
+    assert sample("shoal_ttft_seconds_count", {"pool": "smollm2-135m", "class": "interactive"}) == 1

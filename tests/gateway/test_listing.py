@@ -1,0 +1,60 @@
+"""listing: what a key may call, and nothing of anybody else's."""
+
+import json
+
+from functions.api.ids import TenantId
+from functions.fleet.view import FleetView
+from functions.gateway.listing import describe_model, list_models
+from tests.gateway import world
+
+CATALOGUE = world.catalogue()
+ACME, GLOBEX = TenantId("acme"), TenantId("globex")
+
+
+def fleet(*beats: world.Heartbeat) -> FleetView:
+    view = FleetView()
+    for beat in beats:
+        view.fold(beat, 0.0)
+    return view
+
+
+def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
+    listed = list_models(CATALOGUE, fleet(), ACME)
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["acme/bot", world.POOL]
+    assert "globex" not in json.dumps(listed)
+    assert [model["id"] for model in list_models(CATALOGUE, fleet(), GLOBEX)["data"]] == ["globex/bot"]
+    assert list_models(CATALOGUE, fleet(), TenantId("nobody"))["data"] == []
+
+
+def test_describes_a_model() -> None:
+    model = describe_model(CATALOGUE, fleet(world.heartbeat("r0")), ACME, "acme/bot")
+    assert model is not None
+    assert (model["object"], model["owned_by"], model["parent"]) == ("model", "acme", world.POOL)
+    assert model["channels"]["canary"] == {"version": "v2", "digest": world.DIGEST_V2}
+    assert model["context_window"] == 2048
+    assert model["capacity"] == {"ready": True, "replicas_ready": 1}
+
+
+def test_a_reference_with_a_selector_is_repeated_as_asked() -> None:
+    model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot:canary")
+    assert model is not None
+    assert model["id"] == "acme/bot:canary"
+
+
+def test_another_tenants_model_is_nothing() -> None:
+    assert describe_model(CATALOGUE, fleet(), ACME, "globex/bot") is None
+    assert describe_model(CATALOGUE, fleet(), GLOBEX, world.POOL) is None
+
+
+def test_capacity_counts_replicas_that_could_answer() -> None:
+    view = fleet(
+        world.heartbeat("ready"),
+        world.heartbeat("cold", adapters=()),
+        world.heartbeat("draining", phase="draining"),
+    )
+    adapter = describe_model(CATALOGUE, view, ACME, "acme/bot")
+    base = describe_model(CATALOGUE, view, ACME, world.POOL)
+    assert adapter is not None and base is not None
+    assert adapter["capacity"] == {"ready": True, "replicas_ready": 1}
+    assert base["capacity"] == {"ready": True, "replicas_ready": 2}

@@ -1,0 +1,201 @@
+"""Clients that leave, dawdle, or do not read. Times are real here: when the engine hears of it is what is promised."""
+
+import asyncio
+import os
+import ssl
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.gateway import sse
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, get, post
+from tests.gateway.live import WAYS, LiveGateway, Served, Way, client, engine, quiet
+from tests.gateway.world import BOT_V1
+
+pytestmark = [pytest.mark.servers, pytest.mark.parametrize("way", WAYS, ids=str)]
+PROMISED_S = 1.0
+
+
+async def silent(served: Served) -> None:
+    """Takes the request and says nothing until it is dropped: a long prefill."""
+    await served.until_dropped()
+
+
+async def talking(served: Served) -> None:
+    """A stream without end, ten events a second."""
+    await served.begin_stream()
+    while True:
+        await served.event(sse.token(served.model, "x"))
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("body", [STREAM_BODY, CHAT_BODY], ids=["stream", "whole"])
+async def test_leaving_before_the_first_byte(live: LiveGateway, trust: ssl.SSLContext, way: Way, body: bytes) -> None:
+    async with engine(live, silent) as played, client(live, way, trust) as caller:
+        await caller.send(post(body))
+        while not played.served:
+            await asyncio.sleep(0.01)
+        left_s = caller.leave()
+        assert await played.dropped_within_s(left_s) < PROMISED_S
+        assert await quiet(live)
+
+
+@pytest.mark.parametrize("how", ["abort", "close", "half-close"])
+async def test_leaving_mid_stream(live: LiveGateway, trust: ssl.SSLContext, way: Way, how: str) -> None:
+    if way.tls and how == "half-close":
+        how = "close"  # TLS has no half-close
+    async with engine(live, talking) as played, client(live, way, trust) as caller:
+        await caller.send(post(STREAM_BODY))
+        await caller.until(b'"content":"x"')
+        left_s = time.monotonic()
+        if how == "abort":
+            caller.leave()
+        elif how == "close":
+            caller.writer.close()
+        else:
+            caller.writer.write_eof()
+        assert await played.dropped_within_s(left_s) < PROMISED_S
+        assert await quiet(live)
+
+
+async def test_leaving_inside_a_body(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async with engine(live) as played, client(live, way, trust) as caller:
+        await caller.send(post(b'{"model"', length=500))
+        await asyncio.sleep(0.05)
+        caller.leave()
+        await asyncio.sleep(0.05)
+        assert played.served == []
+    assert await quiet(live)
+
+
+async def test_a_head_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async with client(hasty, way, trust) as caller:
+        started_s = time.monotonic()
+        for byte in b"POST /v1/c":
+            await caller.send(bytes([byte]))
+            await asyncio.sleep(0.01)
+        answer = await caller.answer()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert await caller.rest() == b""
+        assert time.monotonic() - started_s < 3.0
+
+
+async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async with engine(hasty) as played, client(hasty, way, trust) as caller:
+        await caller.send(post(b"{", length=1000))
+        answer = await caller.answer(3.0)
+        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert await caller.rest() == b"" and played.served == []
+
+
+async def test_a_connection_that_says_nothing(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    if way.lane == "plain":
+        return await an_idle_connection_on_the_plain_side(hasty, trust, way)
+    async with client(hasty, way, trust) as caller:
+        assert await caller.rest(3.0) == b""
+
+
+async def an_idle_connection_on_the_plain_side(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    """uvicorn's own keep-alive (5 s by default here) holds it; it still answers meanwhile."""
+    async with client(hasty, way, trust) as caller:
+        await asyncio.sleep(0.8)
+        await caller.send(get("/healthz"))
+        assert (await caller.answer()).status == 200
+
+
+async def test_a_body_too_large_while_it_comes(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async with client(live, way, trust) as caller:
+        await caller.send(post(b"", transfer_encoding="chunked"))
+        part = b"10000\r\n" + b" " * 65536 + b"\r\n"
+        for _ in range(70):
+            await caller.send(part)
+        answer = await caller.answer()
+        assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+async def test_a_client_that_never_reads(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    """The engine is paused (so no memory is taken), then the client is cut off."""
+    sent_bytes = 0
+
+    async def flooding(served: Served) -> None:
+        nonlocal sent_bytes
+        served.writer.transport.set_write_buffer_limits(high=65536)
+        await served.begin_stream()
+        event = sse.token(served.model, "x" * 60_000)
+        while True:
+            await served.event(event)
+            sent_bytes += len(event)
+
+    process = psutil.Process(os.getpid())
+    async with engine(hasty, flooding) as played, client(hasty, way, trust) as caller:
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        before_bytes = process.memory_info().rss
+        started_s = time.monotonic()
+        await caller.send(post(STREAM_BODY))
+        assert await played.dropped_within_s(started_s, 5.0) < 3.0
+        assert sent_bytes < 24 * 1024 * 1024, "more than the kernel's buffers hold went through"
+        assert process.memory_info().rss - before_bytes < 24 * 1024 * 1024
+    assert await quiet(hasty)
+
+
+async def test_a_client_that_asks_and_never_reads_its_whole_answers(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way
+) -> None:
+    """Unread answers do not pile up: the next request is not taken before the last answer is read."""
+
+    async def large(served: Served) -> None:
+        await served.answer(sse.whole(served.model, "x" * 8_000_000))
+
+    async with engine(hasty, large) as played, client(hasty, way, trust) as caller:
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(10):
+            await caller.send(post())
+            await asyncio.sleep(0.03)
+        await asyncio.sleep(0.3)
+        # One that waits and one that is being read; over TLS uvloop counts only the next large write as waiting.
+        assert len(played.served) <= (4 if way.tls else 2)
+    assert await quiet(hasty)
+
+
+async def test_a_slow_reader_gets_everything(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async def long(served: Served) -> None:
+        await served.begin_stream()
+        for number in range(300):
+            await served.event(sse.token(served.model, f"<{number}>" + "x" * 20_000))
+        await served.event(sse.DONE)
+        await served.end_stream()
+
+    async with engine(live, long), client(live, way, trust) as caller:
+        await caller.send(post(STREAM_BODY))
+        await asyncio.sleep(0.3)
+        answer = await caller.answer()
+        assert [f"<{number}>".encode() in answer.body for number in range(300)] == [True] * 300
+        assert answer.body.endswith(sse.DONE)
+
+
+async def test_a_second_client_is_not_disturbed(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way, tmp_path: Path
+) -> None:
+    """While one does not read and one does not finish its head, others are served."""
+    async with (
+        engine(hasty),
+        client(hasty, way, trust) as stuck,
+        client(hasty, way, trust) as slow,
+        client(hasty, way, trust) as caller,
+    ):
+        stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stuck.send(post(STREAM_BODY))
+        await slow.send(b"POST /v1")
+        await caller.send(post())
+        assert (await caller.answer()).body == sse.whole("acme/bot", "you said hi")
+
+
+async def test_pipelined_requests_do_not_corrupt_the_answer(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+    async with engine(live) as played, client(live, way, trust) as caller:
+        await caller.send(post(STREAM_BODY) + post() + b"POST /half")
+        answer = await caller.answer()
+        assert answer.status == 200 and answer.body.endswith(sse.DONE)
+        assert played.served[0].model == BOT_V1
+    assert await quiet(live)

@@ -1,0 +1,201 @@
+"""The gateway as a process: starts without a control plane, restarts without a refused connection, drains, ends."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway import sse
+from tests.gateway.client_rig import STREAM_BODY, post
+from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
+from tests.gateway.processes import GatewayProcess, beating, exited, valkey
+
+pytestmark = pytest.mark.servers
+STREAM_S = 8.0  # longer than a successor takes to start and the predecessor to be told
+
+
+async def lasting(served: Served) -> None:
+    """A stream that outlasts a restart; whole answers come at once."""
+    if not served.body.get("stream"):
+        await well(served)
+        return
+    await served.begin_stream()
+    end_s = time.monotonic() + STREAM_S
+    while time.monotonic() < end_s:
+        await served.event(sse.token(served.model, "."))
+        await asyncio.sleep(0.1)
+    await served.event(sse.finish(served.model) + sse.DONE)
+    await served.end_stream()
+
+
+async def endless(served: Served) -> None:
+    await served.begin_stream()
+    while True:
+        await served.event(sse.token(served.model, "."))
+        await asyncio.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def fleet(bus_url: str, script: Script) -> AsyncIterator[PlayedEngine]:
+    played = PlayedEngine("r0", script)
+    server = await asyncio.start_server(played.on_connection, "127.0.0.1", 0)
+    async with beating(bus_url, "r0", server.sockets[0].getsockname()[1]):
+        yield played
+    server.close()
+    for served in played.served:
+        served.writer.transport.abort()
+    await server.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected(gateway: GatewayProcess, trust: ssl.SSLContext | None) -> AsyncIterator[LiveClient]:
+    port = gateway.port if trust else gateway.plain_port
+    name = "localhost" if trust else None
+    caller = LiveClient(*await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname=name))
+    try:
+        yield caller
+    finally:
+        caller.leave()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[GatewayProcess]:
+    with valkey(tmp_path) as bus_url:
+        yield GatewayProcess(tmp_path, bus_url, certificate)
+
+
+async def test_starts_without_a_registry_and_serves_on_every_port(
+    gateway: GatewayProcess, trust: ssl.SSLContext
+) -> None:
+    async with fleet(gateway.bus_url, well):
+        with gateway.start() as process:
+            await gateway.ready()
+            for over in (trust, None):
+                async with connected(gateway, over) as caller:
+                    await caller.send(post())
+                    assert (await caller.answer()).status == 200
+            metrics = await asyncio.to_thread(read, f"http://127.0.0.1:{gateway.metrics_port}/metrics")
+            assert 'shoal_requests_total{class="interactive",code="200",model="acme/bot"} 2.0' in metrics
+            assert 'shoal_replica_state{replica="r0",state="ready"} 1.0' in metrics
+            process.send_signal(signal.SIGTERM)
+            assert await exited(process) == 0
+    assert "Traceback" not in gateway.log()
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5.0) as response:
+        text: str = response.read().decode()
+        return text
+
+
+async def test_a_successor_takes_over_under_open_streams(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
+    """Streams finish at the old one, no new connection is refused, reset or answered with anything but 200."""
+    failures: list[str] = []
+    answered = 0
+    stop = asyncio.Event()
+
+    async def call_anew(over: ssl.SSLContext | None) -> None:
+        nonlocal answered
+        while not stop.is_set():
+            try:
+                async with connected(gateway, over) as caller:
+                    await caller.send(post(connection="close"))
+                    answer = await caller.answer()
+                if answer.status != 200:
+                    failures.append(f"{answer.status}: {answer.body!r}")
+                answered += 1
+            except (OSError, AssertionError, TimeoutError) as error:
+                failures.append(repr(error))
+            await asyncio.sleep(0.01)
+
+    async with fleet(gateway.bus_url, lasting), contextlib.AsyncExitStack() as open_streams:
+        with gateway.start() as old:
+            await gateway.ready()
+            ways = (trust, None) * 10
+            streams = [await open_streams.enter_async_context(connected(gateway, over)) for over in ways]
+            for stream in streams:
+                await stream.send(post(STREAM_BODY))
+                await stream.until(b'"content":"."')
+            calling = asyncio.gather(*(call_anew(over) for over in (trust, None)))
+            with gateway.start() as new:
+                async with asyncio.timeout(30.0):
+                    while "a successor serves the listeners" not in gateway.log():
+                        await asyncio.sleep(0.05)
+                bodies = await asyncio.gather(*(stream.answer(STREAM_S + 10) for stream in streams))
+                assert await exited(old) == 0
+                before = answered
+                await asyncio.sleep(0.5)
+                stop.set()
+                await calling
+                assert new.poll() is None
+    assert failures == []
+    assert answered > before > 10, "calls were made throughout"
+    assert all(body.body.endswith(sse.DONE) and b"error" not in body.body for body in bodies)
+    assert "Traceback" not in gateway.log()
+
+
+async def test_sigterm_refuses_newcomers_and_lets_streams_finish(gateway: GatewayProcess) -> None:
+    async with fleet(gateway.bus_url, lasting):
+        with gateway.start() as process:
+            await gateway.ready()
+            async with connected(gateway, None) as caller:
+                await caller.send(post(STREAM_BODY))
+                await caller.until(b'"content":"."')
+                process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(3.0):
+                    while not refused(gateway):
+                        await asyncio.sleep(0.05)
+                answer = await caller.answer(STREAM_S + 5)
+                assert answer.body.endswith(sse.DONE)
+            assert await exited(process) == 0
+
+
+def refused(gateway: GatewayProcess) -> bool:
+    for port in (gateway.port, gateway.plain_port):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return False
+    return True
+
+
+async def test_a_drain_has_an_end_and_says_so(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    with valkey(tmp_path) as bus_url:
+        gateway = GatewayProcess(tmp_path, bus_url, certificate, drain_timeout_s=1.0)
+        async with fleet(bus_url, endless) as played:
+            with gateway.start() as process:
+                await gateway.ready()
+                async with connected(gateway, None) as caller:
+                    await caller.send(post(STREAM_BODY))
+                    await caller.until(b'"content":"."')
+                    process.send_signal(signal.SIGTERM)
+                    answer = await caller.answer()
+                    assert b'"code":"restarting"' in answer.body and b"[DONE]" not in answer.body
+                assert await exited(process) == 0
+                assert await played.dropped_within_s(time.monotonic()) < 2.0
+
+
+async def test_a_predecessor_that_was_killed_leaves_nothing_in_the_way(gateway: GatewayProcess) -> None:
+    async with fleet(gateway.bus_url, well):
+        with gateway.start() as old:
+            await gateway.ready()
+            old.kill()
+            old.wait()
+            with gateway.start():
+                await gateway.ready()
+
+
+async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", gateway.plain_port))
+        taken.listen()
+        with gateway.start() as process:
+            assert await exited(process, 40.0) == 1
+    assert f"cannot listen on 127.0.0.1:{gateway.plain_port}" in gateway.log()
+    assert "SHOAL_GATEWAY_PLAIN_PORT" in gateway.log() and "Traceback" not in gateway.log()

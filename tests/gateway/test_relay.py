@@ -1,0 +1,259 @@
+"""relay: byte-true, however the bytes were cut, but for the model's name."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, engine_error, first_sign, read_usage
+from functions.gateway.relay import whole_answer as read_whole
+from tests.gateway import sse
+from tests.gateway.world import BOT_V1
+
+PUBLIC = "acme/bot:stable"
+RENAMING = Renaming(BOT_V1, PUBLIC)
+LIMIT = 1024 * 1024
+
+STREAM = (
+    sse.role(BOT_V1) + sse.token(BOT_V1, "h\u00e9llo") + sse.token(BOT_V1, " \U0001f41f") + sse.finish(BOT_V1),
+    sse.usage(BOT_V1),
+    sse.DONE,
+)
+
+
+def relay(keep_usage: bool = False, limit: int = LIMIT) -> StreamRelay:
+    return StreamRelay(RENAMING, keep_usage, limit)
+
+
+def fed(relayed: StreamRelay, *reads: bytes) -> bytes:
+    return b"".join([relayed.feed(read) for read in reads])
+
+
+def renamed(data: bytes) -> bytes:
+    return data.replace(BOT_V1.encode(), PUBLIC.encode())
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    points = [0, *sorted({point % (len(data) + 1) for point in at}), len(data)]
+    return [data[start:end] for start, end in pairwise(points)]
+
+
+cuts = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@given(cuts, st.booleans())
+def test_any_split_into_reads_gives_the_same_bytes(at: list[int], keep_usage: bool) -> None:
+    relayed = relay(keep_usage)
+    out = fed(relayed, *cut(b"".join(STREAM), at))
+    content, counted, done = STREAM
+    assert out == renamed(content + (counted if keep_usage else b"") + done)
+    assert relayed.done and relayed.error is None
+    assert relayed.usage == Usage(3, 2, 0)
+    assert relayed.events == 4
+
+
+def test_byte_by_byte_is_the_same_too() -> None:
+    data = b"".join(STREAM)
+    assert fed(relay(True), *[data[i : i + 1] for i in range(len(data))]) == renamed(data)
+
+
+@given(cuts)
+def test_nothing_passes_after_the_end(at: list[int]) -> None:
+    data = b"".join(STREAM) + sse.token(BOT_V1, "late") + sse.DONE + sse.error()
+    relayed = relay()
+    assert fed(relayed, *cut(data, at)) == renamed(STREAM[0] + sse.DONE)
+    assert relayed.error is None
+
+
+@given(cuts)
+def test_an_error_event_is_kept_back_whole_and_ends_the_stream(at: list[int]) -> None:
+    data = sse.token(BOT_V1, "a") + sse.error(503, "full") + sse.token(BOT_V1, "b") + sse.DONE
+    relayed = relay()
+    assert fed(relayed, *cut(data, at)) == renamed(sse.token(BOT_V1, "a"))
+    assert relayed.error == sse.error(503, "full")[len(b"data: ") : -2]
+    assert not relayed.done
+
+
+@given(cuts, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+@example([], '"model":"%s"' % BOT_V1)
+@example([], f'{{"model":"{BOT_V1}","choices":[]}}')
+@example([], '\\"choices":[]')
+@example([], "data: [DONE]")
+@example([], 'data: {"error"')
+@example([], "\n\n")
+@example([], '\\\\","model":"%s' % BOT_V1)
+def test_text_is_never_touched(at: list[int], text: str) -> None:
+    """Whatever a model says, even the bytes that mean something to the relay, arrives as it was said."""
+    data = sse.role("M") + sse.token("M", text) + sse.usage("M") + sse.DONE
+    relayed = relay()
+    out = fed(relayed, *cut(data.replace(b'"model":"M"', b'"model":"' + BOT_V1.encode() + b'"'), at))
+    expected = sse.role(PUBLIC) + sse.token(PUBLIC, text) + sse.DONE
+    assert out == expected
+    assert relayed.usage == Usage(3, 2, 0)
+
+
+@given(cuts, st.lists(st.binary(max_size=30).filter(lambda b: b"\n" not in b), max_size=8), st.booleans())
+def test_objects_and_comments_pass_as_they_are(at: list[int], contents: list[bytes], comments: bool) -> None:
+    starts = [b": " if comments and number % 2 else b"data: {x" for number in range(len(contents))]
+    data = b"".join(start + content + b"\n\n" for start, content in zip(starts, contents, strict=True))
+    relayed = relay()
+    assert fed(relayed, *cut(data, at)) == data
+    assert relayed.events == starts.count(b"data: {x"), "a comment is no token"
+
+
+@given(cuts, st.sampled_from([b"data: x", b"data: [1]", b"data:{}", b"event: x", b"<html>", b"\0"]))
+def test_what_is_no_event_of_an_engine_is_refused(at: list[int], event: bytes) -> None:
+    relayed = relay()
+    with pytest.raises(BadAnswer, match="no JSON object"):
+        fed(relayed, *cut(sse.token("m", "x") + event + b"\n\n" + sse.DONE, at))
+
+
+def test_half_an_event_never_passes() -> None:
+    relayed = relay()
+    whole, half = sse.token(BOT_V1, "a"), sse.token(BOT_V1, "b")[:-1]
+    assert relayed.feed(whole + half) == renamed(whole)
+    assert relayed.feed(b"\n") == renamed(sse.token(BOT_V1, "b"))
+
+
+def test_an_engine_that_ends_lines_with_crlf_is_not_one_of_ours() -> None:
+    """Its events never end for us, so its stream counts as lost instead of passing half understood."""
+    relayed = relay()
+    assert fed(relayed, *(part.replace(b"\n", b"\r\n") for part in STREAM)) == b""
+    assert not relayed.done
+
+
+@pytest.mark.parametrize("size", [LIMIT - 10, LIMIT])
+def test_an_event_up_to_the_bound_passes(size: int) -> None:
+    event = b"data: {" + b"x" * (size - len(b"data: {\n\n")) + b"\n\n"
+    assert fed(relay(), event[: size // 2], event[size // 2 :]) == event
+
+
+def test_an_event_over_the_bound_is_refused_and_not_kept() -> None:
+    relayed = relay(limit=1000)
+    with pytest.raises(BadAnswer, match="1000 bytes"):
+        fed(relayed, *([b"x" * 100] * 11))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "expected"),
+    [
+        (3, 2, Usage(3, 2)),
+        (-5, -1, Usage(0, 0)),
+        (10**12, 10**15, Usage(10_000_000, 10_000_000)),
+        (3, None, Usage(3, 0)),
+        (None, 2, Usage(0, 2)),
+        (10**30, 2, Usage(10_000_000, 2)),
+        ("3", 2.5, Usage(0, 0)),
+        (True, [], Usage(0, 0)),
+    ],
+)
+def test_absurd_usage_is_clamped_and_still_taken_out(prompt: Any, completion: Any, expected: Usage) -> None:
+    relayed = relay()
+    assert relayed.feed(sse.usage(BOT_V1, prompt, completion) + sse.DONE) == sse.DONE
+    assert relayed.usage == expected
+
+
+def test_cached_tokens_are_read() -> None:
+    document = b'{"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}}'
+    assert read_usage(document) == Usage(9, 1, 8)
+
+
+@pytest.mark.parametrize("document", [b"", b"x", b"[]", b"{}", b'{"usage":null}', b'{"usage":[]}', b'{"usage":{}x'])
+def test_no_usage_is_none(document: bytes) -> None:
+    assert read_usage(document) is None
+
+
+def test_an_event_without_choices_that_is_no_usage_passes() -> None:
+    event = sse.event({"id": "x", "choices": [], "prompt_filter_results": []})
+    assert relay().feed(event) == event
+
+
+def test_a_base_model_asked_for_by_its_name_is_not_renamed() -> None:
+    same = Renaming("base", "base")
+    data = sse.token("base", "x")
+    assert same.fields(data) is data
+
+
+# the first events
+
+
+A, ROLE = sse.token("m", "a"), sse.role("m")
+
+
+@pytest.mark.parametrize(
+    ("events", "sign"),
+    [
+        (b"", "nothing_yet"),
+        (ROLE, "nothing_yet"),
+        (ROLE * 8, "nothing_yet"),
+        (b": keep-alive\n\n", "nothing_yet"),
+        (sse.DONE, "nothing_yet"),
+        (A, "answering"),
+        (ROLE + A, "answering"),
+        (b": keep-alive\n\n" + ROLE + A, "answering"),
+        (sse.chunk("m", {"role": "assistant", "content": "a"}), "answering"),
+        (sse.finish("m"), "answering"),
+        (ROLE + sse.finish("m", "length"), "answering"),
+        (sse.finish("m", "abort"), "dropped"),
+        (ROLE + sse.finish("m", "abort"), "dropped"),
+        (sse.text_chunk("m", "", "abort"), "dropped"),
+        (sse.text_chunk("m", "", "error"), "dropped"),
+        (ROLE + sse.token("m", '"finish_reason":"abort"'), "answering"),
+        (b"data: not json\n\n", "answering"),
+    ],
+)
+def test_first_sign(events: bytes, sign: str) -> None:
+    assert first_sign(events) == sign
+
+
+# whole answers
+
+
+def test_a_whole_answer_is_renamed_and_counted() -> None:
+    answer = read_whole(sse.whole(BOT_V1), RENAMING)
+    assert answer.body == sse.whole(PUBLIC)
+    assert answer.usage == Usage(3, 2)
+    assert not answer.aborted
+
+
+def test_text_of_a_whole_answer_is_not_renamed() -> None:
+    text = f'"model":"{BOT_V1}"'
+    assert read_whole(sse.whole(BOT_V1, text), RENAMING).body == sse.whole(PUBLIC, text)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"1", b"null", b'{"a":', b'{"a":NaN}', b"\xff", b"{}{}"])
+def test_what_is_no_json_object_is_no_answer(body: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        read_whole(body, RENAMING)
+
+
+@pytest.mark.parametrize(
+    ("reason", "tokens", "aborted"),
+    [("abort", 0, True), ("error", 0, True), ("abort", 1, False), ("stop", 0, False), ("length", 0, False)],
+)
+def test_an_answer_dropped_before_its_first_token(reason: str, tokens: int, aborted: bool) -> None:
+    assert read_whole(sse.whole(BOT_V1, "", reason, tokens), RENAMING).aborted is aborted
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"error":{"message":"m","param":"p"}}', ("m", "p")),
+        (b'{"error":{"message":"m","param":null}}', ("m", None)),
+        (b'{"message":"m"}', ("m", None)),
+        (b'{"error":"Unauthorized"}', ("Unauthorized", None)),
+        (b'"text"', ("text", None)),
+        (b'{"error":{"message":1,"param":[]}}', ("", None)),
+        (b'{"error":null}', ("", None)),
+        (b"[]", ("", None)),
+        (b"<html>", ("", None)),
+        (b"", ("", None)),
+    ],
+)
+def test_engine_errors_of_any_shape(body: bytes, expected: tuple[str, str | None]) -> None:
+    assert engine_error(body) == expected

@@ -1,0 +1,156 @@
+"""The registry as a process: TLS, restart, SIGTERM under long polls, and mistakes in its settings."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from functions.api import snapshot as snapshots
+from functions.fleet.snapshots import EPOCH_HEADER, SNAPSHOT_PATH
+from tests.fleet.builders import snapshot
+from tests.fleet.conftest import free_port
+
+pytestmark = pytest.mark.servers
+TOKEN = "internal-token"
+
+
+def environment(folder: Path, port: int, **changes: str) -> dict[str, str]:
+    (folder / "token").write_text(TOKEN + "\n")
+    return {
+        **os.environ,
+        "SHOAL_REGISTRY_PORT": str(port),
+        "SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": str(folder / "token"),
+        "SHOAL_REGISTRY_STATE_DIR": str(folder / "state"),
+        "SHOAL_REGISTRY_BUS_URL": "valkey://127.0.0.1:1/0",
+        "SHOAL_REGISTRY_TLS_CERT_FILE": "",
+        **changes,
+    }
+
+
+@contextmanager
+def registry(env: dict[str, str], base_url: str, verify: ssl.SSLContext | bool = True) -> Iterator[httpx.Client]:
+    process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env, stderr=subprocess.PIPE)
+    headers = {"authorization": f"Bearer {TOKEN}", "x-process": str(process.pid)}
+    try:
+        with httpx.Client(base_url=base_url, headers=headers, verify=verify, timeout=30) as client:
+            _until_ready(client, process)
+            yield client
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _until_ready(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            if client.get("/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+        assert process.poll() is None, (process.stderr.read() if process.stderr else b"").decode()
+    raise AssertionError("the registry was not ready within 20 s")
+
+
+def test_a_killed_registry_comes_back_with_what_it_acknowledged(tmp_path: Path) -> None:
+    port = free_port()
+    url, env = f"http://127.0.0.1:{port}", environment(tmp_path, port)
+    with registry(env, url) as client:
+        assert client.put(SNAPSHOT_PATH, content=snapshots.encode(snapshot(epoch=6))).status_code == 204
+    with registry(env, url) as client:  # the first one was killed with SIGKILL
+        assert client.get(SNAPSHOT_PATH).content == snapshots.encode(snapshot(epoch=6))
+
+
+def test_sigterm_ends_long_polls_at_once_and_exits_with_zero(tmp_path: Path) -> None:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=environment(tmp_path, port))
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            _until_ready(client, process)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as waiting:
+            request = f"GET {SNAPSHOT_PATH}?wait_s=50 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+            waiting.sendall(request.encode())
+            time.sleep(0.5)  # the request has to be read; nothing on the wire tells when it was
+            started_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert waiting.recv(100).startswith(b"HTTP/1.1 204")
+        assert process.wait(20) == 0
+        assert time.monotonic() - started_s < 10
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_serves_tls(tmp_path: Path) -> None:
+    port = free_port()
+    cert, key = certificate(tmp_path)
+    tls = {"SHOAL_REGISTRY_TLS_CERT_FILE": str(cert), "SHOAL_REGISTRY_TLS_KEY_FILE": str(key)}
+    context = ssl.create_default_context(cafile=str(cert))
+    with registry(environment(tmp_path, port, **tls), f"https://localhost:{port}", context) as client:
+        assert client.head(SNAPSHOT_PATH).headers[EPOCH_HEADER] == "0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"SHOAL_REGISTRY_PORT": "taken"}, "set SHOAL_REGISTRY_PORT"),
+        ({"SHOAL_REGISTRY_PORT": "99999"}, "less than or equal to 65535"),
+        ({"SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": "/nowhere/token"}, "cannot be read"),
+        ({"SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": os.devnull}, "is empty; a secret is expected there"),
+        ({"SHOAL_REGISTRY_TLS_CERT_FILE": "/nowhere/cert.pem"}, "SHOAL_REGISTRY_TLS_KEY_FILE, or neither"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_told_in_words(tmp_path: Path, changes: dict[str, str], says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        changes = {name: port if value == "taken" else value for name, value in changes.items()}
+        env = environment(tmp_path, free_port(), **changes)
+        ended = subprocess.run(
+            [sys.executable, "-m", "functions.registry"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_file, key_file

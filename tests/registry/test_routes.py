@@ -1,0 +1,144 @@
+"""The registry's other routes: models, fleet, health, metrics, and how errors look."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import SILENCE_LIMIT_S
+from functions.registry.store import SnapshotStore
+from tests.fleet.builders import beat, snapshot
+from tests.registry.world import NOW_UNIX_S, World, error_of, serving
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path) as made:
+        yield made
+
+
+async def test_models_are_listed_with_versions_and_channels(world: World) -> None:
+    assert (await world.get("/v1/models")).json() == {"object": "list", "snapshot_epoch": 0, "data": []}
+    await world.put(snapshot(epoch=2))
+    listed = (await world.get("/v1/models")).json()
+    (model,) = listed["data"]
+    digest = "sha256:" + "a" * 64
+    assert (listed["snapshot_epoch"], model["id"], model["pool"], model["type"]) == (2, "acme/bot", "base", "lora")
+    assert model["channels"] == {"stable": {"version": "v1", "digest": digest}}
+    assert model["versions"][0]["digest"] == digest
+    assert (await world.get("/v1/models/acme/bot")).json() == model
+
+
+@pytest.mark.parametrize("name", ["acme/none", "none", "%00/%ff", "a" * 4000])
+async def test_a_model_that_is_not_there_is_404_in_words(world: World, name: str) -> None:
+    refused = await world.get("/v1/models/" + name)
+    assert (refused.status_code, error_of(refused)["code"]) == (404, "model_not_found")
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.005)
+
+
+async def test_the_fleet_is_what_the_bus_says(world: World) -> None:
+    world.bus.stored = [heartbeats.encode(beat(replica_id="b")), b"rubbish"]
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(_until_lost(world))
+        await until(lambda: world.fleet.bus_connected)
+        world.now_s = 2.0
+        world.bus.beats.put_nowait(heartbeats.encode(beat(replica_id="a", phase="draining", running=3)))
+        world.bus.beats.put_nowait(b"[" * 100_000)
+        await until(lambda: world.bus.beats.empty() and len(world.fleet.replicas()) == 2)
+        shown = (await world.get("/v1/fleet")).json()
+        assert shown["bus_connected"] is True
+        assert [(it["replica_id"], it["phase"], it["running"], it["age_s"]) for it in shown["replicas"]] == [
+            ("a", "draining", 3, 0.0),
+            ("b", "ready", 0, 2.0),
+        ]
+        world.bus.lose()
+        await following
+    assert world.fleet.refused_total == 2
+
+
+async def _until_lost(world: World) -> None:
+    with pytest.raises(BusUnavailable):
+        await world.fleet.run()
+
+
+async def test_without_the_bus_the_last_view_stays_and_ages_out(world: World) -> None:
+    world.fleet.take(heartbeats.encode(beat()))
+    world.now_s = SILENCE_LIMIT_S
+    shown = (await world.get("/v1/fleet")).json()
+    assert (shown["bus_connected"], [it["age_s"] for it in shown["replicas"]]) == (False, [SILENCE_LIMIT_S])
+    world.now_s += 0.1
+    assert (await world.get("/v1/fleet")).json()["replicas"] == []
+
+
+async def test_health_needs_no_token_and_no_snapshot(world: World) -> None:
+    async with httpx.AsyncClient(base_url=world.url) as stranger:
+        assert (await stranger.get("/healthz")).json() == {"status": "ok"}
+        ready = (await stranger.get("/readyz")).json()
+        assert ready == {"status": "ready", "snapshot_epoch": 0, "bus_connected": False}
+        assert "/v1/snapshot" in (await stranger.get("/openapi.json")).json()["paths"]
+
+
+async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(world: World) -> None:
+    await world.put(snapshot(epoch=7))
+    await world.put(snapshot(epoch=7))
+    await world.get("/no/such/route")
+    world.fleet.take(heartbeats.encode(beat(phase="hung")))
+    text = (await world.get("/metrics")).text
+    samples = dict(re.findall(r"^(shoal\S+?) ([0-9.]+)$", text, re.MULTILINE))
+    assert samples["shoal_snapshot_epoch"] == "7.0"
+    assert samples["shoal_snapshot_age_seconds"] == str(NOW_UNIX_S - 100.0)
+    assert samples["shoal_snapshot_waiters"] == "0.0"
+    assert samples['shoal_replica_state{replica="r0",state="hung"}'] == "1.0"
+    assert samples['shoal_snapshot_publications_total{outcome="published"}'] == "1.0"
+    assert samples['shoal_snapshot_publications_total{outcome="epoch_taken"}'] == "1.0"
+    assert samples['shoal_registry_requests_total{code="409",method="PUT",route="/v1/snapshot"}'] == "1.0"
+    assert samples['shoal_registry_requests_total{code="404",method="GET",route="(none)"}'] == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("DELETE", "/v1/snapshot", 405),
+        ("POST", "/healthz", 405),
+        ("GET", "/v1/models/a/b/c", 404),
+    ],
+)
+async def test_the_frameworks_errors_have_our_shape(world: World, method: str, path: str, status: int) -> None:
+    refused = await world.client.request(method, path)
+    assert refused.status_code == status
+    assert "/openapi.json" in error_of(refused)["message"]
+
+
+@pytest.mark.parametrize(("given", "echoed"), [("abc-1.2_3", True), ("a b", False), ("x" * 129, False), ("", False)])
+async def test_request_ids_are_echoed_or_made(world: World, given: str, echoed: bool) -> None:
+    response = await world.client.get("/healthz", headers={"x-request-id": given})
+    made = response.headers["x-request-id"]
+    assert (made == given) is echoed
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,128}", made)
+
+
+async def test_what_nobody_foresaw_is_a_shaped_500_that_tells_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: SnapshotStore) -> int:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(SnapshotStore, "epoch", property(broken))
+    response = await world.client.get("/v1/models", headers={"x-request-id": "find-me"})
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert error_of(response)["code"] == "internal_error"
+    assert response.headers["x-request-id"] == "find-me"
+    assert "request find-me failed" in caplog.text
+    assert "secret detail" in caplog.text

@@ -1,0 +1,238 @@
+"""`/v1/snapshot` over real sockets: publishing, following, waiting, and being refused."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.decisions.catalogue import Catalogue
+from functions.fleet import snapshot_file
+from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, HASH_HEADER, SNAPSHOT_PATH, SnapshotFollower
+from functions.registry import snapshot_routes
+from tests.fleet.builders import snapshot
+from tests.registry.world import TOKEN, World, error_of, serving
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with serving(tmp_path) as made:
+        yield made
+
+
+async def test_what_was_put_is_on_disk_and_served_to_the_byte(world: World) -> None:
+    response = await world.put(snapshot(epoch=3))
+    assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "3")
+    assert snapshot_file.read(world.file) == snapshot(epoch=3)
+    served = await world.get(SNAPSHOT_PATH)
+    assert served.content == snapshots.encode(snapshot(epoch=3))
+    assert served.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
+    assert served.headers[EPOCH_HEADER] == "3"
+
+
+async def test_nothing_newer_is_204(world: World) -> None:
+    assert (await world.get(SNAPSHOT_PATH)).status_code == 204
+    await world.put(snapshot(epoch=3))
+    assert (await world.get(SNAPSHOT_PATH, after=2)).status_code == 200
+    for after in (3, 4):
+        response = await world.get(SNAPSHOT_PATH, after=after)
+        assert (response.status_code, response.content) == (204, b"")
+
+
+async def test_head_describes_without_the_document(world: World) -> None:
+    empty = await world.client.head(SNAPSHOT_PATH)
+    assert (empty.headers[EPOCH_HEADER], HASH_HEADER in empty.headers) == ("0", False)
+    await world.put(snapshot(epoch=3))
+    described = await world.client.head(SNAPSHOT_PATH)
+    assert (described.headers[EPOCH_HEADER], described.content) == ("3", b"")
+    assert described.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+async def test_an_epoch_that_is_not_after_the_current_one_is_refused(world: World, epoch: int) -> None:
+    await world.put(snapshot(epoch=3))
+    refused = await world.put(snapshot(epoch=epoch, revision="other"))
+    assert refused.status_code == 409
+    error = error_of(refused)
+    assert (error["code"], error["param"]) == ("epoch_taken", "epoch")
+    assert f"epoch {epoch} is not after the current epoch 3" in error["message"]
+    assert refused.headers[EPOCH_HEADER] == "3"
+    assert snapshot_file.read(world.file) == snapshot(epoch=3)
+
+
+async def test_concurrent_puts_of_one_epoch_have_one_winner(world: World) -> None:
+    answers = await asyncio.gather(*(world.put(snapshot(epoch=1, revision=str(n))) for n in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [204] + [409] * 7
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (b"", "Input data was truncated"),
+        (b"{}", "missing required field"),
+        (b"[" * 100_000, "not a snapshot"),
+        (b"\xff\xfe", "not a snapshot"),
+        (snapshots.encode(snapshot(pools=())), "served by pool base, which is not in the snapshot"),
+        (snapshots.encode(snapshot(schema_version=2)), "schema version 2; this build reads 1"),
+    ],
+)
+async def test_an_invalid_document_is_refused_and_the_old_one_stays(world: World, document: bytes, says: str) -> None:
+    await world.put(snapshot(epoch=1))
+    refused = await world.client.put(SNAPSHOT_PATH, content=document)
+    assert refused.status_code == 400
+    assert (error_of(refused)["code"], says in error_of(refused)["message"]) == ("invalid_snapshot", True)
+    assert world.store.epoch == 1
+
+
+async def test_a_body_over_the_limit_is_refused_declared_or_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_routes, "SNAPSHOT_MAX_BYTES", 1000)
+
+    async def chunked() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    for content in (b" " * 1001, chunked()):
+        refused = await world.client.put(SNAPSHOT_PATH, content=content)
+        assert (refused.status_code, error_of(refused)["code"]) == (413, "body_too_large")
+
+
+async def test_a_disk_that_refuses_changes_nothing(world: World) -> None:
+    await world.put(snapshot(epoch=1))
+    world.file.unlink()
+    world.file.mkdir()
+    refused = await world.put(snapshot(epoch=2))
+    assert (refused.status_code, error_of(refused)["code"]) == (503, "store_failed")
+    assert refused.headers["retry-after"]
+    assert world.store.epoch == 1
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"after": -1},
+        {"after": "x"},
+        {"after": 10**10},
+        {"wait_s": -1},
+        {"wait_s": 61},
+        {"wait_s": "nan"},
+        {"after": "1e3"},
+    ],
+)
+async def test_wrong_parameters_are_named(world: World, params: dict[str, Any]) -> None:
+    refused = await world.get(SNAPSHOT_PATH, **params)
+    assert refused.status_code == 400
+    assert (error_of(refused)["code"], error_of(refused)["param"]) == ("invalid_parameter", next(iter(params)))
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer wrong",
+        TOKEN,
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        b"Bearer \xff\xfe",
+        f"Bearer {TOKEN.upper()}",
+    ],
+)
+async def test_without_the_token_nothing_is_served(world: World, authorization: str | bytes) -> None:
+    headers = {"authorization": authorization}
+    for method, path in (("GET", SNAPSHOT_PATH), ("HEAD", SNAPSHOT_PATH), ("PUT", SNAPSHOT_PATH), ("GET", "/v1/fleet"),
+                         ("GET", "/v1/models"), ("GET", "/v1/models/a/b")):  # fmt: skip
+        refused = await world.client.request(method, path, headers=headers)
+        assert refused.status_code == 401, (method, path)
+    assert error_of(refused)["code"] == "invalid_internal_token"
+
+
+async def test_waiting_ends_as_soon_as_a_later_one_is_published(world: World) -> None:
+    await world.put(snapshot(epoch=1))
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20)) for _ in range(20)]
+        await world.until_waiters(20)
+        await world.put(snapshot(epoch=2))
+    assert {(it.result().status_code, it.result().headers[EPOCH_HEADER]) for it in waiting} == {(200, "2")}
+    assert world.store.waiters == 0
+
+
+async def test_waiting_ends_with_204_when_its_time_is_over(world: World) -> None:
+    started_s = time.monotonic()
+    assert (await world.get(SNAPSHOT_PATH, wait_s=0.3)).status_code == 204
+    assert 0.3 <= time.monotonic() - started_s < 5
+
+
+async def test_a_snapshot_that_is_there_already_is_not_waited_for(world: World) -> None:
+    await world.put(snapshot(epoch=2))
+    started_s = time.monotonic()
+    assert (await world.get(SNAPSHOT_PATH, after=1, wait_s=20)).status_code == 200
+    assert time.monotonic() - started_s < 5
+
+
+async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
+        await world.until_waiters(5)
+        for task in waiting:
+            task.cancel()
+    await world.until_waiters(0)
+
+
+async def test_one_waiter_too_many_is_told_to_come_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_waiters=2) as world, asyncio.TaskGroup() as group:
+        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(2)]
+        await world.until_waiters(2)
+        refused = await world.get(SNAPSHOT_PATH, wait_s=20)
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "too_many_waiters")
+        assert refused.headers["retry-after"]
+        assert (await world.get(SNAPSHOT_PATH)).status_code == 204, "those who do not wait are served"
+        for task in waiting:
+            task.cancel()
+
+
+async def test_closing_ends_every_wait(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(world.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
+        await world.until_waiters(5)
+        world.store.close()
+    assert {it.result().status_code for it in waiting} == {204}
+    assert (await world.get(SNAPSHOT_PATH, wait_s=20)).status_code == 204
+    assert (await world.get("/readyz")).status_code == 503
+
+
+async def test_a_registry_that_lost_its_state_learns_how_far_the_world_has_got(world: World) -> None:
+    await world.put(snapshot(epoch=1))
+    await world.get(SNAPSHOT_PATH, after=57)
+    assert (await world.client.head(SNAPSHOT_PATH)).headers[EPOCH_FLOOR_HEADER] == "57"
+    refused = await world.put(snapshot(epoch=57))
+    assert "the next one must be above 57" in error_of(refused)["message"]
+    assert (await world.put(snapshot(epoch=58))).status_code == 204
+
+
+async def test_an_absurd_lead_is_not_believed(world: World) -> None:
+    await world.get(SNAPSHOT_PATH, after=999_999_999)
+    assert (await world.put(snapshot(epoch=1))).status_code == 204
+
+
+async def test_the_follower_and_the_registry_understand_each_other(world: World, tmp_path: Path) -> None:
+    swapped: list[Catalogue] = []
+    follower = SnapshotFollower(
+        client=world.client,
+        registry_url=world.url,
+        token=TOKEN,
+        cache_file=tmp_path / "cache.json",
+        on_swap=swapped.append,
+    )
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follower.run())
+        for epoch in (1, 2, 5):
+            await world.until_waiters(1)
+            await world.put(snapshot(epoch=epoch, revision=f"r{epoch}"))
+            async with asyncio.timeout(10):
+                while follower.current is None or follower.current.epoch != epoch:
+                    await asyncio.sleep(0.005)
+        following.cancel()
+    assert [(it.epoch, it.snapshot.revision) for it in swapped] == [(1, "r1"), (2, "r2"), (5, "r5")]

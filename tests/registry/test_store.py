@@ -1,0 +1,51 @@
+"""The store across restarts: what was published is there again, what is corrupt is set aside."""
+
+from pathlib import Path
+
+import pytest
+
+from functions.fleet import snapshot_file
+from functions.registry.store import MAX_LEAD, EpochTaken, SnapshotStore
+from tests.fleet.builders import snapshot
+
+
+async def test_a_restart_takes_up_what_was_published(tmp_path: Path) -> None:
+    file = tmp_path / "snapshot.json"
+    published = await SnapshotStore(file).publish(snapshot(epoch=4))
+    again = SnapshotStore(file)
+    again.load()
+    assert again.current == published
+    with pytest.raises(EpochTaken):
+        await again.publish(snapshot(epoch=4))
+
+
+async def test_a_corrupt_file_is_set_aside_and_the_registry_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "snapshot.json"
+    file.write_bytes(b'{"sha256":"0","document":{}}')
+    store = SnapshotStore(file)
+    store.load()
+    assert store.current is None
+    assert (tmp_path / "snapshot.json.refused").read_bytes() == b'{"sha256":"0","document":{}}'
+    assert "refused and set aside as snapshot.json.refused" in caplog.text
+    await store.publish(snapshot(epoch=1))
+    assert snapshot_file.read(file) == snapshot(epoch=1)
+
+
+async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "snapshot.json"
+    file.mkdir()
+    (tmp_path / "snapshot.json.refused").write_bytes(b"in the way")
+    store = SnapshotStore(file)
+    store.load()
+    assert store.current is None
+
+
+def test_the_floor_follows_what_followers_have_but_not_what_is_absurd(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "snapshot.json")
+    store.heard(MAX_LEAD + 1)
+    assert store.epoch_floor == 0
+    store.heard(MAX_LEAD)
+    store.heard(5)
+    assert store.epoch_floor == MAX_LEAD
