@@ -4,9 +4,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.fleets import Fleet, running_fleet
+
+# No deadline per example: on a shared machine a pause of 200 ms says nothing about the code.
+hypothesis.settings.register_profile("shoal", deadline=None)
+hypothesis.settings.load_profile("shoal")
 
 
 @pytest.fixture(scope="session")

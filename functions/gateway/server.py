@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from dataclasses import replace
+from types import FrameType
 
 import httpx
 import uvicorn
@@ -152,6 +153,12 @@ class _Server(uvicorn.Server):
             self._gateway.tasks.forever("handover", self._handover.serve)
         if self._inherited is not None:
             self._inherited.announce_serving()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A second signal, or one after a handover: what is open gets the ordinary time, from now."""
+        if self.should_exit:
+            asyncio.get_running_loop().call_later(self._settings.drain_timeout_s, self._gateway.cut_short)
+        super().handle_exit(sig, frame)
 
     def _drain(self) -> None:
         """A successor serves: take all the time that open streams need."""

@@ -5,6 +5,7 @@ SIGTERM ends the long polls first, then waits for what still runs, then exits wi
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from functions.registry.store import SnapshotStore
 
 SNAPSHOT_FILE = "snapshot.json"
 _KEEP_ALIVE_S = 75
+_DESCRIPTORS_WANTED = 65_536
+_SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients that do not wait
 
 
 class StartFailed(Exception):
@@ -36,7 +39,7 @@ def run(settings: RegistrySettings) -> None:
 async def _serve(settings: RegistrySettings) -> None:
     token = _secret(settings.internal_token_file)
     listener = _listen(settings.host, settings.port)
-    store = SnapshotStore(settings.state_dir / SNAPSHOT_FILE, settings.max_waiters)
+    store = SnapshotStore(settings.state_dir / SNAPSHOT_FILE, min(settings.max_waiters, _bearable_connections()))
     store.load()
     password = _secret(settings.bus_password_file) if settings.bus_password_file is not None else None
     bus = ValkeyBus(settings.bus_url, password=password)
@@ -90,6 +93,15 @@ def _uvicorn_config(settings: RegistrySettings, store: SnapshotStore, fleet: Fle
         ssl_certfile=settings.tls_cert_file,
         ssl_keyfile=settings.tls_key_file,
     )
+
+
+def _bearable_connections() -> int:
+    """How many clients the file descriptors suffice for, once the soft limit is raised to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _DESCRIPTORS_WANTED)
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it; then the soft limit is what there is
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
 
 
 def _listen(host: str, port: int) -> socket.socket:

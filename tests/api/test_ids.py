@@ -1,7 +1,7 @@
 """Model references and engine names: one text, one meaning."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import NAME_PATTERN, Digest, ModelId, ModelRef, engine_name, is_name, parse_model_ref
@@ -60,12 +60,14 @@ def test_what_is_no_reference_is_none(text: str) -> None:
     assert parse_model_ref(text) is None
 
 
+@settings(deadline=None)
 @given(names, names, names)
 def test_a_reference_says_what_it_was_made_of(tenant: str, name: str, selector: str) -> None:
     assert parse_model_ref(f"{tenant}/{name}:{selector}") == ModelRef(ModelId(f"{tenant}/{name}"), channel=selector)
     assert parse_model_ref(f"{tenant}/{name}@{selector}") == ModelRef(ModelId(f"{tenant}/{name}"), version=selector)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_no_text_makes_parsing_raise(text: str) -> None:
     ref = parse_model_ref(text)

@@ -3,7 +3,7 @@
 import hmac
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import keys
@@ -12,6 +12,7 @@ ENTROPY = bytes(range(32))
 KEY = keys.mint("demo", "ci", ENTROPY)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.from_regex(keys.KEY_ID_PATTERN, fullmatch=True))
 def test_what_was_minted_parses(entropy: bytes, key_id: str) -> None:
     key = keys.mint("demo", key_id, entropy)
@@ -34,6 +35,7 @@ def test_what_is_no_key_is_none(text: str) -> None:
     assert keys.parse(text) is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=140))
 def test_no_text_makes_parsing_raise(text: str) -> None:
     assert keys.parse(text) is None

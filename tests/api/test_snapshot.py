@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
@@ -56,6 +56,7 @@ def test_equal_content_has_equal_bytes_however_it_was_written() -> None:
     assert snapshots.encode(first) == snapshots.encode(second)
 
 
+@settings(deadline=None)
 @given(st.integers(0, snapshots.EPOCH_MAX), st.text(max_size=20), st.floats(allow_nan=False, allow_infinity=False))
 def test_the_hash_names_the_content_not_its_publication(epoch: int, revision: str, compiled_unix_s: float) -> None:
     first = snapshots.decode(json.dumps(DOCUMENT).encode())
@@ -116,6 +117,7 @@ def test_a_document_over_the_limit_is_not_even_parsed() -> None:
         snapshots.decode(b" " * (snapshots.SNAPSHOT_MAX_BYTES + 1))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_decoding_raise_anything_else(document: bytes) -> None:
     with pytest.raises(SnapshotInvalid):

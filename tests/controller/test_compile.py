@@ -3,7 +3,7 @@
 import random
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
@@ -113,6 +113,7 @@ DOCUMENTS = [
 ]
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 10**6), st.text(max_size=10))
 def test_order_of_input_never_changes_the_hash(rng: random.Random, epoch: int, revision: str) -> None:
     digests = {V1: D1, V2: D2, WEIGHTS: D3}

@@ -33,7 +33,7 @@ class Setting:
         self.write(pool(), tenant("acme", "ci"), base(), BOT)
 
     def new_publisher(self, url: str = "", token: str = TOKEN) -> Publisher:
-        wire = RegistryWire(httpx.AsyncClient(verify=False), url or self.world.url, token)
+        wire = RegistryWire(self.world.client, url or self.world.url, token)
         return Publisher(
             wire=wire, resolver=Resolver(self._read, fresh_s=0.0), wall_clock=lambda: 9.0, sleep=self._sleep
         )

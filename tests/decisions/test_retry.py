@@ -1,7 +1,7 @@
 """Retries: bounded by bytes sent, attempts, deadline and a budget."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.decisions.retry import Failure, RetryBudget, RetryPolicy, may_retry
@@ -57,6 +57,7 @@ def test_time_that_runs_backwards_grants_nothing() -> None:
     assert not budget.try_spend(50.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 0.5)), max_size=300))
 def test_the_budget_never_grants_more_than_it_was_given(steps: list[tuple[bool, float]]) -> None:
     budget = RetryBudget(POLICY, tokens=10.0)

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
@@ -97,6 +97,7 @@ def test_ties_are_spread_over_replicas_by_request() -> None:
 loads = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(loads, st.integers(0, 1000), st.randoms(use_true_random=False))
 def test_the_order_in_which_replicas_were_learnt_decides_nothing(
     outstanding: list[tuple[int, int]], tokens: int, rng: random.Random
@@ -107,6 +108,7 @@ def test_the_order_in_which_replicas_were_learnt_decides_nothing(
     assert decide(request, pool(*views), {}) == decide(request, pool(*shuffled), {})
 
 
+@settings(deadline=None)
 @given(loads, st.dictionaries(st.sampled_from([f"r{n}" for n in range(8)]), st.integers(0, 9)))
 def test_nobody_is_predicted_faster_than_the_one_chosen(
     outstanding: list[tuple[int, int]], in_flight: dict[str, int]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.fleet import heartbeat as heartbeats
@@ -77,6 +77,7 @@ def test_an_oversized_message_is_not_even_parsed() -> None:
         decode(b" " * (HEARTBEAT_MAX_BYTES + 1))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_make_decoding_raise_anything_else(message: bytes) -> None:
     with pytest.raises(HeartbeatInvalid):

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import PoolName, ReplicaId
@@ -145,6 +145,7 @@ def test_every_beat_is_shown_with_when_it_came() -> None:
 steps = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 9)), max_size=60)
 
 
+@settings(deadline=None)
 @given(steps, st.integers(0, 1000))
 def test_the_last_word_of_each_replica_stands_whatever_the_order(said: list[tuple[int, int, int]], seed: int) -> None:
     beats = [

@@ -126,7 +126,7 @@ def test_chat_fields_take(name: str, value: Any) -> None:
     ("name", "value"),
     [
         *(("prompt", value) for value in ("", [], {}, 1, True, [1, "a"], ["a", 1], [True], [[]], [[1], []], [1, -1])),
-        *(("prompt", value) for value in ([2**31], [1, True], [[1], "a"], ["a"] * 129, [[1]] * 129, [[1.0]])),
+        *(("prompt", value) for value in ([2**63], [1, True], [[1], "a"], ["a"] * 129, [[1]] * 129, [[1.0]])),
         ("best_of", 9),
         ("echo", "yes"),
         *(("logprobs", value) for value in (True, -1, 21)),

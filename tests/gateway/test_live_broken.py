@@ -110,7 +110,7 @@ def series(live: LiveGateway) -> int:
 
 
 async def test_a_hostile_body_does_not_hold_up_the_others(live: LiveGateway, trust: ssl.SSLContext) -> None:
-    """4 MiB made to be slow to parse, beside a caller who asks for /healthz: real time, since it is what is measured."""
+    """4 MiB made to be slow to parse, beside a caller who asks for /healthz. Real time: it is what is measured."""
     hostile = [broken for broken in BODIES if broken.name in ("a million objects", "300,000 keys", "100,000 deep")]
     worst_s = 0.0
 

@@ -92,7 +92,8 @@ async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContex
 
 async def test_a_connection_that_says_nothing(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     if way.lane == "plain":
-        return await an_idle_connection_on_the_plain_side(hasty, trust, way)
+        await an_idle_connection_on_the_plain_side(hasty, trust, way)
+        return
     async with client(hasty, way, trust) as caller:
         assert await caller.rest(3.0) == b""
 

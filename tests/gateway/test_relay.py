@@ -77,13 +77,13 @@ def test_an_error_event_is_kept_back_whole_and_ends_the_stream(at: list[int]) ->
 
 
 @given(cuts, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-@example([], '"model":"%s"' % BOT_V1)
+@example([], f'"model":"{BOT_V1}"')
 @example([], f'{{"model":"{BOT_V1}","choices":[]}}')
 @example([], '\\"choices":[]')
 @example([], "data: [DONE]")
 @example([], 'data: {"error"')
 @example([], "\n\n")
-@example([], '\\\\","model":"%s' % BOT_V1)
+@example([], f'\\\\","model":"{BOT_V1}')
 def test_text_is_never_touched(at: list[int], text: str) -> None:
     """Whatever a model says, even the bytes that mean something to the relay, arrives as it was said."""
     data = sse.role("M") + sse.token("M", text) + sse.usage("M") + sse.DONE

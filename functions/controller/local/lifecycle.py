@@ -119,6 +119,11 @@ class TakeoverBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The next generation serves in its place; this one finishes what it has open and ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class TakeoverFailed:
     """The next generation died first; this one stays responsible."""
 
@@ -140,6 +145,7 @@ Event = (
     | StopRequested
     | StartRequested
     | TakeoverBegan
+    | HandedOver
     | TakeoverFailed
     | Ticked
 )

@@ -8,8 +8,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
+from functions.controller.local.door import serving_pid
 from functions.controller.local.instances import Instance
-from functions.controller.local.lifecycle import SERVING, StartRequested, StopRequested, TakeoverBegan, TakeoverFailed
+from functions.controller.local.lifecycle import (
+    SERVING,
+    HandedOver,
+    StartRequested,
+    StopRequested,
+    TakeoverBegan,
+    TakeoverFailed,
+)
 from functions.controller.local.reconcile import difference
 from functions.controller.local.spec import STOP_ORDER, ProcessSpec
 from functions.controller.local.supervisor import Supervisor
@@ -112,25 +120,30 @@ class Operations:
         await self._finish_takeover(self._supervisor.add(spec, newest), older)
 
     async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
-        """The older ones end by themselves once the newest has told them that it serves: their end is the proof.
+        """Wait for the proof that the newest serves; the older ones then finish their requests at leisure.
 
-        Asking the shared port would prove nothing, since either may answer. They are not signalled either: they might
-        be gone before the newest has their sockets.
+        Proof is that it listens at the door (see `door.py`), or that the older ones have ended, as they do when told
+        and idle. They are not signalled: they might be gone before the newest has their sockets.
         """
 
         def serving() -> list[Instance]:
             return [instance for instance in older if instance.state.phase in SERVING]
 
-        limit_s = TAKEOVER_S + max((instance.spec.timing.drain_s for instance in older), default=0.0)
-        await self._supervisor.until(lambda: not serving() or newest.state.phase in ("backoff", "stopped"), limit_s)
+        def taken_over() -> bool:
+            door = newest.spec.door
+            return not serving() or (door is not None and serving_pid(door) == newest.state.pid is not None)
+
+        await self._supervisor.until(lambda: taken_over() or newest.state.phase in ("backoff", "stopped"), TAKEOVER_S)
         staying = serving()
-        if staying:
+        if not taken_over():
             for instance in staying:
                 self._supervisor.apply(instance, TakeoverFailed())
             why = newest.state.reason or "it did not take the sockets over"
             await self._stop([newest], remove=True)
             raise NotReadyAgain(f"{newest.name} failed ({why}); {staying[0].name} goes on")
-        await self._stop(older, remove=True)
+        for instance in staying:
+            self._supervisor.apply(instance, HandedOver())
+        await self._stop([instance for instance in older if instance not in staying], remove=True)
         await self._ready(newest.spec.name)
 
     async def _stop(self, instances: Iterable[Instance], *, remove: bool = False) -> None:

@@ -120,6 +120,7 @@ def gateway(context: PlanContext) -> ProcessSpec:
         liveness=HttpProbe(f"{context.gateway_url}/healthz", ca_file=layout.ca_file),
         after=("registry",),
         takes_over=True,
+        door=layout.handover_socket,
         timing=Timing(start_s=900, drain_s=context.drain_timeout_s + 5),
         port=ports.gateway,
     )

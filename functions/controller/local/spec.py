@@ -41,6 +41,7 @@ class Timing:
 
     start_s: float = 60.0  # not ready by then: killed and started again
     drain_s: float = 10.0  # from SIGTERM to SIGKILL
+    handover_drain_s: float = 660.0  # from the handover to SIGKILL; nothing waits for it
     liveness_failing_s: float = 15.0  # failing for this long: killed and started again
 
 
@@ -58,6 +59,7 @@ class ProcessSpec:
     after: tuple[str, ...] = ()  # must have been ready once before the first start
     stops_before: tuple[str, ...] = ()  # these are drained before this one is, and started again with it
     takes_over: bool = False  # replaced by starting the next generation beside it, not by stopping it first
+    door: Path | None = None  # the unix socket that whoever serves listens on; the proof of a takeover
     timing: Timing = Timing()
     pool: str | None = None
     replica_id: str | None = None

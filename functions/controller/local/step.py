@@ -14,6 +14,7 @@ from functions.controller.local.lifecycle import (
     Event,
     Exited,
     GroupSwept,
+    HandedOver,
     LivenessProbed,
     Permitted,
     ProcessState,
@@ -71,7 +72,7 @@ def _process_news(
 
 def _wish(
     state: ProcessState,
-    event: Permitted | StopRequested | StartRequested | TakeoverBegan | TakeoverFailed,
+    event: Permitted | StopRequested | StartRequested | TakeoverBegan | HandedOver | TakeoverFailed,
     now_s: float,
     timing: Timing,
 ) -> Step:
@@ -84,8 +85,17 @@ def _wish(
             return _start_again(state, now_s, timing)
         case TakeoverBegan():
             return replace(state, superseded=True), ()
+        case HandedOver():
+            return _hand_over(state, now_s, timing), ()
         case TakeoverFailed():
             return replace(state, superseded=False), ()
+
+
+def _hand_over(state: ProcessState, now_s: float, timing: Timing) -> ProcessState:
+    if state.phase not in SERVING:
+        return state
+    draining = state.moved("draining", now_s, "handed over; finishing what it has open")
+    return replace(draining, superseded=True, removed=True, deadline_s=now_s + timing.handover_drain_s)
 
 
 def _start_again(state: ProcessState, now_s: float, timing: Timing) -> Step:
@@ -169,6 +179,8 @@ def _stop(state: ProcessState, event: StopRequested, now_s: float, timing: Timin
         return replace(state.moved("stopped", now_s), pid=None), actions
     if state.phase in SERVING:
         return replace(state.moved("draining", now_s), deadline_s=now_s + timing.drain_s), ("terminate",)
+    if state.phase == "draining" and state.superseded:  # it had all the time it wanted; now it has not
+        return replace(state, superseded=False, deadline_s=now_s + timing.drain_s), ("terminate",)
     return state, ()
 
 
