@@ -1,11 +1,14 @@
 """`shoal env`: what a shell needs so that any OpenAI client talks to the local fleet."""
 
 import json
+import os
 import shlex
 import sys
 
 from functions.cli.answers import demo_key
 from functions.cli.place import here
+
+ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def env(tenant: str | None, *, as_json: bool) -> None:
@@ -16,6 +19,8 @@ def env(tenant: str | None, *, as_json: bool) -> None:
         "OPENAI_API_KEY": key.key,
         "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
     }
+    # Where the shell has one of these already, it would win over SSL_CERT_FILE.
+    values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
     if as_json:
         sys.stdout.write(json.dumps({"tenant": chosen, **values}, indent=2) + "\n")
         return

@@ -11,7 +11,7 @@ from functions.cli.refused import Refused
 from functions.controller.local.prepare.demo_keys import read_demo_keys
 
 QUESTION = "What is the capital of France?"
-MAX_TOKENS = 40
+MAX_TOKENS = 32
 NEWS_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
 RETRY_S = 0.3
 

@@ -116,6 +116,12 @@ def test_env_can_be_evaluated_by_a_shell(shoal: Shoal, prepared: StateLayout) ->
     assert all(shlex.split(line) for line in answer.stdout.splitlines() if not line.startswith("#"))
 
 
+def test_what_would_win_over_ssl_cert_file_is_set_too(shoal: Shoal, prepared: StateLayout) -> None:
+    values = json.loads(shoal("env", "-o", "json", CURL_CA_BUNDLE="/elsewhere", REQUESTS_CA_BUNDLE="").stdout)
+    assert values["CURL_CA_BUNDLE"] == values["SSL_CERT_FILE"]
+    assert "REQUESTS_CA_BUNDLE" not in values
+
+
 def test_env_of_another_tenant_as_json(shoal: Shoal, prepared: StateLayout) -> None:
     values = json.loads(shoal("env", "--tenant", "globex", "-o", "json").stdout)
     assert values["OPENAI_API_KEY"] == json.loads(prepared.demo_keys_file.read_text())["globex"]["key"]

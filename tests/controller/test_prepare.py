@@ -22,6 +22,7 @@ from functions.api.loader import load_directory
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import LockTaken, held
 from functions.controller.local.prepare import base_model
+from functions.controller.local.prepare.ca_bundle import write_bundle
 from functions.controller.local.prepare.certificates import ensure_certificates
 from functions.controller.local.prepare.commands import exclusive, run_logged
 from functions.controller.local.prepare.configuration import ensure_configuration
@@ -119,6 +120,17 @@ def test_clients_that_trust_the_authority_trust_this_machines_names(layout: Stat
     assert ensure_certificates(layout) == "made"
     handshake(layout, layout.ca_file, name)
     handshake(layout, layout.ca_bundle_file, name)
+
+
+def test_the_bundle_keeps_what_the_machine_trusts(layout: StateLayout, tmp_path: Path) -> None:
+    ensure_certificates(layout)
+    theirs = tmp_path / "theirs.pem"
+    theirs.write_text("their authority")
+    write_bundle(layout, {"SSL_CERT_FILE": str(theirs)})
+    assert layout.ca_bundle_file.read_bytes() == b"their authority\n" + layout.ca_file.read_bytes()
+    write_bundle(layout, {"SSL_CERT_FILE": str(layout.ca_bundle_file)})  # inside `eval "$(shoal env)"`: must not grow
+    write_bundle(layout, {"SSL_CERT_FILE": str(layout.ca_bundle_file)})
+    assert layout.ca_bundle_file.read_bytes().count(layout.ca_file.read_bytes()) == 1
 
 
 def test_clients_refuse_any_other_name(layout: StateLayout) -> None:

@@ -29,10 +29,8 @@ def all_ready(fleet: Fleet) -> bool:
 def fleet(sim_fleet: Fleet) -> Iterator[Fleet]:
     wait_until("both replicas are ready", lambda: all_ready(sim_fleet), 60)
     yield sim_fleet
-    for replica, phase in phases(sim_fleet).items():
-        if phase == "ready":
-            sim_fleet.set_faults(replica, slow_factor=1.0)
     wait_until("both replicas are ready again", lambda: all_ready(sim_fleet), 90)
+    slow_down(sim_fleet, 1.0)
 
 
 def slow_down(fleet: Fleet, factor: float) -> None:

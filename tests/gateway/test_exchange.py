@@ -299,6 +299,17 @@ async def test_a_dial_that_comes_too_late_is_kept_for_others(play: Playing) -> N
     assert p.client.status == 200
 
 
+async def test_a_dial_of_an_earlier_attempt_does_not_send_the_request_a_second_time(play: Playing) -> None:
+    p = play("r0", "r1")
+    exchange = p.ask()
+    await p.settle()
+    exchange.replica_lost(p.dials[0][0])
+    early = await p.connects()
+    assert early.requests == []
+    finishes(await p.connects())
+    assert p.client.body == PUBLIC_HELLO + PUBLIC_END and early.requests == []
+
+
 async def test_nobody_there(play: Playing) -> None:
     p = play("r0")
     p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))

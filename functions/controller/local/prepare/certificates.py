@@ -6,7 +6,7 @@ hold it.
 """
 
 import ipaddress
-import ssl
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ledger import replace_file
+from functions.controller.local.prepare.ca_bundle import write_bundle
 
 CA_VALID = timedelta(days=3650)
 SERVER_VALID = timedelta(days=90)
@@ -39,7 +40,7 @@ def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str
     if server is None or server[0].issuer != ca[0].subject or not _signed_by(server[0], ca[0]):
         _make_server(layout, ca, now)
         done = "made" if done == "made" else "renewed"
-    _write_bundle(layout)
+    write_bundle(layout, os.environ)
     return done
 
 
@@ -128,14 +129,6 @@ def _write_pair(cert: Path, key_file: Path, chain: bytes, key: ec.EllipticCurveP
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     replace_file(key_file, pem, mode=0o600)
     replace_file(cert, chain, mode=0o644)
-
-
-def _write_bundle(layout: StateLayout) -> None:
-    """This machine's authorities followed by ours; only ours where the machine has no bundle that we can find."""
-    system = ssl.get_default_verify_paths().openssl_cafile
-    path = Path(system) if system else None
-    theirs = path.read_bytes().rstrip() + b"\n" if path is not None and path.is_file() else b""
-    replace_file(layout.ca_bundle_file, theirs + layout.ca_file.read_bytes(), mode=0o644)
 
 
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
