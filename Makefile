@@ -36,7 +36,7 @@ test: check ## everything, with real servers and the real engine
 	SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m" \
 	  $(BIN)/pytest -q -m "servers or engine or drill"
 
-bench: $(STAMP) ## measure the running fleet
+bench: $(STAMP) ## what the gateway costs per request, event and open stream (its own processes; a quiet machine)
 	$(BIN)/python -m loadtests.bench
 
 fmt: $(STAMP) ## format, and fix what can be fixed

@@ -51,6 +51,21 @@ def test_worked_example_from_the_prologue() -> None:
     assert (decision.queue_ms, decision.prefill_ms) == (120.0, 100.0)
 
 
+def test_no_replica_gets_more_than_its_share() -> None:
+    fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
+    assert chosen(decide(REQUEST, pool(fast, slow), {fast.id: 4, slow.id: 3})) == "fast"
+    assert chosen(decide(REQUEST, pool(fast, slow), {fast.id: 10, slow.id: 2})) == "slow"
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.floats(1.0, 1000.0)), min_size=1, max_size=12))
+def test_the_bound_always_leaves_somebody_and_nobody_far_above_the_mean(loads: list[tuple[int, float]]) -> None:
+    replicas = [replica(f"r{number}", running=load, service_ms=ms) for number, (load, ms) in enumerate(loads)]
+    decision = decide(REQUEST, pool(*replicas), {})
+    assert isinstance(decision, Prediction)
+    mean = (sum(load for load, _ in loads) + 1) / len(loads)
+    assert decision.replica.running <= 1.25 * mean
+
+
 def test_what_was_sent_since_the_last_beat_counts() -> None:
     a, b = replica("a"), replica("b", running=2)
     assert chosen(decide(REQUEST, pool(a, b), {})) == "a"

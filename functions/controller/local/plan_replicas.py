@@ -68,6 +68,9 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         "MAX_ADAPTERS": max_adapters(pool),
+        # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
+        "STALLED_AFTER_S": 12,
+        "CONDEMN_HUNG_AFTER_S": 90,
     }
     return ProcessSpec(
         name=f"agent-{replica_id}",
