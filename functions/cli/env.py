@@ -7,6 +7,7 @@ import sys
 
 from functions.cli.answers import demo_key
 from functions.cli.place import here
+from functions.controller.local.prepare.demo_keys import read_demo_keys
 
 ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
@@ -18,6 +19,8 @@ def env(tenant: str | None, *, as_json: bool) -> None:
         "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
         "OPENAI_API_KEY": key.key,
         "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
+        # For load tests, which are several tenants at once.
+        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(place.layout).values()),
     }
     # Where the shell has one of these already, it would win over SSL_CERT_FILE.
     values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
