@@ -1,5 +1,8 @@
 """A replica: one engine and the agent beside it."""
 
+from pathlib import Path
+
+from functions import engines
 from functions.api.kinds.inference_service import last_argument
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.plan_servers import SAFE_PATH, environment
@@ -10,6 +13,12 @@ from functions.controller.local.target import EngineKind
 ENGINE_MODULES: dict[EngineKind, str] = {
     "vllm": "vllm.entrypoints.openai.api_server",  # `vllm serve` fails with the CPU wheel
     "sim": "functions.engines.sim",
+}
+# What the engine's container image would carry. Its processes talk to each other on the host's address otherwise.
+_PATCHES = Path(engines.__file__).parent / "vllm_patches"
+_LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
+    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST},
+    "sim": {},
 }
 # vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
 ENGINE_START_S = 600.0
@@ -32,7 +41,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         name=f"engine-{replica_id}",
         role="engine",
         argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *pool.args),
-        env=tuple(sorted({SAFE_PATH[0]: SAFE_PATH[1], **dict(pool.env)}.items())),
+        env=tuple(sorted((_LOCAL_ENV[kind] | dict([SAFE_PATH, *pool.env])).items())),
         inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
         readiness=HttpProbe(f"http://{HOST}:{port}/health"),
         # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.
