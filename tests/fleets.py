@@ -137,12 +137,12 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every
 
 
 @contextmanager
-def running_fleet(state_dir: Path, engine: str, replicas: int = 2) -> Iterator[Fleet]:
-    """`shoal up`, the fleet, `shoal down`; fails where a process is left."""
+def running_fleet(state_dir: Path, engine: str, replicas: int = 2, project: Path = PROJECT) -> Iterator[Fleet]:
+    """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters."""
     port_base = _free_port_base()
     environment = os.environ | {
         "SHOAL_STATE_DIR": str(state_dir),
-        "SHOAL_PROJECT_DIR": str(PROJECT),
+        "SHOAL_PROJECT_DIR": str(project),
         "SHOAL_PORT_BASE": str(port_base),
     }
     started_s = time.monotonic()

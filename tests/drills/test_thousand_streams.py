@@ -1,12 +1,15 @@
 """A thousand streams at once through one gateway process: none lost, none mixed up."""
 
 import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.drills.streams import Stream, run_all
-from tests.fleets import Fleet, wait_until
+from tests.fleets import PROJECT, Fleet, running_fleet, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(300)]
 
@@ -14,25 +17,42 @@ STREAMS = 1000
 MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
 
 
-def test_none_lost_none_mixed_up(sim_fleet: Fleet) -> None:
-    gateway = psutil.Process(sim_fleet.pid("gateway"))
+@pytest.fixture
+def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Engines that run all of it at once; the demo's own take 32 requests a step, and the rest would only wait."""
+    project = tmp_path / "project"
+    for folder in ("inferenceservices", "policies", "registry"):
+        shutil.copytree(PROJECT / folder, project / folder)
+    service = project / "inferenceservices" / "smollm2-135m.yaml"
+    text = service.read_text()
+    assert "--max-num-seqs=32" in text
+    service.write_text(text.replace("--max-num-seqs=32", "--max-num-seqs=1024"))
+    with running_fleet(tmp_path / "state", "sim", project=project) as fleet:
+        for replica in fleet.replicas():
+            # Slow enough that every stream is still open when the last one has begun.
+            fleet.set_faults(replica["replica_id"], slow_factor=2.0)
+        yield fleet
+
+
+def test_none_lost_none_mixed_up(wide_fleet: Fleet) -> None:
+    gateway = psutil.Process(wide_fleet.pid("gateway"))
     before_bytes = gateway.memory_info().rss
     most_open, most_bytes = 0, before_bytes
 
     async def drill() -> list[Stream]:
         nonlocal most_open, most_bytes
         streams = {
-            tenant: [Stream(model=models[number % len(models)]) for number in range(STREAMS // 2)]
+            tenant: [Stream(model=models[number % len(models)], words=20) for number in range(STREAMS // 2)]
             for tenant, models in MODELS.items()
         }
         async with asyncio.TaskGroup() as group:
             clients = {
-                tenant: sim_fleet.async_client(tenant, timeout_s=240.0, connections=STREAMS) for tenant in streams
+                tenant: wide_fleet.async_client(tenant, timeout_s=240.0, connections=STREAMS) for tenant in streams
             }
             runs = [group.create_task(run_all(clients[tenant], streams[tenant])) for tenant in streams]
             while not all(run.done() for run in runs):
                 most_open = max(
-                    most_open, int(await asyncio.to_thread(sim_fleet.gateway_metric, "shoal_open_requests"))
+                    most_open, int(await asyncio.to_thread(wide_fleet.gateway_metric, "shoal_open_requests"))
                 )
                 most_bytes = max(most_bytes, gateway.memory_info().rss)
                 await asyncio.sleep(0.5)
@@ -46,4 +66,4 @@ def test_none_lost_none_mixed_up(sim_fleet: Fleet) -> None:
     print(f"{STREAMS} TLS streams, {most_open} open at once, {per_stream_kib:.1f} KiB of gateway memory a stream")
     assert not broken, broken[:3]
     assert most_open > STREAMS * 0.9
-    wait_until("nothing is open", lambda: sim_fleet.gateway_metric("shoal_open_requests") == 0, 10)
+    wait_until("nothing is open", lambda: wide_fleet.gateway_metric("shoal_open_requests") == 0, 10)
