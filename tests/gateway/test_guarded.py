@@ -7,7 +7,7 @@ import pytest
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, get, post
 from tests.gateway.engine_rig import Engine, Play
-from tests.gateway.test_exchange import END, HELLO, PUBLIC_END, PUBLIC_HELLO
+from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO
 from tests.gateway.world import BOT_V1
 
 Playing = Callable[..., Play]

@@ -1,0 +1,135 @@
+"""The exchange's clocks, and clients that leave or do not read."""
+
+import pytest
+
+from tests.gateway import sse
+from tests.gateway.hello import END, HELLO, Playing
+from tests.gateway.world import BOT_V1, heartbeat, limits
+
+# deadlines
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_deadline_before_the_first_byte(play: Playing, stream: bool) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=stream, header_x_shoal_deadline_ms="1000")
+    engine = await p.connects()
+    p.after(0.9)
+    assert not p.client.ended
+    p.after(0.1)
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
+    assert engine.dropped and p.quiet()
+
+
+async def test_the_deadline_while_dialling(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(header_x_shoal_deadline_ms="500")
+    await p.settle()
+    p.after(0.5)
+    assert p.client.status == 504 and p.quiet()
+    engine = await p.connects()
+    assert engine.requests == [], "nobody waits for it any more"
+
+
+async def test_no_retry_after_the_deadline(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(header_x_shoal_deadline_ms="500")
+    await p.settle()
+    p.world.clock.forward(0.6)
+    await p.refuses_connection()
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
+
+
+async def test_a_callers_deadline_cannot_outlast_the_platforms(play: Playing) -> None:
+    p = play("r0", limits=limits(answer_s=5.0))
+    p.ask(header_x_shoal_deadline_ms="3600000")
+    await p.connects()
+    p.after(5.0)
+    assert p.client.status == 504
+
+
+async def test_a_whole_answer_may_take_longer_than_a_first_byte(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    engine = await p.connects()
+    p.after(61.0)
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
+
+
+async def test_a_stream_that_moves_is_not_idle(play: Playing) -> None:
+    p = play("r0", limits=limits(idle_s=1.0))
+    p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    for _ in range(10):
+        p.after(0.9)
+        engine.streams(sse.token(BOT_V1, "."))
+    assert not p.client.ended
+
+
+# the client
+
+
+async def test_a_client_that_leaves_while_we_wait(play: Playing) -> None:
+    p = play("r0", "r1")
+    exchange = p.ask()
+    engine = await p.connects()
+    exchange.client_left()
+    assert engine.dropped and p.quiet() and p.requests(499) == 1
+    assert p.client.status is None and not p.dials
+
+
+async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.client_left()
+    exchange.client_left()
+    assert engine.dropped and p.quiet() and p.requests(499) == 1
+    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+
+
+async def test_a_client_that_reads_slowly_pauses_the_engine(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    assert engine.paused
+    p.after(29.0)
+    exchange.resume()
+    assert not engine.paused
+    p.after(29.0)
+    assert not p.client.ended, "neither stalled nor idle: the clocks began anew"
+    engine.streams(END)
+    engine.ends_stream()
+    assert p.client.ended
+
+
+async def test_a_client_that_stops_reading_is_cut_off(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    p.after(30.1)
+    assert p.client.was_cut and engine.dropped and p.quiet()
+    assert p.requests(499) == 1
+
+
+async def test_a_connection_given_back_while_paused_reads_again(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    exchange.pause()
+    engine.streams(END)  # already under way when reading stopped
+    engine.ends_stream()
+    assert not engine.paused
