@@ -29,6 +29,9 @@ class ResolvedModel:
         return f"{self.id}@{self.version}"
 
 
+_MAX_REMEMBERED = 10_000
+
+
 class Catalogue:
     """Indexes over one snapshot. Immutable once built; a request uses one from start to finish."""
 
@@ -40,9 +43,25 @@ class Catalogue:
         self.tenants: dict[TenantId, TenantEntry] = {tenant.name: tenant for tenant in snapshot.tenants}
         self.models: dict[ModelId, ModelEntry] = {model.id: model for model in snapshot.models}
         self.pools: dict[PoolName, PoolEntry] = {pool.name: pool for pool in snapshot.pools}
+        self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """The version that `requested` means for this tenant, or None."""
+        """The version that `requested` means for this tenant, or None.
+
+        Remembered, since tenants ask for the same few names all day; only what exists is, so that nobody can fill the
+        memory with names of their own invention.
+        """
+        known = self._resolved_before.get((tenant, requested))
+        if known is not None:
+            return known
+        resolved = self._resolve(tenant, requested)
+        if resolved is not None:
+            if len(self._resolved_before) >= _MAX_REMEMBERED:
+                self._resolved_before.clear()
+            self._resolved_before[tenant, requested] = resolved
+        return resolved
+
+    def _resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
         ref = parse_model_ref(requested)
         if ref is None:
             return None

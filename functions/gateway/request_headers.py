@@ -4,8 +4,8 @@ A tenant is never taken from a header; headers of ours that only the platform ma
 nothing of the client's headers does: the upstream request carries headers of the gateway's own making.
 """
 
+import os
 import re
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -49,7 +49,7 @@ def request_id_of(headers: RawHeaders) -> str:
     for name, value in headers:
         if len(name) == 12 and name.lower() == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return value.decode()
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> RequestHeaders:

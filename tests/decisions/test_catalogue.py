@@ -87,3 +87,20 @@ def test_a_tenant_sees_what_its_patterns_name_and_nothing_else(tenant: str, ids:
     for model_id in it.models:
         assert it.may_call(TenantId(tenant), model_id) == (model_id in ids)
         assert (it.resolve(TenantId(tenant), model_id) is not None) == (model_id in ids)
+
+
+def test_what_one_tenant_resolved_is_not_remembered_for_another() -> None:
+    shared = catalogue()
+    assert shared.resolve(TenantId("acme"), "acme/bot") is not None
+    assert shared.resolve(TenantId("globex"), "acme/bot") is None
+    assert shared.resolve(TenantId("acme"), "acme/bot") is shared.resolve(TenantId("acme"), "acme/bot")
+
+
+def test_names_that_do_not_exist_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("functions.decisions.catalogue._MAX_REMEMBERED", 3)
+    asked = catalogue()
+    for number in range(100):
+        asked.resolve(TenantId("root"), f"acme/made-up-{number}")
+    for reference in ("acme/bot", "acme/bot:stable", "acme/bot@v1", "acme/bot@v2", "acme/bot:canary", "base"):
+        assert asked.resolve(TenantId("root"), reference) is not None
+        assert len(asked._resolved_before) <= 3
