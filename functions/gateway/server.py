@@ -23,12 +23,12 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.app import make_app
 from functions.gateway.core import Gateway
-from functions.gateway.exposition import MetricsServer
 from functions.gateway.handover import Handover, Inheritance, inherit
 from functions.gateway.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.settings import GatewaySettings
+from functions.telemetry.exposition import MetricsServer
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 4096

@@ -1,0 +1,68 @@
+"""The metrics port: rendered off the loop, from state that only the loop may read."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from functions.telemetry.exposition import MetricsServer
+
+pytestmark = pytest.mark.servers
+
+
+class Exposed:
+    """A served registry with one gauge, which counts its refreshes and remembers the thread that did them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.gauge = Gauge("shoal_refreshes", "so many", registry=self.registry)
+        self.refreshed_by: list[int] = []
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.server = MetricsServer(listener, self.registry, self.refresh, asyncio.get_running_loop())
+        self.server.start()
+
+    def refresh(self) -> None:
+        self.refreshed_by.append(threading.get_ident())
+        self.gauge.set(len(self.refreshed_by))
+
+    async def get(self, path: str = "/metrics") -> httpx.Response:
+        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+            return await client.get(path)
+
+
+@pytest.fixture
+async def exposed() -> AsyncIterator[Exposed]:
+    found = Exposed()
+    yield found
+    await asyncio.to_thread(found.server.close)
+
+
+async def test_each_scrape_is_fresh_and_refreshed_on_the_loop(exposed: Exposed) -> None:
+    for number in (1.0, 2.0):
+        answer = await exposed.get()
+        assert answer.status_code == 200
+        assert f"shoal_refreshes {number}" in answer.text
+    assert set(exposed.refreshed_by) == {threading.get_ident()}
+
+
+async def test_other_paths_say_where_the_metrics_are(exposed: Exposed) -> None:
+    answer = await exposed.get("/")
+    assert answer.status_code == 404
+    assert "/metrics" in answer.text
+    assert exposed.refreshed_by == []
+
+
+async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(
+    exposed: Exposed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("functions.telemetry.exposition._REFRESH_TIMEOUT_S", 0.1)
+    answers: list[int] = []
+    scraper = threading.Thread(target=lambda: answers.append(httpx.get(exposed.url + "/metrics").status_code))
+    scraper.start()
+    scraper.join(5.0)  # blocks the loop, on purpose: this test is the loop's thread
+    assert answers == [503]
