@@ -79,7 +79,7 @@ async def _until_draining(http: httpx.AsyncClient) -> httpx.Response:
 async def test_without_a_drain_open_streams_fall_silent_until_their_clients_leave(tmp_path: Path) -> None:
     async with process(tmp_path) as (started, http):
         body = chat(max_tokens=4000, ignore_eos=True, stream=True)
-        async with http.stream("POST", CHAT, json=body, timeout=0.5) as answer:
+        async with http.stream("POST", CHAT, json=body, timeout=httpx.Timeout(10, read=0.5)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
             started.send_signal(signal.SIGTERM)
@@ -134,5 +134,5 @@ async def test_an_evicted_adapter_whose_files_are_gone_kills_the_engine(
 async def test_during_the_start_up_delay_connections_wait(tmp_path: Path) -> None:
     async with process(tmp_path, "--sim-startup-delay-s", "0.6") as (_, http):
         with pytest.raises(httpx.ReadTimeout):
-            await http.get("/health", timeout=0.1)
+            await http.get("/health", timeout=httpx.Timeout(10, read=0.1))
         assert (await http.get("/health", timeout=10)).status_code == 200

@@ -144,7 +144,7 @@ async def test_a_stalled_stream_stays_open_and_silent() -> None:
     received = ""
     async with (
         serving("--sim-faults", '{"stall_after_tokens": 2}') as (_, http, _),
-        http.stream("POST", CHAT, json=chat(stream=True), timeout=0.3) as answer,
+        http.stream("POST", CHAT, json=chat(stream=True), timeout=httpx.Timeout(10, read=0.3)) as answer,
     ):
         with pytest.raises(httpx.ReadTimeout):
             async for text in answer.aiter_text():
@@ -156,7 +156,7 @@ async def test_hanging_holds_even_health_and_control_still_works() -> None:
     async with serving() as (_, http, _):
         await http.post("/sim/faults", json={"hang": True})
         with pytest.raises(httpx.ReadTimeout):
-            await http.get("/health", timeout=0.2)
+            await http.get("/health", timeout=httpx.Timeout(10, read=0.2))
         await http.post("/sim/faults", json={"hang": False})
         assert (await http.get("/health")).status_code == 200
 
@@ -166,7 +166,7 @@ async def test_a_frozen_engine_looks_healthy_and_answers_nothing() -> None:
         await http.post("/sim/faults", json={"freeze": True})
         assert (await http.get("/health")).status_code == 200
         with pytest.raises(httpx.ReadTimeout):
-            await http.post(CHAT, json=chat(max_tokens=1), timeout=0.2)
+            await http.post(CHAT, json=chat(max_tokens=1), timeout=httpx.Timeout(10, read=0.2))
         await http.post("/sim/faults", json={"freeze": False})
         assert (await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200
 
