@@ -5,12 +5,13 @@ wrong raises ValueError with what is allowed; `validation` adds where it stands 
 """
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, is_name
+from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, NAME_PATTERN, is_name
 
 API_VERSION = "shoal.dev/v1alpha1"
 
@@ -21,9 +22,19 @@ _DIGEST = re.compile(DIGEST_PATTERN)
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, nothing is converted, nothing changes once made."""
+    """Unknown keys are errors, nothing is converted, nothing changes once made.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel, allow_inf_nan=False)
+    The text below a field is its description for editors and `kubectl explain` (`functions.api.schema`).
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        alias_generator=to_camel,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 def _checked_name(text: str) -> str:
@@ -50,10 +61,22 @@ def _checked_digest(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_checked_name)]
-MetadataName = Annotated[str, AfterValidator(_checked_metadata_name)]
-ModelIdText = Annotated[str, AfterValidator(_checked_model_id)]
-DigestText = Annotated[str, AfterValidator(_checked_digest)]
+def matching(pattern: str) -> Any:
+    """The pattern for schemas only: our own check words its errors better."""
+    return Field(json_schema_extra={"pattern": f"^(?:{pattern})$"})
+
+
+Name = Annotated[str, AfterValidator(_checked_name), matching(NAME_PATTERN)]
+MetadataName = Annotated[str, AfterValidator(_checked_metadata_name), matching(_KUBERNETES_NAME.pattern)]
+ModelIdText = Annotated[str, AfterValidator(_checked_model_id), matching(MODEL_ID_PATTERN)]
+DigestText = Annotated[str, AfterValidator(_checked_digest), matching(DIGEST_PATTERN)]
+
+
+class Finding(NamedTuple):
+    """Something that an object contradicts in itself: the keys to it, and what is wrong there."""
+
+    path: tuple[str | int, ...]
+    message: str
 
 
 class Metadata(Strict):
@@ -71,3 +94,7 @@ class ShoalObject(Strict):
     api_version: Literal["shoal.dev/v1alpha1"]
     kind: str
     metadata: Metadata
+
+    def findings(self) -> Iterable[Finding]:
+        """What is wrong between this object's own values; what each value may be, its type says."""
+        return ()

@@ -1,20 +1,32 @@
 """Which kinds exist: what the loader looks up for each document."""
 
 from functions.api.kinds import inference_service
+from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.base import API_VERSION
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
+from functions.api.kinds.quota_policy import QuotaPolicy
+from functions.api.kinds.rollout_policy import RolloutPolicy
+from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.kinds.tenant import Tenant
 
-AnyObject = Tenant | Model | InferenceService
+OurObject = Tenant | Model | QuotaPolicy | RoutingPolicy | AdmissionPolicy | RolloutPolicy | AutoscalingPolicy
+AnyObject = OurObject | InferenceService
+
+# In the order in which people read about them.
+OUR_KINDS: tuple[type[OurObject], ...] = (
+    Tenant,
+    Model,
+    QuotaPolicy,
+    RoutingPolicy,
+    AdmissionPolicy,
+    RolloutPolicy,
+    AutoscalingPolicy,
+)
 
 # (apiVersion, kind) -> model
 KINDS: dict[tuple[str, str], type[AnyObject]] = {
-    (API_VERSION, "Tenant"): Tenant,
-    (API_VERSION, "Model"): Model,
+    **{(API_VERSION, kind.__name__): kind for kind in OUR_KINDS},
     (inference_service.API_VERSION, "InferenceService"): InferenceService,
 }
-
-# Named in the public contract, not read by this version: refused by name rather than ignored, so that nobody believes
-# in a quota that nothing enforces.
-LATER_KINDS = ("QuotaPolicy", "RoutingPolicy", "AdmissionPolicy", "RolloutPolicy", "AutoscalingPolicy")

@@ -4,19 +4,24 @@ The kind is KServe's, so keys that we do not know are KServe's business and igno
 """
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from functions.api.kinds.base import MetadataName
+from functions.api.ids import is_name
+from functions.api.kinds.base import Finding, MetadataName
+from functions.api.problems import shown
 
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
 MAX_MODEL_LEN = "--max-model-len"
+VLLM_FORMAT = "vLLM"
 CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
 
 _CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)")
+_SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 Count = Annotated[int, Field(ge=0, le=100_000)]
@@ -90,6 +95,43 @@ class InferenceService(Foreign):
         if predictor.max_replicas == 0:
             return predictor.min_replicas, 100_000
         return predictor.min_replicas, max(predictor.max_replicas or 1, predictor.min_replicas)
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with one of our pools, KServe's webhooks' rules among it, which no schema knows."""
+        if self.pool is None:
+            return
+        if not is_name(self.pool):
+            message = f"found {shown(self.pool)}; allowed: a name of 1 to 63 of a-z 0-9 . _ -"
+            yield Finding(("metadata", "labels", POOL_LABEL), message)
+        if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
+            message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
+            yield Finding(("metadata", "name"), message)
+        yield from _replica_bounds(self.spec.predictor)
+        if self.spec.predictor.model is None:
+            yield Finding(("spec", "predictor", "model"), "is required, and not there: a pool runs a model")
+        else:
+            yield from _served_model(self.spec.predictor.model)
+
+
+def _replica_bounds(predictor: Predictor) -> Iterator[Finding]:
+    most = predictor.max_replicas
+    if most and most < predictor.min_replicas:
+        message = f"found {most}; allowed: at least minReplicas, {predictor.min_replicas}"
+        yield Finding(("spec", "predictor", "maxReplicas"), message)
+
+
+def _served_model(model: ServedModel) -> Iterator[Finding]:
+    path = ("spec", "predictor", "model")
+    text = last_argument(model.args, MAX_MODEL_LEN)
+    if text is None or parse_tokens(text) is None:
+        message = f"{MAX_MODEL_LEN} is required, with {CONTEXT_ALLOWED}: the gateway must know the context window"
+        yield Finding((*path, "args"), message)
+    if model.runtime is None and model.model_format.name != VLLM_FORMAT and model.model_format.name.lower() == "vllm":
+        message = f"found {shown(model.model_format.name)}; allowed: {VLLM_FORMAT}, since KServe matches case"
+        yield Finding((*path, "modelFormat", "name"), message)
+    for index, variable in enumerate(model.env):
+        if variable.name == "PYTHONPATH":
+            yield Finding((*path, "env", index, "name"), "PYTHONPATH is not allowed by KServe")
 
 
 def last_argument(args: tuple[str, ...], option: str) -> str | None:

@@ -5,12 +5,14 @@ exactly one version, since a pool's replicas all hold the same weights.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from functions.api.ids import NAME_PATTERN
-from functions.api.kinds.base import DigestText, ModelIdText, Name, ShoalObject, Strict
+from functions.api.kinds.base import DigestText, Finding, ModelIdText, Name, ShoalObject, Strict, matching
+from functions.api.problems import near_miss, shown
 
 _ARTIFACT = re.compile(rf"(?:s3|pvc)://[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9](?:/{NAME_PATTERN}){{1,8}}")
 
@@ -22,22 +24,80 @@ def _checked_artifact(text: str) -> str:
 
 
 class Version(Strict):
-    """`digest` pins the artifact; without it, the controller asks the store what the address holds."""
+    """One artifact, for ever."""
 
     name: Name
-    artifact: Annotated[str, AfterValidator(_checked_artifact)]
+    artifact: Annotated[str, AfterValidator(_checked_artifact), matching(_ARTIFACT.pattern)]
+    """Where it lies, such as s3://shoal-models/acme/support-bot/v1."""
     digest: DigestText | None = None
+    """Pins the artifact; without it, the controller asks the store what the address holds."""
 
 
 class ModelSpec(Strict):
     id: ModelIdText
+    """What callers write: tenant/name for a lora, the pool's name for a base."""
     type: Literal["lora", "base"]
-    base: Name | None = None  # of a lora: the pool whose base model it adapts
+    """lora: an adapter over a pool's base model; base: the pool's own model."""
+    base: Name | None = None
+    """Of a lora: the pool whose base model it adapts."""
     versions: tuple[Version, ...]
+    """At least one; of a base, exactly one."""
     channels: dict[Name, Name] = Field(default_factory=dict)
+    """Names that point at versions; callers who name none get `stable`."""
     rollout: Name = "default"
+    """The RolloutPolicy by which a channel moves to another version."""
 
 
 class Model(ShoalObject):
+    """Something that can be called, its versions, and the channels that point at them."""
+
     kind: Literal["Model"]
     spec: ModelSpec
+
+    @property
+    def pool(self) -> str:
+        """The pool whose replicas serve it."""
+        return self.spec.id if self.spec.type == "base" else self.spec.base or ""
+
+    def findings(self) -> Iterator[Finding]:
+        yield from _name_agrees(self)
+        yield from _versions_and_channels(self.spec)
+        yield from (_lora(self.spec) if self.spec.type == "lora" else _base(self.spec))
+
+
+def _name_agrees(model: Model) -> Iterator[Finding]:
+    id_, name = model.spec.id, model.metadata.name
+    expected = id_.replace("/", ".").replace("_", "-")
+    if name != expected:
+        message = f"found {shown(id_)}; its metadata.name would be {shown(expected)}, but is {shown(name)}"
+        yield Finding(("spec", "id"), message)
+
+
+def _versions_and_channels(spec: ModelSpec) -> Iterator[Finding]:
+    if not spec.versions:
+        yield Finding(("spec", "versions"), "found an empty list; allowed: at least one version")
+    names: dict[str, int] = {}
+    for index, version in enumerate(spec.versions):
+        if names.setdefault(version.name, index) != index:
+            path = ("spec", "versions", index, "name")
+            yield Finding(path, f"the version {shown(version.name)} occurs twice")
+    for channel, target in spec.channels.items():
+        if target not in names:
+            message = f"found {shown(target)}; allowed: {', '.join(names) or 'no version is declared'}"
+            yield Finding(("spec", "channels", channel), message + near_miss(target, list(names)))
+
+
+def _lora(spec: ModelSpec) -> Iterator[Finding]:
+    if "/" not in spec.id:
+        yield Finding(("spec", "id"), f"found {shown(spec.id)}; allowed for a lora: tenant/name")
+    if spec.base is None:
+        yield Finding(("spec", "base"), "is required for a lora: the pool whose base model it adapts")
+
+
+def _base(spec: ModelSpec) -> Iterator[Finding]:
+    if "/" in spec.id:
+        yield Finding(("spec", "id"), f"found {shown(spec.id)}; allowed for a base: the pool's name, without /")
+    if spec.base not in {None, spec.id}:
+        yield Finding(("spec", "base"), f"found {shown(spec.base)}; a base adapts nothing: leave this out")
+    if len(spec.versions) > 1:
+        yield Finding(("spec", "versions"), "a base has one version: its pool's replicas hold the same weights")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 from functions.api.ids import MODEL_ID_PATTERN
 from functions.api.keys import KEY_ID_PATTERN
-from functions.api.kinds.base import Metadata, Name, ShoalObject, Strict
+from functions.api.kinds.base import Metadata, Name, ShoalObject, Strict, matching
 from functions.api.kinds.expiry import Expiry
 from functions.api.snapshot import Scope, ServiceClass
 
@@ -39,16 +39,27 @@ def _checked_model_pattern(text: str) -> str:
 
 
 class ApiKey(Strict):
-    id: Annotated[str, AfterValidator(_checked_key_id)]
-    hmac_sha256: Annotated[str, AfterValidator(_checked_hex64)]
+    """One key; its secret is stored nowhere."""
+
+    id: Annotated[str, AfterValidator(_checked_key_id), matching(KEY_ID_PATTERN)]
+    """Part of the key's text; unique in the installation."""
+    hmac_sha256: Annotated[str, AfterValidator(_checked_hex64), matching(_HEX64.pattern)]
+    """HMAC-SHA256 of the key's secret under the installation's pepper, in hex."""
     scopes: tuple[Scope, ...] = ("inference",)
+    """What the key may do."""
     max_class: ServiceClass = "interactive"
+    """The best service class that it may ask for."""
     expires: Expiry | None = None
+    """The last day on which it works, in UTC, such as 2027-06-30; or a moment, such as 2027-06-30T18:00:00Z."""
 
 
 class Isolation(Strict):
+    """What this tenant shares with others."""
+
     cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+    """per-tenant: prompts never share KV blocks with other tenants', so that nobody can time another's cache hits."""
     pools: Literal["shared"] = "shared"
+    """shared: replicas serve all tenants."""
 
 
 class TenantMetadata(Metadata):
@@ -57,12 +68,17 @@ class TenantMetadata(Metadata):
 
 class TenantSpec(Strict):
     tier: Name
+    """The QuotaPolicy that applies."""
     keys: tuple[ApiKey, ...] = ()
-    models: tuple[Annotated[str, AfterValidator(_checked_model_pattern)], ...] = ()
+    """The API keys with which it may call."""
+    models: tuple[Annotated[str, AfterValidator(_checked_model_pattern), matching(_MODEL_PATTERN.pattern)], ...] = ()
+    """Ids of models, or the beginning of ids and one * at the end; what none matches does not exist for the tenant."""
     isolation: Isolation = Isolation()
 
 
 class Tenant(ShoalObject):
+    """Who may call, with which keys, and which models exist for them."""
+
     kind: Literal["Tenant"]
     metadata: TenantMetadata
     spec: TenantSpec

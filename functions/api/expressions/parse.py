@@ -1,0 +1,141 @@
+"""Trees to values: names looked up, units checked against what the metric measures.
+
+Neighbours: `grammar` makes the trees and its errors, `metrics` has the tables.
+"""
+
+from decimal import Decimal
+from typing import cast
+
+from lark import Token, Tree
+
+from functions.api.expressions.errors import ExpressionInvalid
+from functions.api.expressions.grammar import parse_tree
+from functions.api.expressions.metrics import HALT_METRICS, SCALE_METRICS, Dimension, Metric
+from functions.api.expressions.values import (
+    Comparison,
+    HaltCondition,
+    Ratio,
+    Replicas,
+    ScaleRule,
+    Seconds,
+    Share,
+    TimesControl,
+    TimesSlo,
+)
+from functions.api.kinds.quantities import DURATION_MAX_S
+from functions.api.problems import near_miss, shown
+
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_REPLICAS_MAX = 1000
+_PERCENT_MAX = 1000
+_FACTOR_MAX = 1000
+_OF_CONTROL = "a multiple of the control group's such as 2x"
+_OF_SLO = "a multiple of what is promised such as 1.2 * slo"
+
+_Tree = Tree[Token]
+
+
+def parse_halt(text: str) -> HaltCondition:
+    """What stops a rollout; ExpressionInvalid says what is wrong, and where."""
+    tree = parse_tree(text, "halt")
+    metric = _metric(_token(tree, 0), HALT_METRICS)
+    amount = _subtree(tree, 2)
+    threshold = (
+        TimesControl(_factor(amount))
+        if amount.data == "times_control"
+        else _measured(text, amount, metric, [metric.dimension.value, _OF_CONTROL])
+    )
+    return HaltCondition(metric.name, _comparison(tree), threshold)
+
+
+def parse_scale_rule(text: str) -> ScaleRule:
+    """What scales a pool; ExpressionInvalid says what is wrong, and where."""
+    tree = parse_tree(text, "scale_rule")
+    metric = _metric(_token(tree, 0), SCALE_METRICS)
+    amount = _subtree(tree, 2)
+    allowed = [metric.dimension.value, *([_OF_SLO] if metric.has_slo else [])]
+    threshold = (
+        TimesSlo(_factor(amount))
+        if amount.data == "times_slo" and metric.has_slo
+        else _measured(text, amount, metric, allowed)
+    )
+    return ScaleRule(
+        metric=metric.name,
+        comparison=_comparison(tree),
+        threshold=threshold,
+        step=_step(_subtree(tree, 4)),
+        hold_s=_milliseconds(_subtree(tree, 3)) / 1000 if isinstance(tree.children[3], Tree) else 0.0,
+        names_seconds=metric.dimension is Dimension.PLAIN_SECONDS,
+    )
+
+
+def _metric(token: Token, metrics: tuple[Metric, ...]) -> Metric:
+    for metric in metrics:
+        if metric.name == token:
+            return metric
+    names = [metric.name for metric in metrics]
+    message = f"there is no metric {shown(str(token))} here; allowed: {', '.join(names)}{near_miss(str(token), names)}"
+    raise ExpressionInvalid(message, token.start_pos or 0)
+
+
+def _measured(text: str, amount: _Tree, metric: Metric, allowed: list[str]) -> Ratio | Seconds:
+    """The amount in the metric's own dimension."""
+    if amount.data == "percent" and metric.is_ratio:
+        percent = Decimal(_token(amount, 0))
+        if percent > 100:
+            raise ExpressionInvalid(f"{metric.name} is never above 100%; allowed: 0% to 100%", _start(amount))
+        return Ratio(float(percent / 100))
+    if amount.data == "duration" and not metric.is_ratio:
+        return Seconds(_milliseconds(amount) / 1000)
+    if amount.data == "number" and metric.dimension is Dimension.PLAIN_SECONDS:
+        return Seconds(_whole_milliseconds(Decimal(_token(amount, 0)) * 1000, amount) / 1000)
+    written = text[_start(amount) : amount.meta.end_pos]
+    message = f"{metric.name} cannot be compared with {shown(written)}; allowed: {', or '.join(allowed)}"
+    raise ExpressionInvalid(message, _start(amount))
+
+
+def _factor(amount: _Tree) -> float:
+    factor = float(_token(amount, 0))
+    if not 0 < factor <= _FACTOR_MAX:
+        raise ExpressionInvalid(f"allowed: a multiple above 0 and up to {_FACTOR_MAX}", _start(amount))
+    return factor
+
+
+def _milliseconds(duration: _Tree) -> int:
+    return _whole_milliseconds(Decimal(_token(duration, 0)) * _UNIT_MS[_token(duration, 1)], duration)
+
+
+def _whole_milliseconds(milliseconds: Decimal, at: _Tree) -> int:
+    if milliseconds != int(milliseconds) or not 1 <= milliseconds <= DURATION_MAX_S * 1000:
+        raise ExpressionInvalid("allowed: 1ms to 720h, in whole milliseconds", _start(at))
+    return int(milliseconds)
+
+
+def _step(step: _Tree) -> Replicas | Share:
+    sign = -1 if _token(step, 0) == "-" else 1
+    number = Decimal(_token(step, 1))
+    if len(step.children) > 2 and step.children[2] == "%":
+        most = _PERCENT_MAX if sign > 0 else 100
+        if not 0 < number <= most:
+            raise ExpressionInvalid(f"allowed: above 0% and up to {most}%", _start(step))
+        return Share(float(sign * number / 100))
+    if number != int(number) or not 1 <= number <= _REPLICAS_MAX:
+        message = f"allowed: a whole number of replicas from 1 to {_REPLICAS_MAX}, or a percentage"
+        raise ExpressionInvalid(message, _start(step))
+    return Replicas(int(sign * number))
+
+
+def _comparison(tree: _Tree) -> Comparison:
+    return cast(Comparison, str(_token(tree, 1)))
+
+
+def _token(tree: _Tree, index: int) -> Token:
+    return cast(Token, tree.children[index])
+
+
+def _subtree(tree: _Tree, index: int) -> _Tree:
+    return cast(_Tree, tree.children[index])
+
+
+def _start(tree: _Tree) -> int:
+    return tree.meta.start_pos

@@ -1,0 +1,70 @@
+"""`AdmissionPolicy`: what each service class is guaranteed of a pool, and how much may wait in front of it.
+
+Shares are of the pool's capacity; what a band does not use, the others borrow. Which policy a pool obeys is found as
+for `RoutingPolicy`.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from functions.api.kinds.base import Finding, ShoalObject, Strict
+from functions.api.kinds.quantities import Duration, PoolPattern, Positive, Ratio, duration_ms
+from functions.api.snapshot import ServiceClass
+
+_ROUNDING = 1e-9  # 0.6 + 0.3 + 0.1 is a little more than 1 in binary
+
+
+class Band(Strict):
+    """What one service class is guaranteed."""
+
+    share: Ratio
+    """Of the pool's capacity, from 0 to 1; all bands together at most 1."""
+    ttft_slo: Duration | None = None
+    """The time to first token that the class is promised; the interactive band's is the `slo` of scaling rules."""
+
+    @property
+    def ttft_slo_ms(self) -> int | None:
+        return duration_ms(self.ttft_slo) if self.ttft_slo is not None else None
+
+
+class Bands(Strict):
+    """A class that is not written has no guaranteed share: it gets what the others leave."""
+
+    interactive: Band | None = None
+    near_real_time: Band | None = Field(default=None, alias="near-real-time")
+    batch: Band | None = None
+
+    def written(self) -> tuple[tuple[ServiceClass, Band], ...]:
+        """The bands that are there, best class first."""
+        bands: tuple[tuple[ServiceClass, Band | None], ...] = (
+            ("interactive", self.interactive),
+            ("near-real-time", self.near_real_time),
+            ("batch", self.batch),
+        )
+        return tuple((name, band) for name, band in bands if band is not None)
+
+
+class AdmissionPolicySpec(Strict):
+    pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)] = ("*",)
+    """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
+    bands: Bands
+    max_queued_tokens: Positive = 2_000_000
+    """Tokens that may wait in front of a pool; more is refused at once rather than answered too late."""
+
+
+class AdmissionPolicy(ShoalObject):
+    """What each service class is guaranteed of a pool, and how much may wait in front of it."""
+
+    kind: Literal["AdmissionPolicy"]
+    spec: AdmissionPolicySpec
+
+    def findings(self) -> Iterator[Finding]:
+        bands = self.spec.bands.written()
+        path = ("spec", "bands")
+        if not bands:
+            yield Finding(path, "found no band; allowed: at least one of interactive, near-real-time, batch")
+        shares = sum(band.share for _, band in bands)
+        if shares > 1 + _ROUNDING:
+            yield Finding(path, f"the shares add up to {shares:g}; allowed: at most 1, which is the whole pool")

@@ -1,0 +1,66 @@
+"""`AutoscalingPolicy`: between which bounds a pool scales, and on which signals.
+
+One policy a pool. A pool with a policy leaves the number of its replicas to the autoscaler; a pool without one keeps
+its InferenceService's `minReplicas`. Expressions are described in `functions.api.expressions`.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from functions.api.expressions import parse_scale_rule
+from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
+from functions.api.problems import shown
+
+
+def _checked_rule(text: str) -> str:
+    parse_scale_rule(text)
+    return text
+
+
+ScaleRuleText = Annotated[str, AfterValidator(_checked_rule)]
+ScaleRules = Annotated[tuple[ScaleRuleText, ...], Field(max_length=20)]
+
+
+class Replicas(Strict):
+    """Bounds that no rule passes."""
+
+    min: Annotated[int, Field(ge=0, le=100_000)]
+    """At most the InferenceService's minReplicas, with which the pool starts."""
+    max: Annotated[int, Field(ge=1, le=100_000)]
+    """At most the InferenceService's maxReplicas."""
+
+
+class AutoscalingPolicySpec(Strict):
+    pool: Name
+    """The pool that it scales; one policy a pool."""
+    replicas: Replicas
+    warm: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Replicas with the base loaded and no traffic, beside the others: they take over in under a second."""
+    scale_up: ScaleRules = ()
+    """Rules such as kv_usage > 85% for 3m: +5%; any that holds adds replicas."""
+    scale_down: ScaleRules = ()
+    """Rules such as utilization < 40% for 15m: -1; they count only while no scaleUp rule holds."""
+
+
+class AutoscalingPolicy(ShoalObject):
+    """Between which bounds a pool scales, and on which signals."""
+
+    kind: Literal["AutoscalingPolicy"]
+    spec: AutoscalingPolicySpec
+
+    def findings(self) -> Iterator[Finding]:
+        replicas = self.spec.replicas
+        if replicas.max < replicas.min:
+            message = f"found {replicas.max}; allowed: at least min, {replicas.min}"
+            yield Finding(("spec", "replicas", "max"), message)
+        yield from _direction("scaleUp", self.spec.scale_up, upwards=True)
+        yield from _direction("scaleDown", self.spec.scale_down, upwards=False)
+
+
+def _direction(key: str, rules: tuple[str, ...], *, upwards: bool) -> Iterator[Finding]:
+    for index, text in enumerate(rules):
+        if (parse_scale_rule(text).step.amount > 0) != upwards:
+            allowed = "a step that adds, such as +10% or +1" if upwards else "a step that takes away, such as -1"
+            yield Finding(("spec", key, index), f"found {shown(text)}; allowed in {key}: {allowed}")

@@ -1,0 +1,64 @@
+"""Quantities as policies write them: durations, shares, and patterns of pool names.
+
+Durations are a whole number and a unit, `500ms | 60s | 5m | 2h`, since a bare number would leave the unit to be
+guessed. The kinds keep the text as it was written and give the number beside it (`session.ttl`, `session.ttl_s`).
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from functions.api.ids import NAME_PATTERN
+from functions.api.kinds.base import matching
+
+DURATION_PATTERN = r"[1-9][0-9]{0,8}(?:ms|s|m|h)"
+DURATION_MAX_S = 30 * 24 * 3600.0  # a month: longer is a slip of the unit
+POOL_PATTERN = rf"{NAME_PATTERN}|(?:[a-z0-9][a-z0-9._-]{{0,61}})?\*"
+
+_DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,8})(?P<unit>ms|s|m|h)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_DURATION_ALLOWED = "a whole number and ms, s, m or h, such as 500ms or 5m, up to 720h"
+_POOL_PATTERN = re.compile(POOL_PATTERN)
+_POOL_PATTERN_ALLOWED = "a pool's name, or the beginning of names and one * at the end, such as llama-*"
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of `500ms`, `60s`, `5m` or `2h`; ValueError says what may be written."""
+    match = _DURATION.fullmatch(text)
+    if match is None or (milliseconds := int(match["number"]) * _UNIT_MS[match["unit"]]) > DURATION_MAX_S * 1000:
+        raise ValueError(_DURATION_ALLOWED)
+    return milliseconds
+
+
+def duration_s(text: str) -> float:
+    """The same in seconds."""
+    return duration_ms(text) / 1000
+
+
+def duration_text(milliseconds: int) -> str:
+    """The one canonical text: the largest unit in which the number is whole and at least 2, so 60s, 3m, 15m, 60m, 2h.
+
+    Seconds are never split for it: 1000 ms are `1s`.
+    """
+    for unit, size_ms in (("h", 3_600_000), ("m", 60_000)):
+        if milliseconds % size_ms == 0 and milliseconds >= 2 * size_ms:
+            return f"{milliseconds // size_ms}{unit}"
+    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
+
+
+def _checked_duration(text: str) -> str:
+    duration_ms(text)
+    return text
+
+
+def _checked_pool_pattern(text: str) -> str:
+    if _POOL_PATTERN.fullmatch(text) is None:
+        raise ValueError(_POOL_PATTERN_ALLOWED)
+    return text
+
+
+Duration = Annotated[str, AfterValidator(_checked_duration), matching(DURATION_PATTERN)]
+PoolPattern = Annotated[str, AfterValidator(_checked_pool_pattern), matching(POOL_PATTERN)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1, le=10**15)]

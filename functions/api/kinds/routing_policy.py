@@ -1,0 +1,104 @@
+"""`RoutingPolicy`: how requests find a replica of a pool, how often they are tried again, and where else they may go.
+
+A pool obeys the policy whose pattern fits it best: its exact name before a beginning, a longer beginning before a
+shorter one; where none fits, the built-in defaults, which are the defaults here.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
+from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
+from functions.api.problems import shown
+
+
+class Session(Strict):
+    """How long after its last request a session still goes back to its replica."""
+
+    ttl: Duration = "5m"
+    """Since the session's last request."""
+
+    @property
+    def ttl_s(self) -> float:
+        return duration_s(self.ttl)
+
+
+class Prefix(Strict):
+    """Where the router's belief about cached prefixes comes from: engine events, replica blooms, or what was sent."""
+
+    source: Literal["events", "bloom", "sent"] = "events"
+
+
+class SpreadAbove(Strict):
+    """Above this utilization, load is spread rather than kept where its cache is."""
+
+    utilization: Ratio = 0.85
+    """Work in progress, of what the pool can take."""
+
+
+class Retry(Strict):
+    """Trying again on another replica; never after the first byte of an answer."""
+
+    max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    """Attempts for one request, the first one included."""
+    budget: Ratio = 0.2
+    """Retries per request over time, so that retries never double an overload."""
+
+
+class Fallback(Strict):
+    """Another pool answers, with a response header that says so."""
+
+    when: Literal["saturated", "unavailable"]
+    """saturated: the pool has no room; unavailable: it has no ready replica."""
+    from_: Name = Field(alias="from")
+    """The pool that was asked."""
+    to: Name
+    """The pool that answers."""
+    tiers: tuple[Name, ...] = ()
+    """The tiers for which it does; none written means all of them."""
+
+
+class Cascade(Strict):
+    """A small pool answers first; what it is not sure of is asked of the larger one."""
+
+    from_: Name = Field(alias="from")
+    """The pool that answers first."""
+    to: Name
+    """The pool that is asked next."""
+    tiers: tuple[Name, ...] = ()
+    """The tiers for which it is; none written means all of them."""
+
+
+class RoutingPolicySpec(Strict):
+    pools: Annotated[tuple[PoolPattern, ...], Field(min_length=1, max_length=1000)]
+    """Names of pools, or the beginning of names and one * at the end. The pattern that fits a pool best counts."""
+    session: Session = Session()
+    prefix: Prefix = Prefix()
+    bounded_load: Annotated[float, Field(ge=1, le=10)] = 1.25
+    """How far above the pool's mean load a replica may be, however good its cache is."""
+    spread_above: SpreadAbove = SpreadAbove()
+    retry: Retry = Retry()
+    fallback: Annotated[tuple[Fallback, ...], Field(max_length=1000)] = ()
+    """Which other pools answer when one cannot; never in a circle."""
+    cascade: Annotated[tuple[Cascade, ...], Field(max_length=1000)] = ()
+    """Which larger pools are asked after a small one; never in a circle."""
+
+
+class RoutingPolicy(ShoalObject):
+    """How requests find a replica, how often they are tried again, and where else they may go."""
+
+    kind: Literal["RoutingPolicy"]
+    spec: RoutingPolicySpec
+
+    def findings(self) -> Iterator[Finding]:
+        hops: tuple[tuple[str, tuple[Fallback | Cascade, ...]], ...] = (
+            ("fallback", self.spec.fallback),
+            ("cascade", self.spec.cascade),
+        )
+        for key, steps in hops:
+            for index, step in enumerate(steps):
+                if step.from_ == step.to:
+                    message = f"found {shown(step.to)}, which is where it comes from; allowed: another pool"
+                    yield Finding(("spec", key, index, "to"), message)

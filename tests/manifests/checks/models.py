@@ -1,0 +1,62 @@
+"""Pools and base models: weights on a claim that exists, an agent that knows its engine, a digest that can be found."""
+
+from collections.abc import Iterator
+
+from functions.api.kinds.base import API_VERSION
+from functions.api.kinds.inference_service import POOL_LABEL, last_argument
+from functions.artifacts.manifest import MANIFEST_NAME
+from functions.replica.settings import ReplicaSettings
+from tests.manifests.rendering import Document, Rendering, name_of
+from tests.manifests.workloads import runtime_of
+
+_PVC = "pvc://"
+# What the agent has to know of its engine: the annotation, and the engine's arguments that it repeats, the first wins.
+_REPEATED = {
+    "shoal.dev/max-adapters": (("--max-cpu-loras", "--max-loras"), "max_adapters"),
+    "shoal.dev/max-lora-rank": (("--max-lora-rank",), "max_lora_rank"),
+}
+
+
+def model_findings(rendering: Rendering) -> Iterator[str]:
+    for service in rendering.of("InferenceService"):
+        yield from (f"{name_of(service)}: {each}" for each in _pool(service, rendering))
+    manifests = _mounted_manifests(rendering)
+    for model in rendering.of("Model"):
+        for version in model["spec"]["versions"] if model["apiVersion"] == API_VERSION else []:
+            folder = version["artifact"].removeprefix(_PVC).partition("/")[2]
+            if version["artifact"].startswith(_PVC) and "digest" not in version and folder not in manifests:
+                yield f"{name_of(model)}: no digest, and the controller has no manifest of {folder}"
+
+
+def _pool(service: Document, rendering: Rendering) -> Iterator[str]:
+    metadata, model = service["metadata"], service["spec"]["predictor"]["model"]
+    claim, _, folder = model["storageUri"].removeprefix(_PVC).partition("/")
+    if model["storageUri"].startswith(_PVC) and (claim, metadata["namespace"]) not in _claims(rendering):
+        yield f"there is no claim {claim} for {folder}"
+    if POOL_LABEL not in metadata.get("labels", {}):
+        return
+    if runtime_of(service, rendering) is None:
+        yield "no ServingRuntime of its namespace takes its format: no agent would run beside it"
+    arguments = tuple(model.get("args", []))
+    if "--enable-lora" in arguments:
+        yield from _repeated(arguments, metadata.get("annotations", {}))
+
+
+def _repeated(arguments: tuple[str, ...], annotations: dict[str, str]) -> Iterator[str]:
+    for annotation, (options, setting) in _REPEATED.items():
+        said = annotations.get(annotation, str(ReplicaSettings.model_fields[setting].default))
+        given = [value for option in options if (value := last_argument(arguments, option)) is not None]
+        if given and said != given[0]:
+            yield f"its engine has {options[0]}={given[0]}, its agent would take {said}: say {annotation}"
+
+
+def _claims(rendering: Rendering) -> set[tuple[str, str]]:
+    claims = rendering.of("PersistentVolumeClaim")
+    return {(claim["metadata"]["name"], claim["metadata"]["namespace"]) for claim in claims}
+
+
+def _mounted_manifests(rendering: Rendering) -> set[str]:
+    """Folders whose manifest the controller finds below its models root."""
+    volumes = rendering.one("Deployment", "controller")["spec"]["template"]["spec"]["volumes"]
+    items = [item for volume in volumes for item in volume.get("configMap", {}).get("items", [])]
+    return {item["path"].removesuffix(f"/{MANIFEST_NAME}") for item in items}

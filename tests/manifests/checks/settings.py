@@ -1,0 +1,109 @@
+"""The environment of shoal's own processes against their settings classes: no unknown variable, none missing.
+
+The settings are made from the very environment that the pod would have, with what the kubelet fills in (fields,
+ConfigMaps) filled in here: a value of the wrong form is found as well.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings
+
+from functions.gateway.settings import GatewaySettings
+from functions.registry.settings import RegistrySettings
+from functions.replica.settings import ReplicaSettings
+from tests.manifests.containerfiles import read
+from tests.manifests.rendering import PROJECT, Rendering
+from tests.manifests.workloads import Workload, workloads
+
+_POD_FIELDS = {"metadata.name": "smollm2-135m-predictor-6d4cf56db6-x2x7q", "status.podIP": "10.1.2.3"}
+
+
+def settings_classes() -> Mapping[str, tuple[type[BaseSettings], ...]]:
+    """By the module that a container starts."""
+    controller = importlib.import_module("functions.controller.kubernetes.run.settings")
+    return {
+        "functions.gateway": (GatewaySettings,),
+        "functions.registry": (RegistrySettings,),
+        "functions.replica": (ReplicaSettings,),
+        "functions.controller.kubernetes": (controller.KubernetesSettings,),
+    }
+
+
+def settings_findings(rendering: Rendering) -> Iterator[str]:
+    for workload in workloads(rendering):
+        for container in workload.containers:
+            module = module_of(container)
+            where = f"{workload.name}: {container['name']}"
+            environment = environment_of(container, workload, rendering)
+            names = [name for name in environment if name.startswith("SHOAL_")]
+            if module is None:
+                yield from (f"{where} sets {name}, which nothing there reads" for name in names)
+                continue
+            known = {name for settings in settings_classes()[module] for name in variables(settings)}
+            yield from (f"{where} sets {name}, which is no setting of {module}" for name in names if name not in known)
+            yield from (f"{where}: {problem}" for problem in _refusals(module, environment))
+
+
+def module_of(container: dict[str, Any]) -> str | None:
+    """The module of ours that it starts: by its command, else by its image's entrypoint."""
+    words = container.get("command") or _entrypoint(container.get("image", ""))
+    named = [word for word in words if word.startswith("functions.")]
+    return named[0] if named else None
+
+
+def variables(settings: type[BaseSettings]) -> dict[str, bool]:
+    """Its variables, and whether each is required."""
+    prefix = settings.model_config["env_prefix"]
+    return {f"{prefix}{name}".upper(): field.is_required() for name, field in settings.model_fields.items()}
+
+
+def environment_of(container: dict[str, Any], workload: Workload, rendering: Rendering) -> dict[str, str]:
+    environment = {}
+    for entry in container.get("env", []):
+        environment[entry["name"]] = entry["value"] if "value" in entry else _source(entry, workload, rendering)
+    return environment
+
+
+def make(settings: type[BaseSettings], environment: Mapping[str, str]) -> BaseSettings:
+    """The settings as the process would read them; nothing of this process's own environment shows through."""
+    with mock.patch.dict(os.environ, dict(environment), clear=True):
+        return settings()
+
+
+def _refusals(module: str, environment: Mapping[str, str]) -> Iterator[str]:
+    for settings in settings_classes()[module]:
+        try:
+            make(settings, environment)
+        except ValidationError as error:
+            for each in error.errors():
+                name = f"{settings.model_config['env_prefix']}{each['loc'][0] if each['loc'] else ''}".upper()
+                yield f"{name}: {each['msg']}"
+
+
+def _source(entry: dict[str, Any], workload: Workload, rendering: Rendering) -> str:
+    source = entry["valueFrom"]
+    if "configMapKeyRef" in source:
+        wanted = source["configMapKeyRef"]
+        for document in rendering.of("ConfigMap"):
+            if (document["metadata"]["name"], document["metadata"]["namespace"]) == (
+                wanted["name"],
+                workload.namespace,
+            ):
+                return str(document["data"].get(wanted["key"], ""))
+        return ""  # `references` reports it
+    path = source["fieldRef"]["fieldPath"]
+    for field, values in (("metadata.labels", workload.labels), ("metadata.annotations", workload.annotations)):
+        if path.startswith(field):
+            return values.get(path.removeprefix(f"{field}['").removesuffix("']"), "")
+    return _POD_FIELDS[path]
+
+
+def _entrypoint(image: str) -> list[str]:
+    target = image.rpartition("/")[2].partition(":")[0]
+    stages = read(PROJECT / "images" / "Containerfile").stages
+    return stages[target].entrypoint if target in stages and "/shoal/" in image else []

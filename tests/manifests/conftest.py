@@ -1,0 +1,25 @@
+"""The two overlays as kustomize renders them, once a session; and the real API server, where there is one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.controller.kubernetes.fixtures import api_server, foreign_crds
+from tests.manifests.rendering import OVERLAYS, Rendering, render
+
+__all__ = ["api_server"]
+
+
+@pytest.fixture(scope="session")
+def staging() -> Rendering:
+    return render(OVERLAYS / "staging")
+
+
+@pytest.fixture(scope="session")
+def production() -> Rendering:
+    return render(OVERLAYS / "production")
+
+
+@pytest.fixture(scope="session")
+def crds_dir() -> Path:
+    return foreign_crds()

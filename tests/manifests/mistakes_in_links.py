@@ -1,0 +1,199 @@
+"""What may go wrong between objects: names of what is not there, open doors, rights, shoal's own kinds."""
+
+from tests.manifests.checks.models import model_findings
+from tests.manifests.checks.network import network_findings
+from tests.manifests.checks.rbac import rbac_findings
+from tests.manifests.checks.references import reference_findings
+from tests.manifests.checks.schemas import own_kind_findings, webhook_findings
+from tests.manifests.mistakes import (
+    Mistake,
+    container,
+    controller,
+    gateway,
+    named_rule,
+    policy,
+    pool,
+    remove,
+    role,
+    runtime,
+    variable,
+)
+
+LINK_MISTAKES = [
+    # references
+    Mistake(
+        "no account", reference_findings, lambda r: remove(r, "ServiceAccount", "gateway"), "no ServiceAccount gateway"
+    ),
+    Mistake("no role", reference_findings, lambda r: remove(r, "Role", "controller", "shoal"), "no Role controller"),
+    Mistake(
+        "no subject",
+        reference_findings,
+        lambda r: remove(r, "ServiceAccount", "controller"),
+        "no ServiceAccount controller",
+    ),
+    Mistake(
+        "no priority",
+        reference_findings,
+        lambda r: remove(r, "PriorityClass", "shoal-control-plane"),
+        "no PriorityClass",
+    ),
+    Mistake(
+        "no config", reference_findings, lambda r: remove(r, "ConfigMap", "engine-hooks"), "ConfigMap that is not there"
+    ),
+    Mistake(
+        "no key",
+        reference_findings,
+        lambda r: r.one("ConfigMap", "shoal-installation", "shoal")["data"].pop("bus-url"),
+        "wants bus-url",
+    ),
+    Mistake(
+        "unknown secret",
+        reference_findings,
+        lambda r: gateway(r)["volumes"][0]["secret"].update(secretName="token"),
+        "not in the README",
+    ),
+    Mistake(
+        "unknown key",
+        reference_findings,
+        lambda r: variable(container(gateway(r)), "SHOAL_GATEWAY_PEPPER_FILE").update(
+            value="/run/secrets/shoal/pepper/salt"
+        ),
+        "the key salt",
+    ),
+    Mistake(
+        "nothing mounted",
+        reference_findings,
+        lambda r: variable(container(gateway(r)), "SHOAL_GATEWAY_PEPPER_FILE").update(value="/etc/pepper"),
+        "nothing is mounted",
+    ),
+    Mistake("no volume", reference_findings, lambda r: runtime(r)["volumes"].pop(0), "which is no volume"),
+    Mistake("idle volume", reference_findings, lambda r: container(runtime(r))["volumeMounts"].pop(), "nothing mounts"),
+    Mistake(
+        "service without pods",
+        reference_findings,
+        lambda r: r.one("Service", "bus")["spec"]["selector"].update({"app.kubernetes.io/name": "valkey"}),
+        "selects no pod",
+    ),
+    Mistake(
+        "service without port",
+        reference_findings,
+        lambda r: r.one("Service", "bus")["spec"]["ports"][0].update(targetPort=6380),
+        "has no port 6380",
+    ),
+    Mistake(
+        "budget of nobody",
+        reference_findings,
+        lambda r: r.one("PodDisruptionBudget", "gateway")["spec"]["selector"]["matchLabels"].update({"app": "gateway"}),
+        "selects no pod",
+    ),
+    # models
+    Mistake(
+        "no runtime",
+        model_findings,
+        lambda r: pool(r)["model"]["modelFormat"].update(name="vllm"),
+        "no agent would run",
+    ),
+    Mistake(
+        "no claim",
+        model_findings,
+        lambda r: remove(r, "PersistentVolumeClaim", "shoal-models"),
+        "no claim shoal-models",
+    ),
+    Mistake("no manifest", model_findings, lambda r: controller(r)["volumes"].clear(), "no manifest of smollm2-135m"),
+    Mistake(
+        "more adapters",
+        model_findings,
+        lambda r: pool(r)["model"]["args"].append("--max-cpu-loras=9"),
+        "say shoal.dev/max-adapters",
+    ),
+    Mistake(
+        "larger rank",
+        model_findings,
+        lambda r: pool(r)["model"]["args"].append("--max-lora-rank=64"),
+        "say shoal.dev/max-lora-rank",
+    ),
+    # network
+    Mistake(
+        "open by omission",
+        network_findings,
+        lambda r: remove(r, "NetworkPolicy", "default-deny", "shoal-models"),
+        "no default deny",
+    ),
+    Mistake(
+        "deny that allows", network_findings, lambda r: policy(r, "default-deny").update(egress=[{}]), "no default deny"
+    ),
+    Mistake(
+        "policy of nobody",
+        network_findings,
+        lambda r: policy(r, "bus")["podSelector"]["matchLabels"].update({"app.kubernetes.io/name": "valkey"}),
+        "selects no pod",
+    ),
+    Mistake(
+        "peer that is nobody",
+        network_findings,
+        lambda r: policy(r, "bus")["ingress"][0]["from"][0]["podSelector"]["matchLabels"].update(
+            {"app.kubernetes.io/name": "gate"}
+        ),
+        "is nobody",
+    ),
+    Mistake(
+        "peer elsewhere",
+        network_findings,
+        lambda r: policy(r, "engines", "shoal-models")["ingress"][0]["from"][0].pop("namespaceSelector"),
+        "is nobody",
+    ),
+    Mistake(
+        "dead port",
+        network_findings,
+        lambda r: policy(r, "engines", "shoal-models")["ingress"][0]["ports"][0].update(port=8000),
+        "listens on 8000",
+    ),
+    Mistake(
+        "dead port outwards",
+        network_findings,
+        lambda r: policy(r, "gateway")["egress"][1]["ports"][0].update(port=6380),
+        "listens on 6380",
+    ),
+    Mistake(
+        "moved port",
+        network_findings,
+        lambda r: variable(container(gateway(r)), "SHOAL_GATEWAY_METRICS_PORT").update(value="9000"),
+        "listens on 8445",
+    ),
+    # rights
+    Mistake(
+        "every verb", rbac_findings, lambda r: role(r, "shoal-models")["rules"][0].update(verbs=["*"]), "the verb *"
+    ),
+    Mistake(
+        "secrets",
+        rbac_findings,
+        lambda r: role(r, "shoal")["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}),
+        "the resource secrets",
+    ),
+    Mistake("any lease", rbac_findings, lambda r: named_rule(r, "leases").pop("resourceNames"), "without a name"),
+    Mistake(
+        "somebody else",
+        rbac_findings,
+        lambda r: r.one("RoleBinding", "controller", "shoal")["subjects"][0].update(name="gateway"),
+        "gives rights to",
+    ),
+    Mistake(
+        "the cluster", rbac_findings, lambda r: role(r, "shoal").update(kind="ClusterRole"), "rights end at a namespace"
+    ),
+    Mistake(
+        "a token",
+        rbac_findings,
+        lambda r: r.one("ServiceAccount", "registry").update(automountServiceAccountToken=True),
+        "mounts a token",
+    ),
+    # shoal's kinds
+    Mistake("unknown key", own_kind_findings, lambda r: r.one("Tenant", "acme")["spec"].update(teir="x"), "teir"),
+    Mistake("unknown tier", own_kind_findings, lambda r: r.one("Tenant", "acme")["spec"].update(tier="gold"), "gold"),
+    Mistake(
+        "not ours",
+        own_kind_findings,
+        lambda r: r.one("InferenceService", "smollm2-135m")["metadata"].pop("labels"),
+        "no InferenceService has that",
+    ),
+    Mistake("more than most", webhook_findings, lambda r: pool(r).update(minReplicas=9), "spec.predictor"),
+]

@@ -1,0 +1,104 @@
+"""The two scripts between engine and agent, run as the kubelet runs them, against the agent's real routes."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from functions.replica.app import make_app
+from functions.replica.drain import Drain
+from functions.replica.status import AgentStatus, Load
+from tests.manifests.rendering import MANIFESTS, Rendering
+from tests.replica.statuses import Clock, make_status
+
+HOOKS = MANIFESTS / "base" / "models" / "hooks"
+_PATIENCE_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def serving(status: AgentStatus, *, drain_timeout_s: float = 3000.0) -> AsyncIterator[str]:
+    """The agent's routes on a port of their own; its address."""
+    app = make_app(status, Drain(status, timeout_s=drain_timeout_s), lambda: b"")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+async def start(hook: str, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-I", str(HOOKS / hook), *arguments)
+
+
+async def code_of(process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(_PATIENCE_S):
+        return await process.wait()
+
+
+async def test_a_good_engine_lives() -> None:
+    async with serving(make_status()) as agent:
+        assert await code_of(await start("livez.py", f"{agent}/engine/livez")) == 0
+
+
+async def test_a_condemned_engine_is_ended() -> None:
+    async with serving(make_status(condemned="hung for 30 s: no token")) as agent:
+        assert await code_of(await start("livez.py", f"{agent}/engine/livez")) == 1
+
+
+async def test_an_agent_that_does_not_answer_does_not_condemn() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert await code_of(await start("livez.py", f"http://127.0.0.1:{port}/engine/livez")) == 0
+    assert await code_of(await start("livez.py", f"http://127.0.0.1:{port}/engine/livez")) == 0
+
+
+async def test_a_wrong_answer_does_not_condemn() -> None:
+    async with serving(make_status(condemned="hung")) as agent:
+        assert await code_of(await start("livez.py", f"{agent}/no-such-route")) == 0
+
+
+async def test_the_engine_is_held_until_its_last_request_is_done() -> None:
+    clock = Clock()
+    status = make_status(clock=clock, load=Load(running=1))
+    async with serving(status) as agent:
+        hook = await start("drain.py", f"{agent}/drain")
+        async with asyncio.timeout(_PATIENCE_S):
+            while not status.draining:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)  # real time: the hook must be seen not to end while a request runs
+        assert hook.returncode is None
+        status.load, status.load_read_s = Load(), clock.now_s + 60
+        assert await code_of(hook) == 0
+
+
+async def test_the_agents_own_limit_ends_the_wait() -> None:
+    clock = Clock()
+    status = make_status(clock=clock, load=Load(running=1))
+    async with serving(status, drain_timeout_s=5.0) as agent:
+        hook = await start("drain.py", f"{agent}/drain")
+        async with asyncio.timeout(_PATIENCE_S):
+            while not status.draining:
+                await asyncio.sleep(0.02)
+        clock.now_s += 6
+        assert await code_of(hook) == 1
+
+
+async def test_without_an_agent_nothing_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert await code_of(await start("drain.py", f"http://127.0.0.1:{port}/drain")) == 1
+
+
+@pytest.mark.parametrize("hook", sorted(path.name for path in HOOKS.glob("*.py")))
+def test_the_pods_get_this_very_script(hook: str, staging: Rendering, production: Rendering) -> None:
+    for rendering in (staging, production):
+        data = rendering.one("ConfigMap", "engine-hooks", "shoal-models")["data"]
+        assert data[hook] == Path(HOOKS / hook).read_text()

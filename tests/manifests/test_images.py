@@ -1,0 +1,157 @@
+"""The build files against the project: what they copy, install, run as and start. No container engine is needed.
+
+That a role's extra suffices is decided from its imports: every distribution that it imports at its start, in any module
+that it reaches, has to be among what the extra asks for, transitively.
+"""
+
+import importlib.metadata
+import importlib.util
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import grimp
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.manifests.checks.settings import module_of
+from tests.manifests.containerfiles import Containerfile, read, targets
+from tests.manifests.rendering import PROJECT, Rendering
+from tests.manifests.workloads import workloads
+
+ROLES = {"gateway": "gateway", "registry": "registry", "controller": "controller", "agent": "replica"}  # target: extra
+FILES = sorted((PROJECT / "images").glob("Containerfile*"))
+TARGETS = [(file, target) for file in FILES for target in targets(file)]
+_PINNED = re.compile(r"[a-z0-9.-]+/[a-z0-9._/-]+(:[\w.]*[0-9]+\.[0-9]+[\w.-]*|@sha256:[0-9a-f]{64})")
+
+
+@pytest.fixture(scope="module")
+def containerfile() -> Containerfile:
+    return read(PROJECT / "images" / "Containerfile")
+
+
+def test_every_role_has_an_image() -> None:
+    assert {target for _, target in TARGETS} == {*ROLES, "engine", "engine-cpu"}
+
+
+@pytest.mark.parametrize(("file", "target"), TARGETS, ids=[target for _, target in TARGETS])
+def test_runs_as_nobody_on_a_pinned_base(file: Path, target: str) -> None:
+    parsed = read(file)
+    assert parsed.user(target) == "65532:65532"
+    assert _PINNED.fullmatch(parsed.image(target)), parsed.image(target)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_is_copied_exists_and_reaches_the_builder(file: Path) -> None:
+    parsed = read(file)
+    allowed = _let_through()
+    for stage in parsed.stages.values():
+        for origin, sources, _ in stage.copies:
+            if origin:
+                assert origin in parsed.stages
+                continue
+            for source in sources:
+                assert (PROJECT / source).exists(), f"{source} is not there"
+                assert source.split("/")[0] in allowed, f".dockerignore keeps {source} from the builder"
+
+
+@pytest.mark.parametrize(("target", "extra"), ROLES.items())
+def test_holds_its_extra_and_no_tools(target: str, extra: str, containerfile: Containerfile) -> None:
+    ((origin, sources, destination),) = containerfile.stages[target].copies
+    assert (sources, destination) == (["/opt/shoal"], "/opt/shoal")
+    (install,) = containerfile.stages[origin].runs
+    assert f"[{extra}]" in install
+    assert extra in _project()["optional-dependencies"]
+    in_image = [run for stage in containerfile.lineage(target) for run in stage.runs]
+    assert any("pip uninstall" in run for run in in_image)
+    assert not any(tool in run for run in in_image for tool in ("gcc", "build-essential", "-dev", "pip install"))
+
+
+@pytest.mark.parametrize("target", ROLES)
+def test_starts_a_module_that_exists(target: str, containerfile: Containerfile) -> None:
+    python, minus_m, module = containerfile.stages[target].entrypoint
+    assert (python, minus_m) == ("python", "-m")
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize(("target", "extra"), ROLES.items())
+def test_its_extra_holds_all_that_it_imports(target: str, extra: str, containerfile: Containerfile) -> None:
+    installed = _closure(extra)
+    missing = {name for name in _imported(containerfile.stages[target].entrypoint[-1]) if name not in installed}
+    assert missing == set(), f"pyproject.toml: the extra {extra} lacks what its role imports"
+
+
+def test_the_engine_has_the_version_that_the_local_fleet_has() -> None:
+    """One vLLM everywhere: the agent knows its routes and metrics by version."""
+    requirements = PROJECT / "functions" / "controller" / "local" / "prepare" / "engine-requirements.txt"
+    (version,) = re.findall(r"^vllm[\w-]*==([\w.]+)", requirements.read_text(), re.MULTILINE)
+    arguments = read(PROJECT / "images" / "Containerfile.engine").arguments
+    assert {value.rpartition(":")[2] for value in arguments.values()} == {f"v{version}"}
+
+
+def test_pods_start_what_their_images_start(staging: Rendering, containerfile: Containerfile) -> None:
+    started = {
+        container["image"].rpartition("/")[2].partition(":")[0]: module_of(container)
+        for workload in workloads(staging)
+        for container in workload.containers
+        if module_of(container)
+    }
+    assert started == {target: containerfile.stages[target].entrypoint[-1] for target in ROLES}
+
+
+def _let_through() -> set[str]:
+    lines = (PROJECT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines, "everything is kept out but what is named"
+    return {line[1:] for line in lines if line.startswith("!")}
+
+
+@cache
+def _project() -> dict[str, dict[str, list[str]]]:
+    project: dict[str, dict[str, list[str]]] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def _closure(extra: str) -> set[str]:
+    """Every distribution that `pip install shoal[extra]` brings, shoal itself among them."""
+    wanted = [*_project()["dependencies"], *_project()["optional-dependencies"][extra]]
+    found, queue = {"shoal"}, [Requirement(text) for text in wanted]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while queue:
+        requirement = queue.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) not in seen:
+            seen.add((name, extras))
+            found.add(name)
+            queue += _needed(name, extras)
+    return found
+
+
+def _needed(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    for text in importlib.metadata.requires(name) or []:
+        requirement = Requirement(text)
+        environments: list[dict[str, str]] = [{**default_environment(), "extra": extra} for extra in ("", *extras)]  # type: ignore[dict-item]
+        if requirement.marker is None or any(requirement.marker.evaluate(each) for each in environments):
+            yield requirement
+
+
+def _imported(module: str) -> set[str]:
+    """Distributions that the module's start imports, here or in any module of ours that it reaches."""
+    graph = grimp.build_graph("functions", include_external_packages=True, exclude_type_checking_imports=True)
+    start = f"{module}.__main__"
+    reached = {start, *_parents(start)} | graph.find_upstream_modules(start)
+    reached |= {parent for each in reached if each.startswith("functions") for parent in _parents(each)}
+    by_package = importlib.metadata.packages_distributions()
+    return {
+        canonicalize_name(by_package[each][0])
+        for each in reached
+        if not each.startswith("functions") and each in by_package
+    }
+
+
+def _parents(module: str) -> set[str]:
+    words = module.split(".")
+    return {".".join(words[:count]) for count in range(1, len(words))}

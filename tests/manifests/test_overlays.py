@@ -1,0 +1,84 @@
+"""Both overlays, and the component that switches the source to git: rendered offline and held against every check."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.manifests.checks.hardening import hardening_findings
+from tests.manifests.checks.images import image_findings
+from tests.manifests.checks.lifetimes import lifetime_findings
+from tests.manifests.checks.models import model_findings
+from tests.manifests.checks.network import network_findings
+from tests.manifests.checks.rbac import rbac_findings
+from tests.manifests.checks.references import documented_secrets, reference_findings, used_secrets
+from tests.manifests.checks.schemas import Check, own_kind_findings, schema_findings, webhook_findings
+from tests.manifests.checks.settings import settings_findings
+from tests.manifests.rendering import MANIFESTS, PROJECT, Rendering, render
+
+CHECKS: list[Check] = [
+    hardening_findings,
+    image_findings,
+    lifetime_findings,
+    model_findings,
+    network_findings,
+    own_kind_findings,
+    rbac_findings,
+    reference_findings,
+    settings_findings,
+    webhook_findings,
+]
+
+
+@pytest.fixture(scope="session")
+def with_git_source(tmp_path_factory: pytest.TempPathFactory, staging: Rendering) -> Rendering:
+    """An installation's own overlay with git as the source, with the pool that its controller then applies."""
+    folder = tmp_path_factory.mktemp("overlay")
+    base, component = [os.path.relpath(MANIFESTS / each, folder) for each in ("base", "components/git-source")]
+    (folder / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"resources: [{base}]\ncomponents: [{component}]\n"
+    )
+    others = [*render(PROJECT / "inferenceservices").documents, staging.one("PersistentVolumeClaim", "shoal-models")]
+    return Rendering([*render(folder).documents, *others])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_staging_passes(check: Check, staging: Rendering) -> None:
+    assert list(check(staging)) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_production_passes(check: Check, production: Rendering) -> None:
+    assert list(check(production)) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_git_source_passes(check: Check, with_git_source: Rendering) -> None:
+    assert list(check(with_git_source)) == []
+
+
+@pytest.mark.parametrize("name", ["staging", "production", "with_git_source"])
+def test_fits_the_schemas_of_kserve_and_knative(name: str, crds_dir: Path, request: pytest.FixtureRequest) -> None:
+    assert list(schema_findings(crds_dir)(request.getfixturevalue(name))) == []
+
+
+def test_git_source_brings_its_rights_with_it(production: Rendering, with_git_source: Rendering) -> None:
+    assert not _may_write_pools(production)
+    assert _may_write_pools(with_git_source)
+
+
+def test_every_documented_secret_is_used(staging: Rendering, with_git_source: Rendering) -> None:
+    documented = {(namespace, name) for namespace, name, _ in documented_secrets()}
+    assert documented == used_secrets(staging) | used_secrets(with_git_source)
+
+
+def test_nothing_secret_is_checked_in(staging: Rendering, production: Rendering) -> None:
+    assert [*staging.of("Secret"), *production.of("Secret")] == []
+
+
+def _may_write_pools(rendering: Rendering) -> bool:
+    rules = [
+        rule for role in rendering.of("Role") for rule in role["rules"] if "inferenceservices" in rule["resources"]
+    ]
+    return any({"create", "patch", "delete"} & set(rule["verbs"]) for rule in rules)

@@ -1,0 +1,201 @@
+"""What the pods start, started here: the same commands, variables and files, in a folder instead of a container.
+
+Only places are changed: mounted paths lie in a temporary folder, ports are free ones, addresses are loopback. Every
+probe of the manifests is then asked as the kubelet asks it, and has to be a route that is there.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import valkey
+
+from functions.controller.local.binaries import valkey_server
+from tests.controller.kubernetes.api_server import ApiServer
+from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
+from tests.manifests.checks.settings import environment_of, module_of
+from tests.manifests.rendering import MANIFESTS, Rendering
+from tests.manifests.test_real_server import apply
+from tests.manifests.workloads import Workload, workloads
+
+pytestmark = pytest.mark.servers
+
+_PATIENCE_S = 90.0  # Python's imports on a machine that others use too
+_SECRETS = {"s3.json": '{"access_key_id": "reader", "secret_access_key": "secret"}'}
+_NOWHERE = "127.0.0.1:1"  # registry, bus and store are away: a process starts without them
+BUS_PASSWORD = "0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One container of a rendering, as a process would run it."""
+
+    container: dict[str, Any]
+    module: str
+    environment: dict[str, str]
+    ports: dict[int, int]  # the container's, and ours
+
+    @contextlib.contextmanager
+    def running(self, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self.module], env=self.environment, stdout=output, stderr=subprocess.STDOUT
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def asked(self, probe: str) -> int:
+        """The status that this probe gets."""
+        handler = self.container[probe]["httpGet"]
+        port = next(ours for theirs, ours in self.ports.items() if handler["port"] in (theirs, self._names()[theirs]))
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{handler['path']}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as answer:
+            return answer.code
+
+    def _names(self) -> dict[int, str]:
+        return {port["containerPort"]: port.get("name", "") for port in self.container["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("module", "ready"), [("functions.gateway", 503), ("functions.registry", 200), ("functions.replica", 503)]
+)
+def test_its_probes_are_answered(module: str, ready: int, staging: Rendering, tmp_path: Path) -> None:
+    """Without bus, registry and engine: alive all of them, and ready only what needs nobody."""
+    pod = pod_of(module, staging, tmp_path)
+    log = tmp_path / "log"
+    with pod.running(log) as process:
+        assert until_answered(pod, process) == 200, log.read_text()
+        assert pod.asked("readinessProbe") == ready
+
+
+@pytest.mark.timeout(300)
+def test_the_controller_gets_ready_as_its_account(
+    api_server: ApiServer, crds_dir: Path, staging: Rendering, tmp_path: Path
+) -> None:
+    """With the CRDs, the roles and a token of its ServiceAccount: what the Deployment gives it suffices."""
+    client = api_server.client()
+    create_crds(client, crds_dir / INFERENCE_SERVICE, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
+    for document in staging.of("Namespace", "ServiceAccount", "Role", "RoleBinding"):
+        apply(client, document, dry_run=False)
+    pod = pod_of("functions.controller.kubernetes", staging, tmp_path)
+    port = free_port()
+    kubeconfig = api_server.kubeconfig(api_server.token_of("shoal", "controller"), tmp_path / "kubeconfig")
+    own = {"SHOAL_CONTROLLER_KUBECONFIG": str(kubeconfig), "SHOAL_CONTROLLER_PORT": str(port)}
+    pod = replace(pod, environment={**pod.environment, **own, "SHOAL_CONTROLLER_HOST": "127.0.0.1"}, ports={8447: port})
+    log = tmp_path / "log"
+    with pod.running(log) as process:
+        assert until_answered(pod, process) == 200, log.read_text()
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while pod.asked("readinessProbe") != 200:
+            assert time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.2)
+
+
+def test_the_bus_starts_with_its_configuration(staging: Rendering, tmp_path: Path) -> None:
+    (workload,) = [each for each in workloads(staging) if each.name == "StatefulSet shoal/bus"]
+    (container,) = workload.containers
+    folders = mounted(workload, container, staging, tmp_path)
+    (folders["/run/secrets/shoal/bus-password"] / "bus-password").write_text(BUS_PASSWORD)
+    port = free_port()
+    configuration = folders["/etc/valkey"] / "valkey.conf"
+    text = moved(configuration.read_text(), folders).replace("port 6379", f"port {port}")
+    configuration.write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
+    script = moved(container["args"][0], folders)
+    path = f"{valkey_server().parent}:{os.environ['PATH']}"
+    process = subprocess.Popen([*container["command"], script], env={"PATH": path}, stdout=subprocess.DEVNULL)
+    try:
+        with valkey.Valkey(port=port, password=BUS_PASSWORD, socket_timeout=30) as client:
+            wait_for(client.ping, process)
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            assert client.config_get("save") == {"save": ""}
+        with valkey.Valkey(port=port, socket_timeout=30) as stranger, pytest.raises(valkey.AuthenticationError):
+            stranger.ping()
+        written = folders["/run/valkey"] / "password.conf"
+        assert (written.stat().st_mode & 0o777, BUS_PASSWORD in written.read_text()) == (0o600, True)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
+    workload, container = next(
+        (workload, container)
+        for workload in workloads(rendering)
+        for container in workload.containers
+        if module_of(container) == module
+    )
+    folders = mounted(workload, container, rendering, folder)
+    for path in folders.values():
+        for name in ("internal-token", "bus-password", "pepper", "s3.json"):
+            if path.name in (name, "s3"):
+                (path / name).write_text(_SECRETS.get(name, "0123456789abcdef" * 4))
+    listening = {each["containerPort"] for each in container["ports"]}
+    environment = {}
+    ports = {}
+    for name, value in environment_of(container, workload, rendering).items():
+        environment[name] = moved(value, folders)
+        if name.endswith("_PORT") and not name.endswith("ENGINE_PORT"):
+            ours = free_port()
+            environment[name] = str(ours)
+            if int(value) in listening:
+                ports[int(value)] = ours
+        elif name.endswith("_URL"):
+            environment[name] = f"{value.partition('://')[0]}://{_NOWHERE}"
+        elif name.endswith("_HOST"):
+            environment[name] = "127.0.0.1"
+    return Pod(container, module, {**environment, "PATH": os.environ["PATH"]}, ports)
+
+
+def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering, folder: Path) -> dict[str, Path]:
+    """A folder per mount, filled from the ConfigMap that is mounted there."""
+    volumes = {volume["name"]: volume for volume in workload.pod["volumes"]}
+    folders = {}
+    for mount in container["volumeMounts"]:
+        path = folder / "mounts" / mount["name"]
+        path.mkdir(parents=True, exist_ok=True)
+        folders[mount["mountPath"]] = path
+        config = volumes[mount["name"]].get("configMap", {"optional": True})
+        if not config.get("optional"):
+            for file, content in rendering.one("ConfigMap", config["name"], workload.namespace)["data"].items():
+                (path / file).write_text(content)
+    return folders
+
+
+def moved(text: str, folders: dict[str, Path]) -> str:
+    for path in sorted(folders, key=len, reverse=True):
+        text = text.replace(path, str(folders[path])) if path != "/tmp" else text
+    return text
+
+
+def until_answered(pod: Pod, process: "subprocess.Popen[bytes]") -> int:
+    return int(wait_for(lambda: pod.asked("livenessProbe"), process))
+
+
+def wait_for(ask: Any, process: "subprocess.Popen[bytes]") -> Any:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        with contextlib.suppress(OSError, valkey.ConnectionError):
+            return ask()
+        time.sleep(0.05)
+    raise AssertionError(f"no answer; its exit code is {process.poll()}")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,67 @@
+"""What Knative must be told first: every gated field that an overlay uses, and the ceiling over its timeouts."""
+
+import pytest
+
+from tests.manifests.rendering import MANIFESTS, Rendering, render
+from tests.manifests.workloads import workloads
+
+# Fields of a pod that Knative refuses until its feature is enabled (its config-features).
+GATED = {
+    "affinity": "affinity",
+    "dnsConfig": "dnsconfig",
+    "dnsPolicy": "dnspolicy",
+    "hostAliases": "hostaliases",
+    "initContainers": "init-containers",
+    "nodeSelector": "nodeselector",
+    "priorityClassName": "priorityclassname",
+    "runtimeClassName": "runtimeclassname",
+    "schedulerName": "schedulername",
+    "securityContext": "securitycontext",
+    "tolerations": "tolerations",
+    "topologySpreadConstraints": "topologyspreadconstraints",
+}
+
+
+@pytest.fixture(scope="module")
+def knative() -> Rendering:
+    return render(MANIFESTS / "prerequisites" / "knative")
+
+
+def enabled(knative: Rendering) -> set[str]:
+    features = knative.one("ConfigMap", "config-features")["data"].items()
+    return {name.removeprefix("kubernetes.podspec-") for name, value in features if value == "enabled"}
+
+
+def used(rendering: Rendering) -> set[str]:
+    pods = [workload.pod for workload in workloads(rendering) if workload.knative]
+    fields = {feature for pod in pods for field, feature in GATED.items() if field in pod}
+    sources = [
+        entry.get("valueFrom", {}) for pod in pods for container in pod["containers"] for entry in container["env"]
+    ]
+    volumes = [volume for pod in pods for volume in pod["volumes"]]
+    fields |= {"fieldref" for source in sources if "fieldRef" in source}
+    return fields | {"persistent-volume-claim" for volume in volumes if "persistentVolumeClaim" in volume}
+
+
+def test_production_uses_what_is_enabled_and_nothing_is_enabled_in_vain(
+    knative: Rendering, production: Rendering
+) -> None:
+    assert used(production) == enabled(knative)
+
+
+def test_staging_needs_no_feature(staging: Rendering) -> None:
+    assert used(staging) == set()
+
+
+def test_a_gated_field_is_noticed(staging: Rendering) -> None:
+    mutated = staging.copied()
+    pod = mutated.one("Service", "registry", group="serving.knative.dev")["spec"]["template"]["spec"]
+    pod["nodeSelector"] = {"zone": "a"}
+    pod["volumes"].append({"name": "state", "persistentVolumeClaim": {"claimName": "state"}})
+    assert used(mutated) == {"nodeselector", "persistent-volume-claim"}
+
+
+def test_timeouts_are_below_the_ceiling(knative: Rendering, staging: Rendering, production: Rendering) -> None:
+    ceiling_s = int(knative.one("ConfigMap", "config-defaults")["data"]["max-revision-timeout-seconds"])
+    longest_s = [each.grace_s for rendering in (staging, production) for each in workloads(rendering) if each.knative]
+    assert max(longest_s) == ceiling_s, "raised no further than it is needed"

@@ -1,0 +1,30 @@
+"""The installation page against the tree: what it names is there, and what is there it names."""
+
+import re
+
+import pytest
+
+from tests.manifests.rendering import MANIFESTS, PROJECT, Rendering
+
+README = (MANIFESTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"manifests/[\w./-]+[\w]", README))))
+def test_paths_in_commands_exist(path: str) -> None:
+    assert (PROJECT / path).exists()
+
+
+def test_the_table_names_every_part() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", README, re.MULTILINE)
+    named = {name.strip("/") for row in rows for name in re.findall(r"`([\w./-]+)`", row)}
+    named |= {f"base/{name}" for name in named}
+    parts = {
+        path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.glob("*/*") if path.name != "kustomization.yaml"
+    }
+    assert parts - named == set()
+
+
+def test_namespaces_to_label_are_those_that_policies_ask_for(staging: Rendering) -> None:
+    selectors = re.findall(r"shoal\.dev/[a-z]+': 'true'", str([*staging.of("NetworkPolicy")]))
+    asked = {selector.partition("'")[0] for selector in selectors}
+    assert asked == set(re.findall(r"kubectl label namespace \S+ (shoal\.dev/[a-z]+)=true", README))

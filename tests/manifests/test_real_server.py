@@ -1,0 +1,139 @@
+"""The whole of both overlays, tried by a real API server: admitted by it, and nothing of it silently dropped.
+
+Each document is applied server-side as a dry run; Namespaces and CRDs for real, since the rest needs them. Of its own
+kinds a server refuses fields that it does not know; of CRDs' it drops them, so what comes back is compared with what
+was sent.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiException
+from kubernetes.dynamic import DynamicClient
+from kubernetes.dynamic.exceptions import UnprocessibleEntityError
+
+from tests.controller.kubernetes.api_server import ApiServer
+from tests.controller.kubernetes.crds import create_crds
+from tests.manifests.rendering import MANIFESTS, Document, Rendering, name_of
+
+pytestmark = pytest.mark.servers
+
+FOREIGN_CRDS = (
+    "serving.kserve.io_inferenceservices.yaml",
+    "serving.kserve.io_servingruntimes.yaml",
+    "serving.knative.dev_services.yaml",
+)
+# The server that tests can count on is Kubernetes 1.20; these came later, and are in the kinds' own references.
+NEWER_FIELDS = {("PodDisruptionBudget", "unhealthyPodEvictionPolicy")}  # of specs
+NEWER_VERSIONS = {("PodDisruptionBudget", "policy/v1"): "policy/v1beta1"}  # the same fields under the older name
+PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
+CLUSTER_WIDE = {"Namespace", "PriorityClass", "CustomResourceDefinition"}
+
+
+@pytest.fixture(scope="module")
+def cluster(api_server: ApiServer, crds_dir: Path, staging: Rendering) -> DynamicClient:
+    """A server with the CRDs and the two namespaces."""
+    client = api_server.client()
+    create_crds(client, *(crds_dir / name for name in FOREIGN_CRDS))
+    create_crds(client, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
+    for namespace in staging.of("Namespace"):
+        apply(client, namespace, dry_run=False)
+    return client
+
+
+@pytest.mark.parametrize("overlay", ["staging", "production"])
+def test_is_admitted_and_kept_whole(overlay: str, cluster: DynamicClient, request: pytest.FixtureRequest) -> None:
+    rendering: Rendering = request.getfixturevalue(overlay)
+    findings = []
+    for document in rendering.documents:
+        if document["kind"] == "CustomResourceDefinition":
+            continue  # created above, in the form that an old server takes
+        try:
+            kept = apply(cluster, document, dry_run=True)
+        except ApiException as error:
+            findings.append(f"{name_of(document)}: {error.status}: {error.body!r}")
+            continue
+        findings += [f"{name_of(document)}: {path}" for path in dropped(_as_then(document), kept)]
+    assert findings == []
+
+
+def test_a_misspelt_field_is_refused(cluster: DynamicClient, staging: Rendering) -> None:
+    document = staging.copied().one("NetworkPolicy", "bus")
+    document["spec"]["policyType"] = document["spec"].pop("policyTypes")
+    with pytest.raises(ApiException, match="policyType"):
+        apply(cluster, document, dry_run=True)
+
+
+def test_a_misspelt_field_of_a_crd_is_noticed(cluster: DynamicClient, staging: Rendering) -> None:
+    document = staging.copied().one("ServingRuntime", "shoal-vllm")
+    document["spec"]["protocolVersion"] = document["spec"].pop("protocolVersions")
+    assert list(dropped(document, apply(cluster, document, dry_run=True))) == [".spec.protocolVersion"]
+
+
+def test_a_wrong_type_is_refused(cluster: DynamicClient, staging: Rendering) -> None:
+    document = staging.copied().one("InferenceService", "smollm2-135m")
+    document["spec"]["predictor"]["minReplicas"] = "two"
+    with pytest.raises(UnprocessibleEntityError, match="minReplicas"):
+        apply(cluster, document, dry_run=True)
+
+
+def test_a_selector_that_misses_its_own_pods_is_refused(cluster: DynamicClient, staging: Rendering) -> None:
+    document = staging.copied().one("Deployment", "controller")
+    document["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] = "other"
+    with pytest.raises(UnprocessibleEntityError, match="selector"):
+        apply(cluster, document, dry_run=True)
+
+
+def apply(client: DynamicClient, document: Document, *, dry_run: bool) -> dict[str, Any]:
+    """Server-side apply, as `kubectl apply --server-side` does it."""
+    body = _as_then(document)
+    query = [("fieldManager", "installer"), ("force", "false"), *([("dryRun", "All")] if dry_run else [])]
+    kept: dict[str, Any] = client.request(
+        "patch",
+        _path(body),
+        body=body,
+        query_params=query,
+        content_type="application/apply-patch+yaml",
+        serializer=lambda _client, data: data,
+    )
+    return kept
+
+
+def _as_then(document: Document) -> Document:
+    """The document as a server of that time takes it."""
+    kind, spec = document["kind"], document.get("spec")
+    version = NEWER_VERSIONS.get((kind, document["apiVersion"]), document["apiVersion"])
+    kept = {} if spec is None else {"spec": {key: spec[key] for key in spec if (kind, key) not in NEWER_FIELDS}}
+    return {**document, "apiVersion": version, **kept}
+
+
+def dropped(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Keys that were sent and did not come back; values may come back in another writing."""
+    if path in (".apiVersion", ".metadata.managedFields"):
+        return
+    if isinstance(sent, dict) and isinstance(kept, dict):
+        for key, value in sent.items():
+            if key in kept:
+                yield from dropped(value, kept[key], f"{path}.{key}")
+            elif value not in ({}, [], None, ""):
+                yield f"{path}.{key}"
+    elif isinstance(sent, list) and isinstance(kept, list):
+        if len(sent) != len(kept):
+            yield path
+        for one, other in zip(sent, kept, strict=False):
+            yield from dropped(one, other, f"{path}[]")
+
+
+def _path(document: Document) -> str:
+    version, kind, metadata = document["apiVersion"], document["kind"], document["metadata"]
+    plural = PLURALS.get(kind, _plural(kind))
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    where = "" if kind in CLUSTER_WIDE else f"/namespaces/{metadata['namespace']}"
+    return f"{root}{where}/{plural}/{metadata['name']}"
+
+
+def _plural(kind: str) -> str:
+    word = kind.lower()
+    return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
