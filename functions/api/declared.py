@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from functions.api.problems import Place, Problem, path_text
-from functions.api.yaml_tree import Node
+from functions.api.problems import Place, Problem
+from functions.api.yaml_documents import Document
 
 Value = TypeVar("Value")
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 @dataclass(frozen=True, slots=True)
 class Declared(Generic[Value]):
     value: Value
-    document: Node
+    document: Document
 
     @property
     def place(self) -> Place:
@@ -21,12 +21,12 @@ class Declared(Generic[Value]):
 
     @property
     def source(self) -> str:
-        """`policies/tenants.yaml:12`"""
-        return f"{self.place.file}:{self.place.line}"
+        """`policies/tenants.yaml:12`; of an object that no file declared, its name: `tenants/acme`."""
+        return f"{self.document.file}:{self.document.line}" if self.document.line else self.document.file
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
         """A problem with the value at `path` of the document."""
-        return Problem(self.document.locate(path), path_text(path), message)
+        return self.document.problem(path, message)
 
 
 def of_kind(objects: "Iterable[Declared[Any]]", kind: type[Value]) -> "list[Declared[Value]]":

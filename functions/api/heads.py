@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from functions.api.kinds import inference_service
 from functions.api.kinds.base import API_VERSION
-from functions.api.kinds.catalogue import KINDS, LATER_KINDS, AnyObject
-from functions.api.problems import Problem, near_miss, path_text, shown
-from functions.api.yaml_tree import Node
+from functions.api.kinds.catalogue import KINDS, AnyObject
+from functions.api.problems import Problem, near_miss, shown
+from functions.api.yaml_documents import Document, Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,40 +28,35 @@ class Wrong:
     problem: Problem
 
 
-def read_head(document: Node) -> Ours | PassedOver | Wrong:
-    if not isinstance(document.value, dict):
-        return Wrong(_at(document, [], f"found {shown(document.plain())}; allowed: an object with apiVersion and kind"))
-    if not {"apiVersion", "kind"} & document.value.keys():
-        return PassedOver(_at(document, [], "no apiVersion and no kind: not an object"))
-    texts: list[str] = []
+def read_head(written: Written) -> Ours | PassedOver | Wrong:
+    value, document = written.value, written.document
+    if not isinstance(value, dict):
+        return Wrong(document.problem([], f"found {shown(value)}; allowed: an object with apiVersion and kind"))
+    if not {"apiVersion", "kind"} & value.keys():
+        return PassedOver(Problem(document.place, "", "no apiVersion and no kind: not an object"))
     for key in ("apiVersion", "kind"):
-        node = document.child(key)
-        if node is None:
-            return Wrong(_at(document, [key], "is required, and not there"))
-        if not isinstance(node.value, str):
-            return Wrong(_at(document, [key], f"found {shown(node.plain())}; allowed: text"))
-        texts.append(node.value)
-    version, kind = texts
+        if key not in value:
+            return Wrong(document.problem([key], "is required, and not there"))
+        if not isinstance(value[key], str):
+            return Wrong(document.problem([key], f"found {shown(value[key])}; allowed: text"))
+    version, kind = value["apiVersion"], value["kind"]
     model = KINDS.get((version, kind))
     return Ours(model) if model is not None else _unknown(document, version, kind)
 
 
-def _unknown(document: Node, version: str, kind: str) -> PassedOver | Wrong:
+def _unknown(document: Document, version: str, kind: str) -> PassedOver | Wrong:
     ours = [name for api, name in KINDS if api == API_VERSION]
-    for_us = version == API_VERSION or near_miss(version, [API_VERSION]) != ""
-    if for_us and kind in LATER_KINDS:
-        message = f"{kind} is not supported yet by this version of shoal; supported: {', '.join(ours)}"
-        return Wrong(_at(document, ["kind"], message))
     if version == API_VERSION:
         message = f"found {shown(kind)}; allowed: {', '.join(ours)}{near_miss(kind, ours)}"
-        return Wrong(_at(document, ["kind"], message))
-    if for_us:
-        return Wrong(_at(document, ["apiVersion"], f"found {shown(version)}; allowed: {API_VERSION}"))
+        return Wrong(document.problem(["kind"], message))
+    if near_miss(version, [API_VERSION]):
+        return Wrong(document.problem(["apiVersion"], f"found {shown(version)}; allowed: {API_VERSION}"))
     if kind == "InferenceService":
         message = f"found {shown(version)}; allowed for {kind}: {inference_service.API_VERSION}"
-        return Wrong(_at(document, ["apiVersion"], message))
-    return PassedOver(_at(document, [], f"{version} {kind} is not one of shoal's kinds"))
+        return Wrong(document.problem(["apiVersion"], message))
+    return PassedOver(Problem(document.place, "", f"{_head_text(version, kind)} is not one of shoal's kinds"))
 
 
-def _at(document: Node, path: list[str], message: str) -> Problem:
-    return Problem(document.locate(path), path_text(path), message)
+def _head_text(version: str, kind: str) -> str:
+    """`serving.kserve.io/v1alpha1 ServingRuntime`, in one line whatever the text holds."""
+    return f"{shown(version)[1:-1]} {shown(kind)[1:-1]}"

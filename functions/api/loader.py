@@ -4,28 +4,27 @@
     for tenant in loaded.of(Tenant):
         print(tenant.source, tenant.value.spec.tier)
 
-The law is all or nothing: one problem anywhere, and `ConfigInvalid` carries all of them; nobody runs on the readable
-half of a configuration. Only documents that are not shoal's (a ServingRuntime, a kustomization, data files) are
-passed over, and `Loaded.ignored` names them.
+The law is all or nothing: one problem anywhere, and `ConfigInvalid` carries all of them, up to MAX_PROBLEMS; nobody
+runs on the readable half of a configuration. Only documents that are not shoal's (a ServingRuntime, a kustomization,
+data files) are passed over, and `Loaded.ignored` names them.
 
-Steps: read (`config_files`), parse (`yaml_parse`), pick the kind (`heads`), validate (`validation`), check what several
+Steps: read (`config_files`), judge each file by itself (`file_result`, remembered by `parse_cache`), check what several
 objects say together (`consistency`).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from functions.api import consistency, yaml_parse
+from functions.api import consistency
 from functions.api.config_files import read_files
 from functions.api.declared import Declared, of_kind
-from functions.api.heads import Ours, PassedOver, Wrong, read_head
+from functions.api.file_result import judge_file
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
-from functions.api.problems import ConfigInvalid, Problem
-from functions.api.validation import validate
-from functions.api.yaml_tree import Node
+from functions.api.parse_cache import ParseCache
+from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, Place, Problem
 
 Kind = TypeVar("Kind", bound=AnyObject)
 
@@ -42,46 +41,45 @@ class Loaded:
         return of_kind(self.objects, kind)
 
 
-def load_directory(paths: Iterable[Path], *, relative_to: Path | None = None) -> Loaded:
+def load_directory(
+    paths: Iterable[Path],
+    *,
+    relative_to: Path | None = None,
+    cache: ParseCache | None = None,
+) -> Loaded:
     """Every object in these files and folders (and folders below them); ConfigInvalid with all that is wrong.
 
-    Places name files relative to `relative_to`, so that they mean the same on every machine.
+    Places name files relative to `relative_to`, so that they mean the same on every machine. A `cache` that is kept
+    from one load to the next makes unchanged files cost a hash.
     """
     problems: list[Problem] = []
-    return _load(read_files(paths, relative_to, problems), problems)
+    return load_files(read_files(paths, relative_to, problems), problems, cache)
 
 
-def load_texts(files: Iterable[tuple[str, bytes]]) -> Loaded:
+def load_texts(files: Iterable[tuple[str, bytes]], *, cache: ParseCache | None = None) -> Loaded:
     """The same for contents at hand, as (file name, bytes): what a git hook has."""
-    return _load(files, [])
+    return load_files(files, [], cache)
 
 
-def _load(files: Iterable[tuple[str, bytes]], problems: list[Problem]) -> Loaded:
+def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cache: ParseCache | None) -> Loaded:
+    """The same for files that come one by one, with a list to which their reader adds what it could not read."""
+    judge = cache.judged if cache is not None else judge_file
     objects: list[Declared[AnyObject]] = []
     ignored: list[Problem] = []
+    contradictions: list[Problem] = []
     for name, content in files:
-        parsed = yaml_parse.parse(name, content)
-        problems.extend(parsed.problems)
-        for document in parsed.documents:
-            _take(document, objects, ignored, problems)
-    problems.extend(consistency.problems(objects, complete=not problems))
+        result = judge(name, content)
+        objects.extend(result.objects)
+        ignored.extend(result.ignored)
+        problems.extend(result.problems)
+        contradictions.extend(result.contradictions)
+        if len(problems) + len(contradictions) >= MAX_PROBLEMS:
+            problems.append(
+                Problem(Place(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
+            )
+            break
+    found = consistency.problems(objects, complete=not problems)
+    problems.extend([*contradictions, *islice(found, max(0, MAX_PROBLEMS - len(problems) - len(contradictions)))])
     if problems:
         raise ConfigInvalid(problems)
     return Loaded(tuple(objects), tuple(ignored))
-
-
-def _take(document: Node, objects: list[Declared[AnyObject]], ignored: list[Problem], problems: list[Problem]) -> None:
-    match read_head(document):
-        case Ours(kind):
-            value, wrong = validate(kind, document)
-            problems.extend(wrong)
-            if value is not None:
-                objects.append(Declared(value, document))
-            if isinstance(value, InferenceService) and value.pool is None:
-                ignored.append(
-                    Problem(document.place, "", f"an InferenceService without the label {POOL_LABEL}: no pool")
-                )
-        case PassedOver(reason):
-            ignored.append(reason)
-        case Wrong(problem):
-            problems.append(problem)

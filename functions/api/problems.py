@@ -8,6 +8,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+MAX_PROBLEMS = 1000  # of one load: to place a problem costs a millisecond, and nobody reads more
+
 _FOUND_MAX_CHARS = 80
 _LISTED_PROBLEMS = 100  # in the exception's text; `problems` has them all
 

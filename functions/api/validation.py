@@ -3,13 +3,16 @@
 Validation runs on JSON, where pydantic's strict mode means what YAML's author means: a list is a list, text is text.
 """
 
+from collections.abc import Iterator
 from typing import Any, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from functions.api.problems import Place, Problem, near_miss, path_text, shown
+from functions.api.expressions import ExpressionInvalid
+from functions.api.problems import MAX_PROBLEMS, Problem, near_miss, path_text, shown
+from functions.api.yaml_documents import Written
 from functions.api.yaml_tree import Node
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -25,31 +28,63 @@ _WANTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
+    "int_from_float": "a whole number",
+    "finite_number": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "a list with at least {min_length} in it",
+    "too_long": "a list with at most {max_length} in it",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
 }
 
 
-def validate(kind: type[Kind], document: Node) -> tuple[Kind | None, list[Problem]]:
+def validate(kind: type[Kind], written: Written) -> tuple[Kind | None, list[Problem]]:
     """The document as an object of its kind, or what keeps it from being one."""
     try:
-        return kind.model_validate_json(orjson.dumps(document.plain())), []
+        return kind.model_validate_json(orjson.dumps(written.value)), []
     except ValidationError as error:
-        return None, [_problem(kind, document, details) for details in error.errors(include_url=False)]
+        tree = written.document.tree()
+        errors = error.errors(include_url=False)[:MAX_PROBLEMS]
+        return None, [_problem(kind, tree, details) for details in _without_echoes(kind, errors)]
     except (orjson.JSONEncodeError, UnicodeEncodeError) as error:  # a lone surrogate, written as an escape
-        return None, [Problem(document.place, "", f"holds text that is not Unicode: {error}")]
+        return None, [Problem(written.document.place, "", f"holds text that is not Unicode: {error}")]
 
 
-def _problem(kind: type[BaseModel], document: Node, details: ErrorDetails) -> Problem:
+def _without_echoes(kind: type[BaseModel], errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """One mistake is told once: a misspelt key is not missing as well, a list with a wrong item not too short."""
+    meant = {
+        (*details["loc"][:-1], name)
+        for details in errors
+        if details["type"] == "extra_forbidden"
+        for name in _keys_at(kind, details["loc"][:-1])
+        if near_miss(details["loc"][-1], [name])
+    }
+    above = {details["loc"][:-1] for details in errors}
+    for details in errors:
+        missing = details["type"] == "missing" and details["loc"] in meant
+        too_short = details["type"] == "too_short" and details["loc"] in above
+        if not missing and not too_short:
+            yield details
+
+
+def _problem(kind: type[BaseModel], tree: Node, details: ErrorDetails) -> Problem:
     # pydantic marks an error about a mapping's key with a last part "[key]", after the key itself.
     is_key = bool(details["loc"]) and details["loc"][-1] == "[key]"
     path: Path = details["loc"][:-1] if is_key else details["loc"]
-    message = _message(kind, document, path, details, is_key)
-    at_key = is_key or details["type"] in {"extra_forbidden"}
-    place: Place = document.locate_key(path) if at_key else document.locate(path)
-    return Problem(place, path_text(path), message)
-
-
-def _message(kind: type[BaseModel], document: Node, path: Path, details: ErrorDetails, is_key: bool) -> str:
     found = path[-1] if is_key else details["input"]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, ExpressionInvalid):
+        place = tree.locate_character(path, cause.offset_chars)
+        return Problem(place, path_text(path), f"{cause}; in {shown(found)}")
+    at_key = is_key or details["type"] == "extra_forbidden"
+    place = tree.locate_key(path) if at_key else tree.locate(path)
+    return Problem(place, path_text(path), _message(kind, path, details, found))
+
+
+def _message(kind: type[BaseModel], path: Path, details: ErrorDetails, found: object) -> str:
     context: dict[str, Any] = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
@@ -63,7 +98,7 @@ def _message(kind: type[BaseModel], document: Node, path: Path, details: ErrorDe
         case "value_error":
             return f"found {shown(found)}; allowed: {context['error']}"
         case type_ if type_ in _WANTED:
-            return f"found {shown(found)}; allowed: {_WANTED[type_]}"
+            return f"found {shown(found)}; allowed: {_WANTED[type_].format(**context)}"
         case _:
             return f"found {shown(found)}; {details['msg'][:1].lower()}{details['msg'][1:]}"
 

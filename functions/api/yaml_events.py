@@ -24,29 +24,30 @@ class YamlInvalid(Exception):
         self.problem = Problem(place, "", message)
 
 
-def events(file: str, content: bytes) -> Iterator[Event]:
-    """The events of one file as they are parsed; YamlInvalid where it is no YAML."""
-    text = _text(file, content)
+def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
+    """The events of a text as they are parsed; YamlInvalid where it is no YAML. The text begins at `first_line`."""
     try:
         yield from YAML(typ="safe", pure=True).parse(text)
     except ReaderError as error:
         before = text[: error.position]
-        place = Place(file, before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
+        place = Place(file, before.count("\n") + first_line, error.position - (before.rfind("\n") + 1) + 1)
         code = error.character if isinstance(error.character, int) else ord(error.character)
         raise YamlInvalid(place, f"the character U+{code:04X} is not allowed in YAML") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.problem, error.context) if part)
-        raise YamlInvalid(place_of(file, mark) if mark else Place(file), f"not YAML: {reason}") from error
+        place = place_of(file, mark, first_line) if mark else Place(file)
+        raise YamlInvalid(place, f"not YAML: {reason}") from error
     except (YAMLError, ValueError, ArithmeticError) as error:  # such as an escape beyond Unicode
         raise YamlInvalid(Place(file), f"not YAML: {error}") from error
 
 
-def place_of(file: str, mark: Any) -> Place:
-    return Place(file, mark.line + 1, mark.column + 1)
+def place_of(file: str, mark: Any, first_line: int = 1) -> Place:
+    return Place(file, mark.line + first_line, mark.column + 1)
 
 
-def _text(file: str, content: bytes) -> str:
+def decoded(file: str, content: bytes) -> str:
+    """The file's text, without a byte order mark; YamlInvalid where it is too large or no UTF-8."""
     if len(content) > FILE_MAX_BYTES:
         raise YamlInvalid(Place(file), f"{len(content)} bytes is over the limit of {FILE_MAX_BYTES}; split the file")
     try:

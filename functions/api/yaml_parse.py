@@ -3,14 +3,14 @@
 The text is hostile until proven otherwise, so nothing here is recursive and everything is counted as it comes: bytes,
 depth, documents and nodes. An alias counts as all that it stands for, so an alias bomb ends while it is still small.
 Refused besides: equal keys in one mapping, keys that are not text, merge keys (`<<`), and every tag but `!!str`.
-Scalars follow YAML 1.2: only true and false are booleans; dates, `.nan` and `.inf` stay text.
 
 Law: a problem that leaves the structure clear is collected; any other ends the file.
-Neighbours: `yaml_events` gives the events, `loader` reads the files.
+Neighbours: `yaml_events` gives the events, `yaml_scalars` their values; `yaml_documents` decides who reads a file.
 """
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ruamel.yaml.events import (
     AliasEvent,
@@ -25,38 +25,49 @@ from ruamel.yaml.events import (
 
 from functions.api.problems import Place, Problem, shown
 from functions.api.yaml_events import YamlInvalid, events, place_of
-from functions.api.yaml_tree import Node, Scalar
+from functions.api.yaml_scalars import TEXT_TAGS, resolved
+from functions.api.yaml_tree import Node
 
 MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
 MAX_NODES = 100_000  # in one document
 MAX_DOCUMENTS = 10_000  # in one file
 
-_TEXT_TAGS = {"!", "tag:yaml.org,2002:str"}
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})(?:[eE][-+]?[0-9]{1,2})?")
-_CONSTANTS: dict[str, bool | None] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    """A tree, and the part of the text that it came from: text[start:end], which begins at `first_line`."""
+
+    root: Node
+    start: int
+    end: int
+    first_line: int
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The documents of one file that could be read, empty ones left out, and what is wrong with it."""
+    """The documents of one text that could be read, empty ones left out, and what is wrong with it."""
 
-    documents: tuple[Node, ...]
+    documents: tuple[ParsedDocument, ...]
     problems: tuple[Problem, ...]
 
 
-def parse(file: str, content: bytes) -> Parsed:
-    builder = _Builder(file)
+def parse_text(file: str, text: str, first_line: int = 1) -> Parsed:
+    """`first_line` is where in its file the text begins."""
+    builder = _Builder(file, first_line)
     try:
-        for event in events(file, content):
+        for event in events(file, text, first_line):
             builder.feed(event)
     except YamlInvalid as error:
         builder.problems.append(error.problem)
-    return Parsed(tuple(builder.documents), tuple(builder.problems))
+    return Parsed(tuple(_cut(builder, text, first_line)), tuple(builder.problems))
+
+
+def _cut(builder: "_Builder", text: str, first_line: int) -> Iterator[ParsedDocument]:
+    """Each document with its whole lines, up to where the next one begins."""
+    starts = [text.rfind("\n", 0, mark.index) + 1 for mark in builder.starts]
+    ends = [*starts[1:], len(text)]
+    for index, root in builder.documents:
+        yield ParsedDocument(root, starts[index], ends[index], builder.starts[index].line + first_line)
 
 
 @dataclass(slots=True)
@@ -69,18 +80,21 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, file: str) -> None:
-        self.documents: list[Node] = []
+    def __init__(self, file: str, first_line: int) -> None:
+        self.documents: list[tuple[int, Node]] = []  # with the index of its start
+        self.starts: list[Any] = []  # ruamel's marks
         self.problems: list[Problem] = []
         self._file = file
+        self._first_line = first_line
         self._open: list[_Open] = []
         self._anchors: dict[str, Node | None] = {}  # None while the anchored collection is still open
         self._nodes = 0
 
     def feed(self, event: Event) -> None:
-        place = place_of(self._file, event.start_mark)
+        place = place_of(self._file, event.start_mark, self._first_line)
         match event:
             case DocumentStartEvent():
+                self.starts.append(event.start_mark)
                 self._anchors, self._nodes = {}, 0
             case DocumentEndEvent():
                 if len(self.documents) > MAX_DOCUMENTS:
@@ -138,7 +152,7 @@ class _Builder:
         """A finished node becomes its parent's child, or the document."""
         if not self._open:
             if node.value is not None:
-                self.documents.append(node)
+                self.documents.append((len(self.starts) - 1, node))
             return
         parent = self._open[-1]
         parent.node.nodes += node.nodes
@@ -158,10 +172,10 @@ class _Builder:
 
     def _scalar(self, event: ScalarEvent, place: Place) -> Node:
         self._refuse_tag(event, place)
-        is_text = event.style in {"'", '"', "|", ">"} or event.tag in _TEXT_TAGS
+        is_text = event.style in {"'", '"', "|", ">"} or event.tag in TEXT_TAGS
         if not event.value and not is_text:
             place = self._awaiting_key_place() or place  # YAML puts an absent value where the next token begins
-        node = Node(place, event.value if is_text else _resolved(event.value))
+        node = Node(place, event.value if is_text else resolved(event.value), text_offset=_text_offset(event))
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -175,7 +189,7 @@ class _Builder:
         return node
 
     def _refuse_tag(self, event: ScalarEvent | CollectionStartEvent, place: Place) -> None:
-        if event.tag is not None and event.tag not in _TEXT_TAGS:
+        if event.tag is not None and event.tag not in TEXT_TAGS:
             raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not read; write the value without it")
 
     def _count(self, nodes: int, place: Place) -> None:
@@ -184,11 +198,9 @@ class _Builder:
             raise YamlInvalid(place, f"more than {MAX_NODES} values in one document, aliases written out")
 
 
-def _resolved(text: str) -> Scalar:
-    if text in _CONSTANTS:
-        return _CONSTANTS[text]
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text
+def _text_offset(event: ScalarEvent) -> int | None:
+    """How many characters after its place a scalar's text begins; None where the text is not written as it is."""
+    before = {None: 0, "": 0, "'": 1, '"': 1}.get(event.style)
+    if before is None or event.end_mark.index - event.start_mark.index != len(event.value) + 2 * before:
+        return None
+    return before

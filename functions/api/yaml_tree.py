@@ -21,6 +21,7 @@ class Node:
     key_places: dict[str, Place] = field(default_factory=dict)  # of a mapping: where each key stands
     nodes: int = 1
     height: int = 1
+    text_offset: int | None = None  # of a scalar: how far behind the place its text begins, where it stands as it is
 
     def plain(self) -> Any:
         """The subtree as dicts, lists and scalars. Recursion is safe: the parser bounds the depth."""
@@ -56,6 +57,13 @@ class Node:
         else:
             return node.place
         return place
+
+    def locate_character(self, path: Sequence[str | int], offset_chars: int) -> Place:
+        """Where a character of the path's text stands; the text's own place where that cannot be told."""
+        node, place = self.at(path), self.locate(path)
+        if node is None or node.text_offset is None:
+            return place
+        return Place(place.file, place.line, place.column + node.text_offset + offset_chars)
 
     def locate_key(self, path: Sequence[str | int]) -> Place:
         """Where the path's last key stands."""

@@ -1,5 +1,8 @@
 """Sound YAML of every kind, and ways to break one thing in it."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 
 from functions.api.loader import Loaded, load_texts
@@ -66,12 +69,81 @@ spec:
       storageUri: pvc://shoal-models/smollm2-135m
       args: [--max-model-len=2048]
 """
-FILES = {"policies/tenants.yaml": TENANTS, "registry/models.yaml": MODELS, "inferenceservices/smollm.yaml": POOLS}
-T, M, P = FILES
+POLICIES = """\
+apiVersion: shoal.dev/v1alpha1
+kind: QuotaPolicy
+metadata: {name: enterprise}
+spec:
+  weight: 8
+  limits: {requestsPerMinute: 6000, maxContextTokens: 131072, maxOutputTokens: 8192}
+---
+apiVersion: shoal.dev/v1alpha1
+kind: QuotaPolicy
+metadata: {name: standard}
+spec: {}
+---
+apiVersion: shoal.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: default}
+spec:
+  pools: ["*"]
+  session: {ttl: 5m}
+  prefix: {source: events}
+  boundedLoad: 1.25
+  spreadAbove: {utilization: 0.85}
+  retry: {maxAttempts: 3, budget: 0.2}
+  fallback: []
+---
+apiVersion: shoal.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {name: default}
+spec:
+  bands: {interactive: {share: 0.6, ttftSlo: 500ms}, near-real-time: {share: 0.3, ttftSlo: 2s}, batch: {share: 0.1}}
+  maxQueuedTokens: 2000000
+---
+apiVersion: shoal.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: careful}
+spec:
+  stages:
+    - {percent: 1, duration: 5m, autoHalt: ["error_rate > 2%", "p99_latency > 2x"]}
+    - {percent: 50, duration: 30m, autoHalt: ["p99_ttft > 1.5x"]}
+    - {percent: 100}
+  minRequests: 50
+---
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: smollm2-135m}
+spec:
+  pool: smollm2-135m
+  replicas: {min: 2, max: 4}
+  warm: 1
+  scaleUp:
+    - "p99_ttft > 1.2 * slo for 60s: +10%"
+    - "queue_seconds > 0.5: +5%"
+  scaleDown: ["utilization < 40% for 15m: -1"]
+"""
+FILES = {
+    "policies/tenants.yaml": TENANTS,
+    "registry/models.yaml": MODELS,
+    "inferenceservices/smollm.yaml": POOLS,
+    "policies/policies.yaml": POLICIES,
+}
+T, M, P, Q = FILES
 
 
-def load(files: dict[str, str]) -> Loaded:
-    return load_texts((name, text.encode()) for name, text in files.items())
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("inferenceservices", "policies", "registry")
+
+
+def demo_files() -> dict[str, str]:
+    """The project's own files as `shoal up` takes them: the top of each folder."""
+    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.yaml"))]
+    return {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
+
+
+def load(files: Mapping[str, str | bytes]) -> Loaded:
+    return load_texts((name, it.encode() if isinstance(it, str) else it) for name, it in files.items())
 
 
 def edited(file: str, old: str, new: str) -> dict[str, str]:
@@ -79,7 +151,7 @@ def edited(file: str, old: str, new: str) -> dict[str, str]:
     return {**FILES, file: FILES[file].replace(old, new)}
 
 
-def problems_of(files: dict[str, str]) -> list[Problem]:
+def problems_of(files: Mapping[str, str | bytes]) -> list[Problem]:
     with pytest.raises(ConfigInvalid) as caught:
         load(files)
     return list(caught.value.problems)

@@ -8,8 +8,8 @@ from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import load_directory
-from functions.api.problems import ConfigInvalid
-from tests.api.sources import FILES, MODELS, POOLS, M, P, T, edited, load, problems_of
+from functions.api.problems import MAX_PROBLEMS, ConfigInvalid
+from tests.api.sources import FILES, MODELS, POOLS, M, P, Q, T, demo_files, edited, load, problems_of
 
 
 def test_sound_files_become_objects_with_their_places() -> None:
@@ -92,7 +92,7 @@ def test_folders_are_read_in_order_hidden_files_left_out(tmp_path: Path) -> None
     (tmp_path / "policies" / "notes.txt").write_text("[")
     (tmp_path / "policies" / "folder.yaml").mkdir()
     loaded = load_directory([tmp_path], relative_to=tmp_path)
-    assert [it.place.file for it in loaded.objects] == [P, T, T, M, M]
+    assert [it.place.file for it in loaded.objects] == [P, *[Q] * 6, T, T, M, M]
 
 
 def test_a_missing_folder_is_a_problem_not_an_empty_configuration(tmp_path: Path) -> None:
@@ -101,9 +101,26 @@ def test_a_missing_folder_is_a_problem_not_an_empty_configuration(tmp_path: Path
 
 
 def test_the_projects_own_files_are_sound() -> None:
-    root = Path(__file__).parents[2]
-    loaded = load_directory([root / "inferenceservices", root / "policies", root / "registry"], relative_to=root)
+    loaded = load(demo_files())
     assert {it.value.metadata.name for it in loaded.of(Tenant)} == {"acme", "globex"}
     assert {it.value.spec.id: it.value.spec.channels["stable"] for it in loaded.of(Model)} == {
         "smollm2-135m": "v1", "acme/support-bot": "v1", "acme/pirate": "v1", "globex/haiku": "v1",
     }  # fmt: skip
+
+
+def test_problems_without_number_are_told_up_to_a_bound() -> None:
+    """To place a problem costs a millisecond: the removal of one tier must not cost a minute for its 50,000 tenants."""
+    tenants = "".join(
+        f"---\napiVersion: shoal.dev/v1alpha1\nkind: Tenant\nmetadata: {{name: t{number}}}\nspec: {{tier: gone}}\n"
+        for number in range(MAX_PROBLEMS + 500)
+    )
+    found = problems_of({**FILES, "policies/zz.yaml": tenants})
+    assert len(found) == MAX_PROBLEMS
+    assert all("there is no such QuotaPolicy" in problem.message for problem in found)
+
+
+def test_files_after_too_many_problems_are_not_read() -> None:
+    broken = "---\nkind: 1\n" * (MAX_PROBLEMS + 1)
+    found = problems_of({"a.yaml": broken, "b.yaml": "kind: ["})
+    assert {problem.place.file for problem in found} == {"a.yaml"}
+    assert any("the files after it were not read" in problem.message for problem in found)

@@ -9,29 +9,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
+from functions.api.ids import PoolName
 from functions.api.snapshot import SnapshotInvalid
 
 DIGEST = "sha256:" + "a" * 64
 DOCUMENT: dict[str, Any] = {
-    "schema_version": 1,
-    "epoch": 3,
-    "revision": "local",
-    "compiled_unix_s": 1.5,
-    "tenants": [{"name": "acme", "tier": "t", "models": ["acme/*"]}],
-    "keys": [
-        {"key_id": "ci", "tenant": "acme", "hmac_sha256": "0" * 64, "scopes": ["inference"], "max_class": "batch"}
-    ],
-    "models": [
+    "snapshot": [{"schema_version": 2, "epoch": 3, "revision": "local", "compiled_unix_s": 1.5}],
+    "admission": [{"name": "default", "pools": ["*"], "bands": [{"name": "batch", "share_ratio": 1.0}]}],
+    "autoscaling": [{"name": "base", "pool": "base", "min_replicas": 1, "max_replicas": 4, "scale_down": ["x: -1"]}],
+    "key": [{"key_id": "ci", "tenant": "acme", "hmac_sha256": "0" * 64, "scopes": ["inference"], "max_class": "batch"}],
+    "model": [
         {
             "id": "acme/bot",
             "pool": "base",
             "type": "lora",
             "versions": [{"name": "v1", "digest": DIGEST, "engine_name": "acme/bot@x", "artifact_uri": "s3://b/acme"}],
             "channels": {"stable": "v1"},
+            "rollout": "default",
         }
     ],
-    "pools": [{"name": "base", "context_window_tokens": 2048}],
+    "pool": [{"name": "base", "context_window_tokens": 2048}],
+    "quota": [{"name": "t", "weight": 2.0, "limits": {"requests_per_minute": 60}}],
+    "rollout": [{"name": "default", "stages": [{"percent": 100}]}],
+    "routing": [{"name": "default", "pools": ["*"]}],
+    "tenant": [{"name": "acme", "tier": "t", "models": ["acme/*"]}],
 }
+
+
+def lines(document: dict[str, Any]) -> bytes:
+    """A document as it stands in a file: each entry a line."""
+    rows = [{"is": tag, **entry} for tag, entries in document.items() for entry in entries]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def with_(path: list[Any], value: object) -> bytes:
@@ -41,25 +49,37 @@ def with_(path: list[Any], value: object) -> bytes:
     for part in path[:-1]:
         target = target[part]
     target[path[-1]] = value
-    return json.dumps(document).encode()
+    return lines(document)
 
 
 def test_a_round_trip_keeps_everything() -> None:
-    snapshot = snapshots.decode(json.dumps(DOCUMENT).encode())
+    snapshot = snapshots.decode(lines(DOCUMENT))
     assert snapshots.decode(snapshots.encode(snapshot)) == snapshot
 
 
 def test_equal_content_has_equal_bytes_however_it_was_written() -> None:
-    backwards = {key: DOCUMENT[key] for key in reversed(DOCUMENT)}
-    first = snapshots.decode(json.dumps(DOCUMENT).encode())
-    second = snapshots.decode(json.dumps(backwards, indent=2).encode())
+    first = snapshots.decode(lines(DOCUMENT))
+    backwards = {tag: [dict(reversed(entry.items())) for entry in entries] for tag, entries in DOCUMENT.items()}
+    second = snapshots.decode(lines(backwards))
     assert snapshots.encode(first) == snapshots.encode(second)
+    two_pools = (*first.pools, snapshots.PoolEntry(PoolName("other"), 4096))
+    forwards, reverse = (
+        msgspec.structs.replace(first, pools=pools) for pools in (two_pools, tuple(reversed(two_pools)))
+    )
+    assert snapshots.encode(forwards) == snapshots.encode(reverse)
+    assert snapshots.content_hash(forwards) == snapshots.content_hash(reverse)
+
+
+def test_each_line_is_an_entry_that_says_what_it_is() -> None:
+    """What docs/snapshot.md promises to whoever reads the file with other tools."""
+    rows = [json.loads(line) for line in snapshots.encode(snapshots.decode(lines(DOCUMENT))).splitlines()]
+    assert [row["is"] for row in rows] == list(DOCUMENT)
 
 
 @settings(deadline=None)
 @given(st.integers(0, snapshots.EPOCH_MAX), st.text(max_size=20), st.floats(allow_nan=False, allow_infinity=False))
 def test_the_hash_names_the_content_not_its_publication(epoch: int, revision: str, compiled_unix_s: float) -> None:
-    first = snapshots.decode(json.dumps(DOCUMENT).encode())
+    first = snapshots.decode(lines(DOCUMENT))
     again = msgspec.structs.replace(first, epoch=epoch, revision=revision, compiled_unix_s=compiled_unix_s)
     assert snapshots.content_hash(again) == snapshots.content_hash(first)
 
@@ -67,38 +87,56 @@ def test_the_hash_names_the_content_not_its_publication(epoch: int, revision: st
 @pytest.mark.parametrize(
     "change",
     [
-        (["tenants", 0, "tier"], "u"),
-        (["keys", 0, "hmac_sha256"], "1" * 64),
-        (["models", 0, "channels"], {}),
-        (["pools", 0, "max_replicas"], 9),
+        (["tenant", 0, "tier"], "u"),
+        (["key", 0, "hmac_sha256"], "1" * 64),
+        (["model", 0, "channels"], {}),
+        (["pool", 0, "max_replicas"], 9),
+        (["quota", 0, "limits"], {"requests_per_minute": 61}),
+        (["quota"], []),
+        (["routing", 0, "bounded_load"], 1.5),
+        (["admission", 0, "max_queued_tokens"], 5),
+        (["rollout", 0, "min_requests"], 5),
+        (["autoscaling", 0, "warm"], 1),
     ],
 )
 def test_any_change_of_content_changes_the_hash(change: tuple[list[Any], object]) -> None:
-    original = snapshots.content_hash(snapshots.decode(json.dumps(DOCUMENT).encode()))
+    original = snapshots.content_hash(snapshots.decode(lines(DOCUMENT)))
     assert snapshots.content_hash(snapshots.decode(with_(*change))) != original
 
 
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (["schema_version"], 2, "schema version 2; this build reads 1"),
-        (["epoch"], -1, "Expected `int` >= 0"),
-        (["epoch"], 10**9 + 1, "Expected `int` <= 1000000000"),
-        (["surprise"], 1, "unknown field `surprise`"),
-        (["keys", 0, "tenant"], "globex", "belongs to tenant globex, which is not in the snapshot"),
-        (["keys", 0, "hmac_sha256"], "0" * 63, "hmac_sha256"),
-        (["keys", 0, "hmac_sha256"], "0" * 64 + "\n", "hmac_sha256"),
-        (["keys", 0, "scopes"], ["root"], "Invalid enum value 'root'"),
-        (["models", 0, "pool"], "gone", "served by pool gone, which is not in the snapshot"),
-        (["models", 0, "channels"], {"stable": "v9"}, "points at version v9, which does not exist"),
-        (["models", 0, "versions", 0, "digest"], "sha256:a", "digest"),
-        (["models", 0, "id"], "../acme", "id"),
-        (["pools", 0, "context_window_tokens"], 0, "Expected `int` >= 1"),
-        (["tenants"], DOCUMENT["tenants"] * 2, "the tenant acme occurs twice"),
-        (["keys"], DOCUMENT["keys"] * 2, "the key ci occurs twice"),
-        (["models"], DOCUMENT["models"] * 2, "the model acme/bot occurs twice"),
-        (["pools"], DOCUMENT["pools"] * 2, "the pool base occurs twice"),
-        (["models", 0, "versions"], DOCUMENT["models"][0]["versions"] * 2, "the version of acme/bot v1 occurs twice"),
+        (["snapshot", 0, "schema_version"], 1, "schema version 1; this build reads 2"),
+        (["snapshot", 0, "epoch"], -1, "Expected `int` >= 0"),
+        (["snapshot", 0, "epoch"], 10**9 + 1, "Expected `int` <= 1000000000"),
+        (["snapshot", 0, "surprise"], 1, "unknown field `surprise`"),
+        (["snapshot"], [], "not a snapshot"),
+        (["tenant", 0, "surprise"], 1, "unknown field `surprise`"),
+        (["key", 0, "tenant"], "globex", "belongs to tenant globex, which is not in the snapshot"),
+        (["key", 0, "hmac_sha256"], "0" * 63, "hmac_sha256"),
+        (["key", 0, "hmac_sha256"], "0" * 64 + "\n", "hmac_sha256"),
+        (["key", 0, "scopes"], ["root"], "Invalid enum value 'root'"),
+        (["model", 0, "pool"], "gone", "served by pool gone, which is not in the snapshot"),
+        (["model", 0, "rollout"], "gone", "rolled out by gone, which is not in the snapshot"),
+        (["model", 0, "channels"], {"stable": "v9"}, "points at version v9, which does not exist"),
+        (["model", 0, "versions", 0, "digest"], "sha256:a", "digest"),
+        (["model", 0, "id"], "../acme", "id"),
+        (["pool", 0, "context_window_tokens"], 0, "Expected `int` >= 1"),
+        (["autoscaling", 0, "pool"], "gone", "is for pool gone, which is not in the snapshot"),
+        (["quota", 0, "weight"], 0.0, "weight"),
+        (["quota", 0, "limits"], {"requests_per_minute": -1}, "requests_per_minute"),
+        (["routing", 0, "pools"], ["a*b"], "pools"),
+        (["admission", 0, "bands", 0, "share_ratio"], 1.5, "share_ratio"),
+        (["rollout", 0, "stages", 0, "percent"], 101, "percent"),
+        (["tenant"], DOCUMENT["tenant"] * 2, "the tenant acme occurs twice"),
+        (["key"], DOCUMENT["key"] * 2, "the key ci occurs twice"),
+        (["model"], DOCUMENT["model"] * 2, "the model acme/bot occurs twice"),
+        (["pool"], DOCUMENT["pool"] * 2, "the pool base occurs twice"),
+        (["pool"], [{"name": "z", "context_window_tokens": 1}, *DOCUMENT["pool"]], "the pool base is out of order"),
+        (["model", 0, "versions"], DOCUMENT["model"][0]["versions"] * 2, "the version of acme/bot v1 occurs twice"),
+        (["removed"], [{"section": "tenants", "name": "x"}], "removes the tenant x, which is not in its base"),
+        (["snapshot", 0, "base"], "sha256:0", "a delta for sha256:0"),
     ],
 )
 def test_what_cannot_be_used_is_refused(path: list[Any], value: object, says: str) -> None:
@@ -106,7 +144,24 @@ def test_what_cannot_be_used_is_refused(path: list[Any], value: object, says: st
         snapshots.decode(with_(path, value))
 
 
-@pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"epoch":NaN}', b"{}" * 2])
+def test_a_section_out_of_order_is_refused() -> None:
+    document = {tag: DOCUMENT[tag] for tag in ("snapshot", "tenant", "pool")}
+    with pytest.raises(SnapshotInvalid, match="the pool base is out of order"):
+        snapshots.decode(lines(document))
+
+
+def test_a_torn_document_is_refused_wherever_it_ends() -> None:
+    """Between two lines it cannot be told; that is what the hash beside the document is for."""
+    document = lines(DOCUMENT)
+    for length in range(len(document)):
+        if document[length - 1 : length] != b"\n":
+            with pytest.raises(SnapshotInvalid):
+                snapshots.decode(document[:length])
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"epoch":NaN}', b"{}" * 2, b"\n\n"]
+)
 def test_rubbish_is_refused_not_raised(document: bytes) -> None:
     with pytest.raises(SnapshotInvalid):
         snapshots.decode(document)

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.api import yaml_parse
+from functions.api import yaml_fast, yaml_parse
+from functions.api.yaml_documents import FileRead, read_documents
 from functions.api.yaml_events import FILE_MAX_BYTES
-from functions.api.yaml_parse import MAX_DEPTH, MAX_NODES, parse
+from functions.api.yaml_parse import MAX_DEPTH, MAX_NODES
+
+
+def parse(file: str, content: bytes) -> FileRead:
+    """As the loader reads: fast where nothing is doubtful, else with ruamel."""
+    return read_documents(file, content)
 
 
 def told(content: bytes) -> str:
@@ -53,13 +59,14 @@ def test_hostile_text_is_refused_in_words(content: bytes, says: str) -> None:
 @pytest.mark.parametrize("piece", [b"[", b"{a: ", b"- ", b"? ", b"'", b'"', b"&a ", b"#", b"[a,", b"a:\n "])
 def test_a_large_hostile_file_costs_seconds_at_most(piece: bytes) -> None:
     """ruamel's scanner is quadratic in open brackets: 20,000 of them took 40 s before depth was bounded here."""
-    started_s = time.monotonic()
+    started_s = time.process_time()
     parse("f.yaml", (piece * FILE_MAX_BYTES)[: FILE_MAX_BYTES // 8])
-    assert time.monotonic() - started_s < 15
+    assert time.process_time() - started_s < 15
 
 
 def test_many_values_without_any_alias_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_parse, "MAX_NODES", 1000)
+    monkeypatch.setattr(yaml_fast, "MAX_VALUES", 500)
     assert told(b"- 1\n" * 1000) == "f.yaml:1000:3: more than 1000 values in one document, aliases written out"
     assert parse("f.yaml", b"- 1\n" * 999).problems == ()
 
@@ -71,13 +78,13 @@ def test_whatever_the_bytes_parsing_never_raises(content: bytes) -> None:
     for problem in parsed.problems:
         assert problem.place.file == "f.yaml"
     for document in parsed.documents:
-        document.plain()
+        assert document.document.tree().plain() == document.value
 
 
 def test_scalars_follow_yaml_1_2() -> None:
     text = b"[yes, true, null, ~, 12, 010, 1.5, .inf, 2027-06-30, 0x10, '5', !!str 5, 99999999999999999999]"
     (document,) = parse("f", text).documents
-    assert document.plain() == [
+    assert document.value == [
         "yes",
         True,
         None,
@@ -96,13 +103,13 @@ def test_scalars_follow_yaml_1_2() -> None:
 
 def test_a_problem_in_one_document_leaves_the_earlier_ones() -> None:
     parsed = parse("f", b"a: 1\n---\nb: [\n---\nc: 1\n")
-    assert [document.plain() for document in parsed.documents] == [{"a": 1}]
+    assert [document.value for document in parsed.documents] == [{"a": 1}]
     assert len(parsed.problems) == 1
 
 
 def test_of_two_equal_keys_the_first_stays_and_both_are_told() -> None:
     parsed = parse("f", b"a: 1\nb: 2\na: 3\n")
-    assert [document.plain() for document in parsed.documents] == [{"a": 1, "b": 2}]
+    assert [document.value for document in parsed.documents] == [{"a": 1, "b": 2}]
     assert str(parsed.problems[0]) == 'f:3:1: the key "a" occurs twice in one mapping; first at line 1'
 
 
@@ -112,12 +119,13 @@ def test_anchors_end_with_their_document() -> None:
 
 def test_places_are_found_by_path() -> None:
     (document,) = parse("f", b"a:\n  b:\n    - c: 1\n    - d: x\n").documents
-    place = document.locate(["a", "b", 1, "d"])
+    tree = document.document.tree()
+    place = tree.locate(["a", "b", 1, "d"])
     assert (place.line, place.column) == (4, 10)
-    assert document.locate_key(["a", "b", 1, "d"]).column == 7
-    gone = document.locate(["a", "b", 7, "d"])
+    assert tree.locate_key(["a", "b", 1, "d"]).column == 7
+    gone = tree.locate(["a", "b", 7, "d"])
     assert (gone.line, gone.column) == (2, 3)
 
 
 def test_a_byte_order_mark_is_no_content() -> None:
-    assert parse("f", b"\xef\xbb\xbfa: 1").documents[0].plain() == {"a": 1}
+    assert parse("f", b"\xef\xbb\xbfa: 1").documents[0].value == {"a": 1}

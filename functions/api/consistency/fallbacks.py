@@ -1,0 +1,104 @@
+"""Where requests may go on to, over all routing policies together: never back to where they came from.
+
+Fallbacks and cascades are edges between pools, each for some tiers or for all. A request belongs to one tier, so a
+circle counts only if one tier may go all the way round: 70b -> 8b for free and 8b -> 70b for enterprise is none.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from functions.api.consistency.everything import Everything
+from functions.api.declared import Declared
+from functions.api.kinds.routing_policy import RoutingPolicy
+from functions.api.problems import Problem
+
+# Tiers x edges: beyond this, tiers are not told apart, and a circle that no tier could go round is refused as well.
+MAX_STEPS = 1_000_000
+_ANY_OTHER = ""  # a tier that no edge names
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    source: str
+    target: str
+    tiers: frozenset[str]  # empty: all
+    policy: Declared[RoutingPolicy]
+    path: tuple[str | int, ...]
+
+
+def problems(everything: Everything) -> Iterator[Problem]:
+    hops = [hop for policy in everything.routing for hop in _hops(policy)]
+    tiers = sorted({tier for hop in hops for tier in hop.tiers})
+    told: set[tuple[str | int, ...]] = set()
+    if len(hops) * (len(tiers) + 1) > MAX_STEPS:
+        graphs: Iterable[tuple[str, list[Hop]]] = [(_ANY_OTHER, hops)]
+    else:
+        graphs = ((tier, [hop for hop in hops if not hop.tiers or tier in hop.tiers]) for tier in (_ANY_OTHER, *tiers))
+    for tier, edges in graphs:
+        circle = find_circle(edges)
+        if circle is None:
+            continue
+        closing = max(circle, key=lambda hop: (hop.policy.place, hop.path))
+        where = (closing.policy.source, *closing.path)
+        if where not in told:
+            told.add(where)
+            yield _problem(circle, closing, tier)
+
+
+def find_circle(hops: Iterable[Hop]) -> list[Hop] | None:
+    """The hops of one circle, in order; None where there is none."""
+    leaving: dict[str, list[Hop]] = {}
+    for edge in hops:
+        if edge.source != edge.target:  # told by the policy itself
+            leaving.setdefault(edge.source, []).append(edge)
+    done: set[str] = set()
+    for start in list(leaving):
+        circle = _walk(start, leaving, done)
+        if circle is not None:
+            return circle
+    return None
+
+
+def _walk(start: str, leaving: Mapping[str, list[Hop]], done: set[str]) -> list[Hop] | None:
+    """Depth first from one pool; with a stack, since the length of the way is the text's choice."""
+    way: list[Hop] = []
+    on_way = {start}
+    stack = [iter(leaving[start] if start not in done else [])]
+    while stack:
+        hop = next(stack[-1], None)
+        if hop is None:
+            stack.pop()
+            left = way.pop().target if way else start
+            on_way.discard(left)
+            done.add(left)
+        elif hop.target in on_way:
+            return _from(hop.target, [*way, hop])
+        elif hop.target not in done:
+            way.append(hop)
+            on_way.add(hop.target)
+            stack.append(iter(leaving.get(hop.target, [])))
+    return None
+
+
+def _from(pool: str, way: list[Hop]) -> list[Hop]:
+    first = next(index for index, hop in enumerate(way) if hop.source == pool)
+    return way[first:]
+
+
+def _problem(circle: list[Hop], closing: Hop, tier: str) -> Problem:
+    index = circle.index(closing)
+    around = [*circle[index + 1 :], *circle[: index + 1]]
+    pools = " -> ".join([around[0].source, *(hop.target for hop in around)][:20])
+    who = f" for the tier {tier}" if tier else ""
+    return closing.policy.problem(
+        closing.path, f"leads back to where requests come from{who}: {pools}; take one of these steps away"
+    )
+
+
+def _hops(policy: Declared[RoutingPolicy]) -> Iterator[Hop]:
+    spec = policy.value.spec
+    for index, fallback in enumerate(spec.fallback):
+        path = ("spec", "fallback", index, "to")
+        yield Hop(fallback.from_, fallback.to, frozenset(fallback.tiers), policy, path)
+    for index, cascade in enumerate(spec.cascade):
+        yield Hop(cascade.from_, cascade.to, frozenset(cascade.tiers), policy, ("spec", "cascade", index, "to"))

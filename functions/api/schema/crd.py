@@ -1,0 +1,163 @@
+"""CustomResourceDefinitions: structural schemas with a status subresource.
+
+Structural means what the API server demands: every value has a type, nothing is referred to, and unknown keys are
+pruned rather than refused (`additionalProperties: false` has no place beside properties). So the server refuses wrong
+types, missing keys and values out of bounds; what several values or objects say together, the controller judges and
+tells in the conditions. Defaults stay out and stand in descriptions: written into stored objects, they would never
+change again.
+"""
+
+from typing import Any
+
+from functions.api.kinds.base import API_VERSION, Metadata
+from functions.api.kinds.catalogue import OUR_KINDS, OurObject
+from functions.api.schema.columns import printer_columns
+from functions.api.schema.tidy import Schema, inlined, tidy_schema
+
+GROUP, VERSION = API_VERSION.split("/")
+
+_PLURALS = {"Tenant": "tenants", "Model": "models"}
+_STATUS_CHOICES = ["True", "False", "Unknown"]
+
+
+def plural(kind: str) -> str:
+    """`QuotaPolicy` as `quotapolicies`."""
+    return _PLURALS.get(kind) or kind.lower().removesuffix("y") + "ies"
+
+
+def file_name(kind: str) -> str:
+    return f"{GROUP}_{plural(kind)}.yaml"
+
+
+def crds() -> dict[str, Schema]:
+    """Every CustomResourceDefinition by its file's name."""
+    return {file_name(kind.__name__): crd(kind) for kind in OUR_KINDS}
+
+
+def crd(kind: type[OurObject]) -> Schema:
+    name = kind.__name__
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": printer_columns(name),
+        "schema": {"openAPIV3Schema": _whole(kind)},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural(name)}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": name,
+                "listKind": f"{name}List",
+                "plural": plural(name),
+                "singular": name.lower(),
+                "categories": ["shoal"],
+            },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def _whole(kind: type[OurObject]) -> Schema:
+    schema = inlined(tidy_schema(kind))
+    properties = schema["properties"]
+    metadata: Schema = {"type": "object"}
+    name_pattern = properties["metadata"]["properties"]["name"]["pattern"]
+    if name_pattern != _pattern_of_any_name():
+        metadata["properties"] = {"name": {"type": "string", "pattern": name_pattern}}
+    return {
+        "description": schema["description"],
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": metadata,
+            "spec": structural(properties["spec"]),
+            "status": _status(),
+        },
+    }
+
+
+def _pattern_of_any_name() -> str:
+    """That of metadata.name where the kind adds nothing to Kubernetes' own rule."""
+    pattern: str = tidy_schema(Metadata)["properties"]["name"]["pattern"]
+    return pattern
+
+
+def structural(node: Schema) -> Schema:
+    """One value's schema as the API server wants it."""
+    result: Schema = {}
+    for key, value in node.items():
+        match key:
+            case "additionalProperties" if value is False:
+                continue
+            case "default":
+                continue
+            case "const":
+                result["enum"] = [value]
+            case "exclusiveMinimum":
+                result |= {"minimum": value, "exclusiveMinimum": True}
+            case "exclusiveMaximum":
+                result |= {"maximum": value, "exclusiveMaximum": True}
+            case "patternProperties":
+                result["additionalProperties"] = structural(next(iter(value.values())))
+            case "propertyNames":
+                continue
+            case "properties":
+                result["properties"] = {name: structural(part) for name, part in value.items()}
+            case "items" | "additionalProperties":
+                result[key] = structural(value)
+            case _:
+                result[key] = value
+    return _with_format(_with_default_told(result, node))
+
+
+def _with_default_told(result: Schema, node: Schema) -> Schema:
+    if "default" not in node or isinstance(node["default"], dict):
+        return result
+    default = _plain_text(node["default"])
+    told = " ".join(part for part in (node.get("description"), f"Default: {default}.") if part)
+    return {**result, "description": told}
+
+
+def _plain_text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value}"
+
+
+def _with_format(node: Schema) -> Schema:
+    return {**node, "format": "int64"} if node.get("type") == "integer" else node
+
+
+def _status() -> Schema:
+    text: Schema = {"type": "string"}
+    condition = {
+        "type": "object",
+        "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+        "properties": {
+            "type": text,
+            "status": {"type": "string", "enum": _STATUS_CHOICES},
+            "reason": text,
+            "message": text,
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    }
+    return {
+        "description": "What the controller makes of the object; written by it alone.",
+        "type": "object",
+        "properties": {
+            "observedGeneration": {"type": "integer", "format": "int64"},
+            "conditions": {
+                "type": "array",
+                "items": condition,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    }

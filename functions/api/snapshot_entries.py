@@ -1,0 +1,238 @@
+"""What a snapshot is made of: one frozen type per kind of entry, and the snapshot that holds them.
+
+Each entry is one line of the document (`snapshot_document`), told apart by its tag, named by the attribute that
+`SECTIONS` gives. Every field is written, defaults too: msgspec leaves defaults out by identity, and equal content must
+have equal bytes. No entry can be part of a cycle, so none is watched by the garbage collector (`gc=False`): a
+collection costs the same with a hundred thousand keys as with one.
+
+Neighbours: `snapshot` offers all of this to the rest of the code; `functions.controller.compile` makes entries.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.ids import (
+    DIGEST_PATTERN,
+    MODEL_ID_PATTERN,
+    NAME_PATTERN,
+    Digest,
+    EngineName,
+    KeyId,
+    ModelId,
+    PoolName,
+    TenantId,
+)
+from functions.api.keys import KEY_ID_PATTERN
+
+SCHEMA_VERSION = 2
+EPOCH_MAX = 10**9  # a publication a second for 30 years
+
+ServiceClass = Literal["interactive", "near-real-time", "batch"]
+Scope = Literal["inference", "models:read", "models:write"]
+PrefixSource = Literal["events", "bloom", "sent"]
+FallbackWhen = Literal["saturated", "unavailable"]
+
+# msgspec searches for a pattern, and `$` would let a final newline by.
+Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
+ObjectName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]  # metadata.name
+AnyModelId = Annotated[ModelId, msgspec.Meta(pattern=rf"\A{MODEL_ID_PATTERN}\Z")]
+AnyDigest = Annotated[Digest, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
+AnyKeyId = Annotated[KeyId, msgspec.Meta(pattern=rf"\A{KEY_ID_PATTERN}\Z")]
+Hex64 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
+Replicas = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Limit = Annotated[int, msgspec.Meta(ge=0)]
+Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0)]
+PoolPattern = Annotated[str, msgspec.Meta(pattern=r"\A(?:[a-z0-9][a-z0-9._-]{0,62}\*?|\*)\Z")]
+AnyText = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="is"):
+    """One line of the document."""
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A piece of an entry."""
+
+
+class KeyEntry(_Entry, frozen=True, tag="key"):
+    key_id: AnyKeyId
+    tenant: TenantId
+    hmac_sha256: Hex64
+    scopes: tuple[Scope, ...]
+    max_class: ServiceClass
+    expires_unix_s: float | None = None
+
+
+class TenantEntry(_Entry, frozen=True, tag="tenant"):
+    name: TenantId
+    tier: str  # a QuotaEntry's name
+    models: tuple[str, ...]  # exact ids, or prefixes that end in `*`
+    cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+
+
+class VersionEntry(_Part, frozen=True):
+    name: Name
+    digest: AnyDigest
+    engine_name: EngineName
+    artifact_uri: str
+
+
+class ModelEntry(_Entry, frozen=True, tag="model"):
+    id: AnyModelId
+    pool: PoolName
+    type: Literal["base", "lora"]
+    versions: tuple[VersionEntry, ...]
+    channels: dict[Name, Name]  # channel -> version name
+    declared_in: str = ""  # the file, for people
+    rollout: str = ""  # a RolloutEntry's name; empty: the built-in stages
+
+
+class PoolEntry(_Entry, frozen=True, tag="pool"):
+    name: PoolName
+    context_window_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    min_replicas: Replicas = 1
+    max_replicas: Replicas = 1
+
+
+class QuotaLimits(_Part, frozen=True):
+    """What is None is not limited."""
+
+    requests_per_minute: Limit | None = None
+    input_tokens_per_minute: Limit | None = None
+    output_tokens_per_minute: Limit | None = None
+    concurrent_requests: Limit | None = None
+    kv_token_seconds_per_minute: Limit | None = None
+    gpu_seconds_per_hour: Limit | None = None
+    max_context_tokens: Limit | None = None
+    max_output_tokens: Limit | None = None
+
+
+class QuotaEntry(_Entry, frozen=True, tag="quota"):
+    name: ObjectName
+    weight: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    limits: QuotaLimits = QuotaLimits()
+
+
+class FallbackEntry(_Part, frozen=True):
+    when: FallbackWhen
+    source_pool: PoolName
+    target_pool: PoolName
+    tiers: tuple[str, ...] = ()  # empty: every tier
+
+
+class CascadeEntry(_Part, frozen=True):
+    source_pool: PoolName
+    target_pool: PoolName
+    tiers: tuple[str, ...] = ()  # empty: every tier
+
+
+class RoutingEntry(_Entry, frozen=True, tag="routing"):
+    """The defaults are what holds where no policy fits a pool; the kind's own defaults are the same."""
+
+    name: ObjectName
+    pools: tuple[PoolPattern, ...]  # exact names, or prefixes that end in `*`
+    session_ttl_s: Seconds = 300.0
+    prefix_source: PrefixSource = "events"
+    bounded_load: Annotated[float, msgspec.Meta(ge=1.0)] = 1.25  # how far above the mean a replica may be
+    spread_above_utilization_ratio: Ratio = 0.85
+    retry_max_attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
+    retry_budget_ratio: Ratio = 0.2
+    fallback: tuple[FallbackEntry, ...] = ()
+    cascade: tuple[CascadeEntry, ...] = ()
+
+
+class BandEntry(_Part, frozen=True):
+    name: ServiceClass
+    share_ratio: Ratio
+    ttft_slo_ms: Limit | None = None
+
+
+class AdmissionEntry(_Entry, frozen=True, tag="admission"):
+    name: ObjectName
+    pools: tuple[PoolPattern, ...]
+    bands: tuple[BandEntry, ...]
+    max_queued_tokens: Limit = 2_000_000
+
+
+class StageEntry(_Part, frozen=True):
+    percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    duration_s: Seconds | None = None  # None: the last stage
+    auto_halt: tuple[AnyText, ...] = ()  # canonical halt conditions
+
+
+class RolloutEntry(_Entry, frozen=True, tag="rollout"):
+    name: ObjectName
+    stages: tuple[StageEntry, ...]
+    min_requests: Limit = 0
+
+
+class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):
+    name: ObjectName
+    pool: PoolName
+    min_replicas: Replicas
+    max_replicas: Replicas
+    warm: Replicas = 0
+    scale_up: tuple[AnyText, ...] = ()  # canonical scale rules
+    scale_down: tuple[AnyText, ...] = ()
+
+
+class Removed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, tag_field="is", tag="removed"):
+    """A line of a delta: the base has this entry, the new content does not."""
+
+    section: Literal["admission", "autoscaling", "keys", "models", "pools", "quotas", "rollouts", "routing", "tenants"]
+    name: str
+
+
+AnyEntry = (
+    AdmissionEntry
+    | AutoscalingEntry
+    | KeyEntry
+    | ModelEntry
+    | PoolEntry
+    | QuotaEntry
+    | RolloutEntry
+    | RoutingEntry
+    | TenantEntry
+)
+
+# The sections in the order of the document, with the entry's type and the attribute that names it.
+SECTIONS: Mapping[str, tuple[type[AnyEntry], str]] = MappingProxyType(
+    {
+        "admission": (AdmissionEntry, "name"),
+        "autoscaling": (AutoscalingEntry, "name"),
+        "keys": (KeyEntry, "key_id"),
+        "models": (ModelEntry, "id"),
+        "pools": (PoolEntry, "name"),
+        "quotas": (QuotaEntry, "name"),
+        "rollouts": (RolloutEntry, "name"),
+        "routing": (RoutingEntry, "name"),
+        "tenants": (TenantEntry, "name"),
+    }
+)
+
+
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every section is sorted by name."""
+
+    schema_version: int
+    epoch: Epoch
+    revision: str  # where it came from: `main@<commit>`, `kubernetes@<resourceVersion>`, or `local`
+    compiled_unix_s: float
+    tenants: tuple[TenantEntry, ...]
+    keys: tuple[KeyEntry, ...]
+    models: tuple[ModelEntry, ...]
+    pools: tuple[PoolEntry, ...]
+    quotas: tuple[QuotaEntry, ...] = ()
+    routing: tuple[RoutingEntry, ...] = ()
+    admission: tuple[AdmissionEntry, ...] = ()
+    rollouts: tuple[RolloutEntry, ...] = ()
+    autoscaling: tuple[AutoscalingEntry, ...] = ()
+
+
+class SnapshotInvalid(Exception):
+    """The document cannot be used; the last good one must stay."""

@@ -1,0 +1,164 @@
+"""A snapshot ready for use: its entries by name, and the tree that names its content.
+
+A new one is made from an old one and what changed. What did not change is the same object in both, so that a swap costs
+what the change costs, and freeing the old one frees only what is gone.
+
+Long work is cut into slices with a call of `breathe` between them; the caller decides whether that lets go of the
+interpreter (a thread beside an event loop) or does nothing.
+
+Neighbours: `snapshot_document` reads changes off the wire; `functions.decisions.catalogue` answers questions from it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from functions.api.snapshot_checks import check_entries
+from functions.api.snapshot_comparison import SLICE, Changes, Comparison, in_order, name_of, singular
+from functions.api.snapshot_entries import SCHEMA_VERSION, SECTIONS, AnyEntry, Snapshot, SnapshotInvalid
+from functions.api.snapshot_tables import Tables
+from functions.api.snapshot_tree import EMPTY_TREE, Branch, Breathe, HashTree, grown, tree_of
+
+
+def without_pause() -> None:
+    """For callers that nobody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Immutable: nobody writes to the tables once it is made."""
+
+    snapshot: Snapshot  # its sections sorted by name
+    tables: Tables
+    tree: HashTree
+
+    @property
+    def content_hash(self) -> str:
+        return self.tree.root
+
+    def table(self, section: str) -> dict[str, AnyEntry]:
+        found: dict[str, AnyEntry] = getattr(self.tables, section)
+        return found
+
+
+def empty() -> Indexed:
+    """What everything begins with: epoch 0, no entries."""
+    return Indexed(Snapshot(SCHEMA_VERSION, 0, "", 0.0, (), (), (), ()), Tables(), EMPTY_TREE)
+
+
+def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = without_pause) -> Indexed:
+    """The snapshot with its tables and tree, sharing with the base what is equal; SnapshotInvalid where unsound."""
+    base = base or empty()
+    comparison = Comparison(base.snapshot)
+    for section in SECTIONS:
+        named, last = name_of(section), ""
+        for count, entry in enumerate(in_order(section, getattr(snapshot, section))):
+            name = named(entry)
+            if name == last:
+                raise SnapshotInvalid(f"the {singular(section)} {name} occurs twice")
+            last = name
+            comparison.take(section, name, entry)
+            if count % SLICE == 0:
+                breathe()
+    return applied(base, snapshot, comparison.finish(breathe), breathe)
+
+
+def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe = without_pause) -> Indexed:
+    """The base with the changes, under the header's epoch and origin (its sections are not looked at)."""
+    tables: dict[str, Any] = {}
+    sections: dict[str, tuple[AnyEntry, ...]] = {}
+    branches: dict[str, Branch] = {}
+    for section in SECTIONS:
+        old, changed = base.table(section), changes.get(section, {})
+        sections[section] = getattr(base.snapshot, section)
+        tables[section], branches[section] = old, base.tree.branches[section]
+        if changed:
+            ordered = sorted(changed)
+            tables[section] = table = _table(old, changed, breathe)
+            sections[section] = tuple(_merged(sections[section], changed, ordered, name_of(section), breathe))
+            branches[section] = grown(branches[section], table, ordered, breathe)
+        breathe()
+    snapshot = Snapshot(
+        schema_version=header.schema_version,
+        epoch=header.epoch,
+        revision=header.revision,
+        compiled_unix_s=header.compiled_unix_s,
+        **sections,  # type: ignore[arg-type]  # by name, each of its own type
+    )
+    made = Indexed(snapshot, Tables(**tables), tree_of(branches))
+    check_entries(made.tables, _to_check(made, changes, breathe), breathe)
+    return made
+
+
+def changes_between(old: Indexed, new: Indexed) -> dict[str, dict[str, AnyEntry | None]]:
+    """What makes the new one of the old one; only buckets whose digests differ are looked into."""
+    changes: dict[str, dict[str, AnyEntry | None]] = {}
+    for section in SECTIONS:
+        before, after = old.tree.branches[section], new.tree.branches[section]
+        old_table, new_table = old.table(section), new.table(section)
+        changed: dict[str, AnyEntry | None] = {}
+        for bucket, digest in enumerate(after.digests):
+            if digest == before.digests[bucket]:
+                continue
+            for name in {*before.names[bucket], *after.names[bucket]}:
+                if old_table.get(name) != new_table.get(name):
+                    changed[name] = new_table.get(name)
+        if changed:
+            changes[section] = changed
+    return changes
+
+
+def _table(old: dict[str, AnyEntry], changed: Mapping[str, AnyEntry | None], breathe: Breathe) -> dict[str, AnyEntry]:
+    table = old.copy()
+    for count, (name, entry) in enumerate(changed.items()):
+        if entry is None:
+            table.pop(name, None)
+        else:
+            table[name] = entry
+        if count % SLICE == 0:
+            breathe()
+    return table
+
+
+def _merged(
+    old: tuple[AnyEntry, ...],
+    changed: Mapping[str, AnyEntry | None],
+    ordered: list[str],
+    named: Callable[[AnyEntry], str],
+    breathe: Breathe,
+) -> list[AnyEntry]:
+    """The section by name: runs of what stays, copied whole, between what came, changed or went."""
+    merged: list[AnyEntry] = []
+    position = 0
+    for count, name in enumerate(ordered):
+        at = bisect_left(old, name, lo=position, key=named)
+        merged.extend(old[position:at])
+        position = at + (at < len(old) and named(old[at]) == name)
+        entry = changed[name]
+        if entry is not None:
+            merged.append(entry)
+        if count % SLICE == 0:
+            breathe()
+    merged.extend(old[position:])
+    return merged
+
+
+def _to_check(made: Indexed, changes: Changes, breathe: Breathe) -> Iterator[AnyEntry]:
+    """What may point at something that is not there: everything once anything went, else what came or changed."""
+    if _has_removals(changes, breathe):
+        for section in SECTIONS:
+            yield from made.table(section).values()
+    else:
+        for changed in changes.values():
+            yield from (entry for entry in changed.values() if entry is not None)
+
+
+def _has_removals(changes: Changes, breathe: Breathe) -> bool:
+    for changed in changes.values():
+        for count, entry in enumerate(changed.values()):
+            if entry is None:
+                return True
+            if count % 1000 == 0:
+                breathe()
+    return False

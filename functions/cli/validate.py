@@ -1,0 +1,109 @@
+"""`shoal validate`: a configuration judged as the controller would judge it, before anybody pushes it.
+
+Every problem is told with its place, the line itself and what would be right. Exit status 1 where there is any.
+Neighbours: `functions.api.loader` judges, `validate_report` prints, `validate_foreign` asks KServe's own schema.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from functions.api.config_files import read_files
+from functions.api.loader import Loaded, load_files
+from functions.api.problems import ConfigInvalid, Place, Problem
+from functions.api.yaml_events import FILE_MAX_BYTES
+from functions.cli.refused import Refused
+from functions.cli.validate_report import Report, print_json, print_report
+
+if TYPE_CHECKING:  # jsonschema is not needed where no CRDs are given
+    from functions.cli.validate_foreign import ForeignSchemas
+
+DEFAULT_FOLDERS = ("inferenceservices", "policies", "registry")
+STDIN = "-"
+STDIN_NAME = "stdin"
+SLOW_S = 1.0  # progress is shown from here on
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was read, by file name as places have it."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+    def watching(self, files: Iterator[tuple[str, bytes]], progress: Progress) -> Iterator[tuple[str, bytes]]:
+        task = progress.add_task("reading", total=None, file="")
+        for name, content in files:
+            self.contents[name] = content
+            progress.update(task, file=name)
+            slow = (progress.tasks[0].elapsed or 0.0) > SLOW_S
+            if slow and progress.console.is_terminal and not progress.live.is_started:
+                progress.start()
+            yield name, content
+
+
+def validate(paths: Sequence[Path], *, crds_dir: Path | None, as_json: bool) -> None:
+    seen = _Seen()
+    report = _judged(list(paths) or _default_paths(), seen, _foreign(crds_dir))
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _foreign(crds_dir: Path | None) -> "ForeignSchemas | None":
+    if crds_dir is None:
+        return None
+    from functions.cli.validate_foreign import ForeignSchemas
+
+    return ForeignSchemas(crds_dir)
+
+
+def _judged(paths: Sequence[Path], seen: _Seen, foreign: "ForeignSchemas | None") -> Report:
+    problems: list[Problem] = []
+    files = _files(paths, problems)
+    progress = _progress()
+    try:
+        loaded = load_files(seen.watching(files, progress), problems, None)
+    except ConfigInvalid as error:
+        return Report(seen.contents, error.problems, None)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+    found = tuple(sorted(foreign.problems(loaded))) if foreign is not None else ()
+    return Report(seen.contents, found or _nothing_there(paths, loaded), loaded, foreign is not None)
+
+
+def _files(paths: Sequence[Path], problems: list[Problem]) -> Iterator[tuple[str, bytes]]:
+    yield from read_files([path for path in paths if str(path) != STDIN], Path.cwd(), problems)
+    if any(str(path) == STDIN for path in paths):
+        yield STDIN_NAME, sys.stdin.buffer.read(FILE_MAX_BYTES + 1)
+
+
+def _default_paths() -> list[Path]:
+    """The files that `shoal up` would take: the top of each folder, since deeper ones hold data and examples."""
+    folders = [Path.cwd() / name for name in DEFAULT_FOLDERS]
+    files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
+    if not files:
+        raise Refused(f"there is no YAML in {', '.join(DEFAULT_FOLDERS)} here: name files or folders to validate")
+    return files
+
+
+def _nothing_there(paths: Sequence[Path], loaded: Loaded) -> tuple[Problem, ...]:
+    if loaded.objects:
+        return ()
+    where = STDIN_NAME if str(paths[0]) == STDIN else paths[0].as_posix()
+    return (Problem(Place(where), "", "holds no object of a kind that shoal knows"),)
+
+
+def _progress() -> Progress:
+    """On standard error, so that nothing that reads the answer has to skip it; started only when it takes long."""
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.fields[file]}"), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

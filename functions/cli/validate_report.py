@@ -1,0 +1,139 @@
+"""What `shoal validate` prints: each problem under its line, with a caret; or a summary when there is none."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from functions.api.loader import Loaded
+from functions.api.problems import Problem
+from functions.cli.terminal import make_console
+
+EXCERPT_MAX_CHARS = 110
+PROBLEMS_SHOWN = 100
+PASSED_OVER_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    contents: Mapping[str, bytes]  # what was read, by file name
+    problems: tuple[Problem, ...]
+    loaded: Loaded | None
+    foreign_schemas: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A line, cut to what fits, and where in it the caret goes."""
+
+    line: str
+    caret: int  # characters before it
+
+
+def excerpt(content: bytes | None, line: int, column: int) -> Excerpt | None:
+    """The line of a problem; None where there is none to show. Control characters never reach a terminal."""
+    lines = content.decode("utf-8", errors="replace").removeprefix("\ufeff").split("\n") if content is not None else []
+    if not 1 <= line <= len(lines):
+        return None
+    text, caret = _printable(lines[line - 1]), column - 1
+    start = max(0, caret - EXCERPT_MAX_CHARS * 2 // 3) if len(text) > EXCERPT_MAX_CHARS else 0
+    cut = text[start : start + EXCERPT_MAX_CHARS]
+    before = "…" if start else ""
+    after = "…" if start + EXCERPT_MAX_CHARS < len(text) else ""
+    return Excerpt(before + cut + after, caret - start + len(before))
+
+
+def print_report(report: Report) -> None:
+    console = make_console()
+    if report.problems:
+        _print_problems(report, console)
+    else:
+        _print_summary(report, console)
+
+
+def print_json(report: Report) -> None:
+    loaded = report.loaded
+    seen: dict[str, Any] = {
+        "valid": not report.problems,
+        "files": len(report.contents),
+        "objects": dict(_counts(loaded)) if loaded is not None else {},
+        "problems": [_problem_fields(report, problem) for problem in report.problems],
+        "passed_over": [str(reason) for reason in loaded.ignored] if loaded is not None else [],
+    }
+    sys.stdout.write(json.dumps(seen, indent=2) + "\n")
+
+
+def _problem_fields(report: Report, problem: Problem) -> dict[str, Any]:
+    place = problem.place
+    shown = excerpt(report.contents.get(place.file), place.line, place.column)
+    return {
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "key_path": problem.key_path,
+        "message": problem.message,
+        "excerpt": shown.line if shown is not None else None,
+    }
+
+
+def _print_problems(report: Report, console: Console) -> None:
+    for problem in report.problems[:PROBLEMS_SHOWN]:
+        _print_problem(report, problem, console)
+    files = len({problem.place.file for problem in report.problems})
+    rest = len(report.problems) - PROBLEMS_SHOWN
+    more = f", {rest} of them not shown" if rest > 0 else ""
+    found = f"{_number(len(report.problems), 'problem')} in {_number(files, 'file')}{more}"
+    console.print(Text(f"✗ {found}: nothing of this would be applied", style="bold red"))
+
+
+def _print_problem(report: Report, problem: Problem, console: Console) -> None:
+    place = problem.place
+    head = Text(_printable(str(place)), style="bold")
+    if problem.key_path:
+        head.append(f"  {_printable(problem.key_path)}", style="cyan")
+    console.print(head, soft_wrap=True)
+    shown = excerpt(report.contents.get(place.file), place.line, place.column)
+    if shown is not None:
+        gutter = f"{place.line:>5} │ "
+        console.print(Text(gutter, style="dim").append(shown.line, style="default"), soft_wrap=True)
+        blank = " " * (len(gutter) - 2) + "│ "
+        indent = " " * cell_len(shown.line[: shown.caret])
+        console.print(Text(blank, style="dim").append(f"{indent}^", style="bold red"), soft_wrap=True)
+    console.print(Text(f"        {_printable(problem.message)}\n"), soft_wrap=True)
+
+
+def _print_summary(report: Report, console: Console) -> None:
+    loaded = report.loaded
+    if loaded is None:
+        return
+    kinds = ", ".join(_number(count, kind) for kind, count in _counts(loaded))
+    total = f"{_number(len(loaded.objects), 'object')} in {_number(len(report.contents), 'file')}"
+    console.print(Text.assemble(("✓ ", "green"), f"{total}: {kinds}"), soft_wrap=True)
+    if report.foreign_schemas:
+        console.print(Text.assemble(("✓ ", "green"), "InferenceServices agree with KServe's own schema"))
+    for reason in loaded.ignored[:PASSED_OVER_SHOWN]:
+        console.print(Text(f"  passed over: {_printable(str(reason))}", style="dim"), soft_wrap=True)
+    if len(loaded.ignored) > PASSED_OVER_SHOWN:
+        console.print(Text(f"  … and {len(loaded.ignored) - PASSED_OVER_SHOWN} more", style="dim"))
+
+
+def _counts(loaded: Loaded) -> list[tuple[str, int]]:
+    """Kinds with how many there are, the most frequent first."""
+    kinds: Iterator[str] = (declared.value.kind for declared in loaded.objects)
+    return Counter(kinds).most_common()
+
+
+def _number(count: int, word: str) -> str:
+    if count == 1:
+        return f"1 {word}"
+    return f"{count} {word.removesuffix('y')}ies" if word.endswith("y") else f"{count} {word}s"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
