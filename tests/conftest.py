@@ -9,8 +9,9 @@ import pytest
 
 from tests.fleets import Fleet, running_fleet
 
-# No deadline per example: on a shared machine a pause of 200 ms says nothing about the code.
-hypothesis.settings.register_profile("shoal", deadline=None)
+# No deadline per example, and no judgement of how fast they are made: on a shared machine a pause says nothing about
+# the code.
+hypothesis.settings.register_profile("shoal", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("shoal")
 
 

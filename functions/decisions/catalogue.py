@@ -4,10 +4,26 @@ A model that the caller may not use does not exist for it: `resolve` answers Non
 what other tenants have by asking.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from functions.api.ids import DEFAULT_CHANNEL, Digest, EngineName, KeyId, ModelId, PoolName, TenantId, parse_model_ref
-from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.snapshot import (
+    AdmissionEntry,
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    RoutingEntry,
+    Snapshot,
+    TenantEntry,
+    VersionEntry,
+)
+from functions.api.snapshot_index import Indexed, indexed
+from functions.api.snapshot_tables import Tables
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, most_specific
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +46,54 @@ class ResolvedModel:
 
 
 _MAX_REMEMBERED = 10_000
+_ID = attrgetter("id")
 
 
 class Catalogue:
     """Indexes over one snapshot. Immutable once built; a request uses one from start to finish."""
 
-    def __init__(self, snapshot: Snapshot, snapshot_hash: str) -> None:
+    def __init__(self, snapshot: Snapshot, snapshot_hash: str, tables: Tables | None = None) -> None:
+        """`tables` are the snapshot's, where they are at hand: `Catalogue.of` has them."""
+        if tables is None:
+            content = indexed(snapshot)
+            snapshot, tables = content.snapshot, content.tables
         self.snapshot = snapshot
         self.snapshot_hash = snapshot_hash
         self.epoch = snapshot.epoch
-        self.keys: dict[KeyId, KeyEntry] = {key.key_id: key for key in snapshot.keys}
-        self.tenants: dict[TenantId, TenantEntry] = {tenant.name: tenant for tenant in snapshot.tenants}
-        self.models: dict[ModelId, ModelEntry] = {model.id: model for model in snapshot.models}
-        self.pools: dict[PoolName, PoolEntry] = {pool.name: pool for pool in snapshot.pools}
+        self.keys: Mapping[KeyId, KeyEntry] = tables.keys
+        self.tenants: Mapping[TenantId, TenantEntry] = tables.tenants
+        self.models: Mapping[ModelId, ModelEntry] = tables.models
+        self.pools: Mapping[PoolName, PoolEntry] = tables.pools
+        self.quotas: Mapping[str, QuotaEntry] = tables.quotas
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
+        self._routing: dict[PoolName, RoutingEntry] = {}
+        self._admission: dict[PoolName, AdmissionEntry] = {}
+
+    @classmethod
+    def of(cls, content: Indexed) -> "Catalogue":
+        """The catalogue of a content at hand; costs nothing, whatever its size."""
+        return cls(content.snapshot, content.content_hash, content.tables)
+
+    def quota_of(self, tenant: TenantId) -> QuotaEntry | None:
+        """The quota of the tenant's tier; None where the tenant or its tier is not in the snapshot."""
+        entry = self.tenants.get(tenant)
+        return self.quotas.get(entry.tier) if entry is not None else None
+
+    def routing_for(self, pool: PoolName) -> RoutingEntry:
+        """The routing policy that the pool obeys; the built-in defaults where none was written for it."""
+        if pool not in self.pools:
+            return DEFAULT_ROUTING  # and not remembered: nobody can fill the memory with names of their own invention
+        if pool not in self._routing:
+            self._routing[pool] = most_specific(self.snapshot.routing, pool, DEFAULT_ROUTING)
+        return self._routing[pool]
+
+    def admission_for(self, pool: PoolName) -> AdmissionEntry:
+        """The admission policy that the pool obeys; the built-in defaults where none was written for it."""
+        if pool not in self.pools:
+            return DEFAULT_ADMISSION
+        if pool not in self._admission:
+            self._admission[pool] = most_specific(self.snapshot.admission, pool, DEFAULT_ADMISSION)
+        return self._admission[pool]
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
         """The version that `requested` means for this tenant, or None.
@@ -88,7 +138,23 @@ class Catalogue:
 
     def callable_models(self, tenant: TenantId) -> list[ModelEntry]:
         """Every model that the tenant may call, by id."""
-        return [model for _, model in sorted(self.models.items()) if self.may_call(tenant, model.id)]
+        entry = self.tenants.get(tenant)
+        if entry is None:
+            return []
+        found = {model.id: model for pattern in entry.models for model in self._matching(pattern)}
+        return [found[model_id] for model_id in sorted(found)]
+
+    def _matching(self, pattern: str) -> Iterator[ModelEntry]:
+        """The models that one pattern allows; those with one beginning stand together in the snapshot."""
+        if not pattern.endswith("*"):
+            if pattern in self.models:
+                yield self.models[ModelId(pattern)]
+            return
+        models, beginning = self.snapshot.models, pattern[:-1]
+        for index in range(bisect_left(models, beginning, key=_ID), len(models)):
+            if not models[index].id.startswith(beginning):
+                return
+            yield models[index]
 
     def _resolved(self, requested: str, model: ModelEntry, version: VersionEntry) -> ResolvedModel:
         return ResolvedModel(

@@ -1,8 +1,9 @@
 """Whether a failed attempt may be tried on another replica.
 
 Only while nothing has gone to the client, never twice on one replica, never after the deadline, and under a budget:
-retries may add at most a fixed share to the traffic, so that a failing pool is not buried under its own retries
-(Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at all).
+retries may add at most a fixed share to a pool's traffic, so that a failing pool is not buried under its own retries
+(Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at all). How many
+attempts and which share are the RoutingPolicy's to say (`retry`); a share of nothing means no retries, floor or not.
 """
 
 from dataclasses import dataclass
@@ -28,29 +29,25 @@ class Failure(Enum):
 _MAX_ENGINE_ERRORS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    max_attempts: int = 3
-    budget_ratio: float = 0.2  # retries per request that the budget grants
-    budget_floor_per_s: float = 10.0  # granted each second even without traffic
-
-
 @dataclass(slots=True)
 class RetryBudget:
-    """A bucket that requests fill and retries drain. Time is an argument: seconds, monotonic."""
+    """One pool's bucket, which requests fill and retries drain. Times are monotonic seconds.
 
-    policy: RetryPolicy
+    The share is an argument, since a push may change it while the bucket stands.
+    """
+
     tokens: float = 10.0
     updated_s: float = 0.0
     _MAX_TOKENS = 100.0
+    _FLOOR_PER_S = 10.0  # granted each second even without traffic
 
-    def on_request(self, now_s: float) -> None:
+    def on_request(self, budget_ratio: float, now_s: float) -> None:
         self._refill(now_s)
-        self.tokens = min(self._MAX_TOKENS, self.tokens + self.policy.budget_ratio)
+        self.tokens = min(self._MAX_TOKENS, self.tokens + budget_ratio)
 
-    def try_spend(self, now_s: float) -> bool:
+    def try_spend(self, budget_ratio: float, now_s: float) -> bool:
         self._refill(now_s)
-        if self.tokens < 1.0:
+        if budget_ratio <= 0.0 or self.tokens < 1.0:
             return False
         self.tokens -= 1.0
         return True
@@ -58,13 +55,13 @@ class RetryBudget:
     def _refill(self, now_s: float) -> None:
         elapsed_s = max(0.0, now_s - self.updated_s)
         self.updated_s = now_s
-        self.tokens = min(self._MAX_TOKENS, self.tokens + elapsed_s * self.policy.budget_floor_per_s)
+        self.tokens = min(self._MAX_TOKENS, self.tokens + elapsed_s * self._FLOOR_PER_S)
 
 
 def may_retry(
-    failures: tuple[Failure, ...], policy: RetryPolicy, now_s: float, deadline_s: float, body_bytes_sent: int
+    failures: tuple[Failure, ...], max_attempts: int, now_s: float, deadline_s: float, body_bytes_sent: int
 ) -> bool:
     """Whether one more attempt is allowed after these failures; the budget is asked separately, and last."""
-    if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= policy.max_attempts:
+    if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= max_attempts:
         return False
     return failures.count(Failure.ENGINE_ERROR) < _MAX_ENGINE_ERRORS

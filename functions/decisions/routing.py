@@ -8,10 +8,10 @@ One unit, milliseconds to first token, so that every term can be measured and co
 larger, since requests sent after the beat are not in it yet.
 Worked example (test_worked_example_from_the_prologue): A has 3 requests outstanding at 40 ms each, B has 1 at 90 ms.
 A 200-token prompt costs 0.5 ms a token on A and 1.0 on B. A: 3 x 40 + 100 = 220; B: 1 x 90 + 200 = 290. A answers.
-Load is bounded (consistent hashing with bounded loads, c = 1.25): a replica that already has more than its share,
-ceil(c x (all outstanding + 1) / replicas), is no candidate, however fast it looks. Measured rates lag: one slow minute
-would otherwise send nearly everything elsewhere for as long as nobody corrects it.
-Worked example (test_no_replica_gets_more_than_its_share): 10 and 2 outstanding make a share of
+Load is bounded (consistent hashing with bounded loads; c is the RoutingPolicy's `boundedLoad`): a replica that already
+has more than its share, ceil(c x (all outstanding + 1) / replicas), is no candidate, however fast it looks. Measured
+rates lag: one slow minute would otherwise send nearly everything elsewhere for as long as nobody corrects it.
+Worked example (test_no_replica_gets_more_than_its_share): with c = 1.25, 10 and 2 outstanding make a share of
 ceil(1.25 x 13 / 2) = 9, so the first takes no more, though it seems ten times as fast.
 Only replicas that hold the model's adapter are candidates: an engine answers 404 for one that it has not loaded.
 
@@ -25,8 +25,7 @@ from math import ceil
 from typing import Literal
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-
-BOUNDED_LOAD = 1.25  # how far above the mean a replica may be
+from functions.api.snapshot import RoutingEntry
 
 ReplicaPhase = Literal["starting", "ready", "draining", "hung", "dead"]
 
@@ -88,6 +87,7 @@ class NoReplica:
 def decide(
     request: RouteRequest,
     pool: PoolView,
+    policy: RoutingEntry,
     in_flight: Mapping[ReplicaId, int],
     excluded: Collection[ReplicaId] = (),
 ) -> Prediction | NoReplica:
@@ -107,7 +107,9 @@ def decide(
     if not able:
         return NoReplica("adapter_not_loaded")
     predictions = [predict(request, replica, in_flight.get(replica.id, 0)) for replica in able]
-    share = ceil(BOUNDED_LOAD * (sum(prediction.outstanding for prediction in predictions) + 1) / len(predictions))
+    share = ceil(
+        policy.bounded_load * (sum(prediction.outstanding for prediction in predictions) + 1) / len(predictions)
+    )
     predictions = [prediction for prediction in predictions if prediction.outstanding < share]
     least_ms = min(prediction.total_ms for prediction in predictions)
     tied = [prediction for prediction in predictions if prediction.total_ms == least_ms]

@@ -1,75 +1,110 @@
 """One snapshot on disk: what a process starts from when nobody can tell it anything newer.
 
-The file is `{"sha256": …, "document": <the snapshot's bytes>}`. The digest covers every byte of the document, so a
-torn or flipped file is refused rather than served. A write is visible whole or not at all: temporary file, fsync,
-rename, fsync of the directory.
+The file is a journal of frames: a whole snapshot first, then the deltas that came after it. So a change of one tenant
+among 50,000 is kept by writing 400 bytes, not 30 MB, and is on the disk before it is used. When the deltas outgrow
+the whole, or anybody else has touched the file, it is written anew.
 
-Neighbours: `snapshots` keeps a follower's cache here, the registry its published document.
+A flipped byte is refused. A last frame that a crash tore is left out, since what stands before it is whole.
+
+Neighbours: `snapshot_frames` reads and writes; `snapshots` keeps a follower's cache here, the registry its document.
 """
 
-import hashlib
-import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-import msgspec
+from functions.api import snapshot_document as documents
+from functions.api.snapshot import SnapshotInvalid
+from functions.api.snapshot_document import BaseMissing, in_chunks
+from functions.api.snapshot_index import Indexed, empty, without_pause
+from functions.api.snapshot_tree import Breathe
+from functions.fleet import snapshot_frames as frames
 
-from functions.api import snapshot as snapshots
-from functions.api.snapshot import SNAPSHOT_MAX_BYTES, Snapshot, SnapshotInvalid
-
-_ENVELOPE_BYTES = 4096  # more than the envelope can need
+MAX_DELTAS = 1000
 
 
-class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    sha256: str
-    document: msgspec.Raw
+@dataclass(slots=True)
+class SnapshotFile:
+    """Keeps what it is given, and knows when a delta suffices. Blocks: call it from a thread, one call at a time."""
+
+    path: Path
+    _held: str = ""  # the content that the file ends with, as far as we know; empty: write it anew
+    _seen: tuple[int, int] = (0, 0)  # inode and size after our last look: another process may share the file
+    _whole_bytes: int = 0
+    _delta_bytes: int = 0
+    _deltas: int = 0
+
+    def load(self, breathe: Breathe = without_pause) -> Indexed | None:
+        """What the file holds; None where there is none, SnapshotInvalid where it cannot be trusted."""
+        self._held = ""
+        try:
+            with self.path.open("rb") as file:
+                content = self._read(file, breathe)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SnapshotInvalid(f"{self.path} cannot be read: {error}") from error
+        except SnapshotInvalid as error:
+            raise SnapshotInvalid(f"{self.path}: {error}") from error
+        self._seen = self._look()
+        return content
+
+    def keep(self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause) -> None:
+        """Make the file end with `content`, by its delta where the file holds the delta's base. OSError as it comes."""
+        if delta and self._held == base_hash and self._has_room(delta) and self._look() == self._seen:
+            self._held = ""  # until the append is whole
+            frames.append(self.path, delta)
+            self._delta_bytes += len(delta)
+            self._deltas += 1
+        else:
+            self._held = ""
+            self._whole_bytes = frames.replace(self.path, documents.full_lines(content.snapshot), breathe)
+            self._delta_bytes = self._deltas = 0
+        self._held, self._seen = content.content_hash, self._look()
+
+    def _has_room(self, delta: bytes) -> bool:
+        return self._deltas < MAX_DELTAS and self._delta_bytes + len(delta) <= self._whole_bytes
+
+    def _read(self, file: BinaryIO, breathe: Breathe) -> Indexed:
+        content: Indexed | None = None
+        sound = True
+        self._whole_bytes = self._delta_bytes = self._deltas = 0
+        while self._deltas <= MAX_DELTAS:
+            try:
+                chunks = frames.next_frame(file)
+            except frames.Torn as error:
+                if content is None:
+                    raise SnapshotInvalid("it is torn") from error
+                sound = False
+                break
+            if chunks is None:
+                break
+            size_bytes = sum(map(len, chunks))
+            try:
+                content = documents.read(chunks, content or empty(), breathe)
+            except BaseMissing:
+                sound = False  # somebody who shares the file appended what was there already
+            self._deltas += bool(self._whole_bytes)
+            self._delta_bytes += size_bytes if self._whole_bytes else 0
+            self._whole_bytes = self._whole_bytes or size_bytes
+        if content is None:
+            raise SnapshotInvalid("it holds no snapshot")
+        self._held = content.content_hash if sound else ""
+        return content
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return (0, 0)
+        return status.st_ino, status.st_size
 
 
 def write(path: Path, document: bytes) -> None:
-    """Replace the file's content durably; OSError where the disk refuses, and the old file stays."""
-    stored = _Stored(sha256=hashlib.sha256(document).hexdigest(), document=msgspec.Raw(document))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        _write_synced(temporary, msgspec.json.encode(stored))
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
+    """Replace the file's content by one whole document; OSError where the disk refuses, and the old file stays."""
+    frames.replace(path, in_chunks(document), without_pause)
 
 
-def read(path: Path) -> Snapshot | None:
-    """The stored snapshot; None where there is no file, SnapshotInvalid where it cannot be trusted."""
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > SNAPSHOT_MAX_BYTES + _ENVELOPE_BYTES:
-            raise SnapshotInvalid(f"{path}: {size_bytes} bytes is over the limit")
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SnapshotInvalid(f"{path} cannot be read: {error}") from error
-    try:
-        stored = msgspec.json.decode(content, type=_Stored)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotInvalid(f"{path} is no stored snapshot: {error}") from error
-    document = bytes(stored.document)
-    if hashlib.sha256(document).hexdigest() != stored.sha256:
-        raise SnapshotInvalid(f"{path}: the document does not have the digest that the file states")
-    return snapshots.decode(document)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def read(path: Path) -> Indexed | None:
+    """The stored content; None where there is no file, SnapshotInvalid where it cannot be trusted."""
+    return SnapshotFile(path).load()

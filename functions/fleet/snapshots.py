@@ -4,36 +4,51 @@ The law is static stability. A snapshot is verified before it is believed, kept 
 is in hand stays until something better is: losing the registry, or being sent rubbish, changes nothing.
 
 * `load_cached` starts a process without a control plane.
-* `run` polls `GET /v1/snapshot?after=<epoch>`: 204 says that ours is the newest, 200 brings a later one.
+* `run` polls `GET /v1/snapshot?after=<epoch>` and names the content in hand: 204 says that nothing is newer, 200 brings
+  what changed since, or the whole. Either way the result must have the hash that the answer names.
+* `heard` wakes it: the bus said that a later epoch is out, and the poll in flight may be with nobody.
 * Epochs only grow. A registry that lost its state learns from `after` how far the world has got (`EPOCH_FLOOR_HEADER`
   in its answers), and the controller publishes above that.
+
+Reading, verifying and keeping happen in a thread, in slices that let the event loop run between them; the swap itself
+is one assignment.
 
 Neighbours: `functions.registry` answers, `snapshot_file` keeps the cache, `tasks.Supervised` restarts `run`.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from functions.api import snapshot as snapshots
-from functions.api.snapshot import SNAPSHOT_MAX_BYTES, Snapshot, SnapshotInvalid
+from functions.api import snapshot_document as documents
+from functions.api.ids import PoolName
+from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
+from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
-from functions.fleet import snapshot_file
+from functions.fleet.pauses import breather
+from functions.fleet.snapshot_file import SnapshotFile
+from functions.fleet.snapshot_news import ALL_POOLS, SnapshotNews
 
 SNAPSHOT_PATH = "/v1/snapshot"
 HASH_HEADER = "x-shoal-snapshot-hash"
 EPOCH_HEADER = "x-shoal-snapshot-epoch"
 EPOCH_FLOOR_HEADER = "x-shoal-snapshot-epoch-floor"  # the next epoch must be above it
+BASE_HEADER = "x-shoal-snapshot-base"  # the content that the caller holds
+FENCE_HEADER = "x-shoal-fence"  # a publisher's leadership: a lower one than the registry has seen is refused
 
 POLL_WAIT_S = 25.0  # below the 30 s after which many proxies drop a silent connection
-_CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = POLL_WAIT_S + 10.0
-_TRANSFER_TIMEOUT_S = POLL_WAIT_S + 60.0  # a document of the largest size at 1 MB/s
+_TIMEOUT = httpx.Timeout(5.0, read=_ANSWER_TIMEOUT_S)
+_TRANSFER_TIMEOUT_S = 60.0  # a document of the largest size at 1 MB/s
 _MIN_POLL_INTERVAL_S = 0.5  # a registry that answers 204 without waiting is not hammered
+NEWS_GRACE_S = 1.0  # the answer to our own poll is usually on its way when the bus speaks
+_SMALL_BYTES = 1024 * 1024  # a delta; beyond, the cache is written anew
 _QUOTED_CHARS = 300
 
 _log = logging.getLogger(__name__)
@@ -47,8 +62,18 @@ class SnapshotRefused(Exception):
     """The registry sent a document that cannot be believed; try again later. The snapshot in hand stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    chunks: list[bytes]
+    named: str  # the content hash that the registry gives
+
+
 class SnapshotFollower:
-    """`on_swap` is called on the event loop with each new catalogue, once `current` has it."""
+    """`on_swap` is called on the event loop with each new catalogue, once `current` has it.
+
+    With a `pool`, only that pool's part is followed. `on_confirmed` hears, with an epoch, that ours is the newest as of
+    it: a part stays the same through many epochs.
+    """
 
     def __init__(
         self,
@@ -58,30 +83,38 @@ class SnapshotFollower:
         token: str,
         cache_file: Path,
         on_swap: Callable[[Catalogue], None],
+        on_confirmed: Callable[[int], None] = lambda epoch: None,
+        pool: PoolName | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._url = registry_url.rstrip("/") + SNAPSHOT_PATH
         self._token = token
-        self._cache_file = cache_file
+        self._pool = pool
+        self._cache = SnapshotFile(cache_file)
         self._on_swap = on_swap
+        self._on_confirmed = on_confirmed
         self._wall_clock = wall_clock
+        self._content: Indexed = empty()
+        self._wants_whole = False  # the last delta did not fit
+        self._unkept = False  # what is in hand is not on the disk
+        self._waiting: asyncio.Timeout | None = None  # while the registry lets us wait
         self.current: Catalogue | None = None
         self.confirmed_unix_s: float | None = None  # when the registry last said that ours is the newest, or sent it
         self.refused_total = 0  # documents and caches that could not be believed
-        self.last_problem = ""  # what was wrong last, for people
+        self.last_problem = ""  # what was wrong last, for people; empty again once a snapshot was taken
 
     def load_cached(self) -> bool:
         """Start from the disk, before any registry has answered; False where there is nothing usable."""
         try:
-            snapshot = snapshot_file.read(self._cache_file)
+            content = self._cache.load()
         except SnapshotInvalid as error:
             self.refused_total += 1
             self._report(f"the cached snapshot is not used: {error}")
             return False
-        if snapshot is None:
+        if content is None:
             return False
-        self._swap(Catalogue(snapshot, snapshots.content_hash(snapshot)))
+        self._swap(content)
         return True
 
     def age_s(self) -> float | None:
@@ -89,6 +122,15 @@ class SnapshotFollower:
         if self.confirmed_unix_s is None:
             return None
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
+
+    def heard(self, news: SnapshotNews) -> None:
+        """The bus says that something is out. Where it concerns us and is later than ours, the poll is begun anew soon.
+
+        Not at once: the answer to the poll in flight is usually on its way already.
+        """
+        concerns_us = self._pool is None or ALL_POOLS in news.pools or self._pool in news.pools
+        if concerns_us and news.epoch > self._content.snapshot.epoch and self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time() + NEWS_GRACE_S)
 
     async def run(self) -> None:
         """Follow until the registry fails: SnapshotSourceUnavailable or SnapshotRefused."""
@@ -98,56 +140,89 @@ class SnapshotFollower:
     async def poll(self) -> bool:
         """One long poll; whether it brought a snapshot."""
         started_s = asyncio.get_running_loop().time()
-        answer = await self._ask()
+        base = self._content
+        answer = await self._ask(base)
         if answer is None:
-            self.confirmed_unix_s = self._wall_clock()
             elapsed_s = asyncio.get_running_loop().time() - started_s
             await asyncio.sleep(max(0.0, _MIN_POLL_INTERVAL_S - elapsed_s))
             return False
-        document, named = answer
         try:
-            catalogue = await asyncio.to_thread(_verify, document, named, self.current)
+            content = await asyncio.to_thread(_verified, answer, base)
         except SnapshotInvalid as error:
             self.refused_total += 1
+            self._wants_whole = True
             self._report(f"the registry's snapshot is refused: {error}")
             raise SnapshotRefused(str(error)) from error
-        await self._persist(document)
-        self.confirmed_unix_s = self._wall_clock()
-        self._swap(catalogue)
+        await self._persist(content, answer, base)
+        self._wants_whole = False
+        self.last_problem = "" if not self._unkept else self.last_problem
+        self._confirmed(content.snapshot.epoch)
+        self._swap(content)
         return True
 
-    async def _ask(self) -> tuple[bytes, str] | None:
-        """The later document and the hash that names it, or None: nothing newer."""
-        after = self.current.epoch if self.current is not None else 0
-        request = self._client.stream(
-            "GET",
-            self._url,
-            params={"after": after, "wait_s": POLL_WAIT_S},
-            headers={"authorization": f"Bearer {self._token}", "accept-encoding": "identity"},
-            timeout=httpx.Timeout(_CONNECT_TIMEOUT_S, read=_ANSWER_TIMEOUT_S),
+    async def _ask(self, base: Indexed) -> _Answer | None:
+        """What is later than the base, or None: nothing newer, or told to ask again."""
+        request = self._client.build_request(
+            "GET", self._url, params=self._params(base), headers=self._headers(base), timeout=_TIMEOUT
         )
         try:
-            async with asyncio.timeout(_TRANSFER_TIMEOUT_S), request as response:
-                if response.status_code == 204:
-                    return None
-                document = await _read_bounded(response)
-                if response.status_code != 200:
-                    quoted = document.decode("utf-8", "replace")[:_QUOTED_CHARS]
-                    raise SnapshotSourceUnavailable(f"{self._url} answered {response.status_code}: {quoted}")
-                return document, response.headers.get(HASH_HEADER, "")
+            response = await self._until_answered(request)
+            if response is None:
+                return None
+            async with asyncio.timeout(_TRANSFER_TIMEOUT_S), contextlib.aclosing(response):
+                return await self._read(response)
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise SnapshotSourceUnavailable(f"{self._url} cannot be read: {reason}") from error
 
-    async def _persist(self, document: bytes) -> None:
+    async def _until_answered(self, request: httpx.Request) -> httpx.Response | None:
+        """The answer's head; None where the bus had news meanwhile and the answer did not come."""
+        ends_s = asyncio.get_running_loop().time() + _ANSWER_TIMEOUT_S
         try:
-            await asyncio.to_thread(snapshot_file.write, self._cache_file, document)
+            async with asyncio.timeout_at(ends_s) as self._waiting:
+                return await self._client.send(request, stream=True)
+        except TimeoutError:
+            if asyncio.get_running_loop().time() >= ends_s:
+                raise
+            return None
+        finally:
+            self._waiting = None
+
+    async def _read(self, response: httpx.Response) -> _Answer | None:
+        if response.status_code == 204:
+            self._confirmed(_epoch_of(response))
+            return None
+        chunks = await _read_bounded(response)
+        if response.status_code != 200:
+            quoted = b"".join(chunks).decode("utf-8", "replace")[:_QUOTED_CHARS]
+            raise SnapshotSourceUnavailable(f"{self._url} answered {response.status_code}: {quoted}")
+        return _Answer(chunks, response.headers.get(HASH_HEADER, ""))
+
+    def _params(self, base: Indexed) -> dict[str, str | int | float]:
+        pool = {"pool": self._pool} if self._pool is not None else {}
+        return {"after": base.snapshot.epoch, "wait_s": POLL_WAIT_S, **pool}
+
+    def _headers(self, base: Indexed) -> dict[str, str]:
+        headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
+        return headers if self._wants_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
+
+    async def _persist(self, content: Indexed, answer: _Answer, base: Indexed) -> None:
+        delta = b"".join(answer.chunks) if sum(map(len, answer.chunks)) <= _SMALL_BYTES else b""
+        try:
+            await asyncio.to_thread(self._cache.keep, content, delta, base.content_hash, breather())
+            self._unkept = False
         except OSError as error:
             # A full disk must not keep a good snapshot from being served; only the next cold start is poorer.
-            self._report(f"the snapshot could not be kept at {self._cache_file}: {error}")
+            self._unkept = True
+            self._report(f"the snapshot could not be kept at {self._cache.path}: {error}")
 
-    def _swap(self, catalogue: Catalogue) -> None:
-        self.current = catalogue
+    def _confirmed(self, epoch: int) -> None:
+        self.confirmed_unix_s = self._wall_clock()
+        self._on_confirmed(max(epoch, self._content.snapshot.epoch))
+
+    def _swap(self, content: Indexed) -> None:
+        self._content = content
+        self.current = catalogue = Catalogue.of(content)
         _log.info("snapshot epoch %d (%s) in use", catalogue.epoch, catalogue.snapshot_hash)
         self._on_swap(catalogue)
 
@@ -156,23 +231,30 @@ class SnapshotFollower:
         _log.error("%s", problem)
 
 
-def _verify(document: bytes, named: str, current: Catalogue | None) -> Catalogue:
-    """The catalogue of a document that is what its name says and later than ours; SnapshotInvalid otherwise."""
-    snapshot: Snapshot = snapshots.decode(document)
-    actual = snapshots.content_hash(snapshot)
-    if actual != named:
-        raise SnapshotInvalid(f"its content is {actual}, but {HASH_HEADER} says {named or 'nothing'}")
-    if current is not None and snapshot.epoch <= current.epoch:
-        raise SnapshotInvalid(f"its epoch {snapshot.epoch} is not after ours, {current.epoch}")
-    return Catalogue(snapshot, actual)
+def _verified(answer: _Answer, base: Indexed) -> Indexed:
+    """The content of a document that is what its name says and later than ours; SnapshotInvalid otherwise."""
+    content = documents.read(answer.chunks, base, breather())
+    if content.content_hash != answer.named:
+        says = answer.named or "nothing"
+        raise SnapshotInvalid(f"its content is {content.content_hash}, but {HASH_HEADER} says {says}")
+    if content.snapshot.epoch <= base.snapshot.epoch:
+        raise SnapshotInvalid(f"its epoch {content.snapshot.epoch} is not after ours, {base.snapshot.epoch}")
+    return content
 
 
-async def _read_bounded(response: httpx.Response) -> bytes:
-    parts: list[bytes] = []
+def _epoch_of(response: httpx.Response) -> int:
+    """The newest epoch that the registry knows; 0 where it does not say."""
+    text = response.headers.get(EPOCH_HEADER, "")
+    return min(int(text), EPOCH_MAX) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+async def _read_bounded(response: httpx.Response) -> list[bytes]:
+    """In pieces: putting 30 MB together would hold everything up for as long as it takes."""
+    chunks: list[bytes] = []
     size_bytes = 0
     async for part in response.aiter_bytes():
         size_bytes += len(part)
         if size_bytes > SNAPSHOT_MAX_BYTES:
             raise SnapshotSourceUnavailable(f"the answer is over {SNAPSHOT_MAX_BYTES} bytes")
-        parts.append(part)
-    return b"".join(parts)
+        chunks.append(part)
+    return chunks

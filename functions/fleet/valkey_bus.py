@@ -7,10 +7,13 @@ import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
 
 from functions.fleet import heartbeat as heartbeats
+from functions.fleet import snapshot_news
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.snapshot_news import SnapshotNews
 
 CHANNEL = "shoal:heartbeats"
+NEWS_CHANNEL = "shoal:snapshots"
 KEY_PREFIX = "shoal:replica:"
 _TIMEOUT_S = 2.0
 _SCAN_PAGE = 500
@@ -47,9 +50,25 @@ class ValkeyBus:
         return [value for value in values if value is not None]
 
     async def listen(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(CHANNEL):
+            yield message
+
+    async def announce(self, news: SnapshotNews) -> None:
+        try:
+            await self._client.publish(NEWS_CHANNEL, snapshot_news.encode(news))
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def news(self) -> AsyncIterator[SnapshotNews]:
+        async for message in self._messages(NEWS_CHANNEL):
+            news = snapshot_news.decode(message)
+            if news is not None:
+                yield news
+
+    async def _messages(self, channel: str) -> AsyncIterator[bytes]:
         try:
             async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
-                await subscription.subscribe(CHANNEL)
+                await subscription.subscribe(channel)
                 while True:
                     message = await subscription.get_message(timeout=_TIMEOUT_S)
                     if message is not None:

@@ -10,7 +10,7 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
 from functions.gateway.relay import Renaming, engine_error
-from functions.gateway.sink import Headers
+from functions.gateway.sink import Headers, MoreHeaders
 from functions.gateway.timeline import Timeline
 
 _RETRY_AFTER_MAX_S = 4
@@ -32,7 +32,9 @@ def upstream_request(admitted: Admitted, replica: ReplicaView) -> bytes:
     )
 
 
-def headers(admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes) -> Headers:
+def headers(
+    admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
+) -> Headers:
     """An answer's headers; every value is ours or was validated, never the engine's."""
     return [
         (b"content-type", content_type),
@@ -42,11 +44,12 @@ def headers(admitted: Admitted, replica: ReplicaView | None, timeline: Timeline,
         (b"x-shoal-replica", replica.id.encode() if replica is not None else b""),
         (b"server-timing", timeline.server_timing()),
         (b"cache-control", b"no-store"),
+        *more,
     ]
 
 
-def error_headers(request_id: str, answer: ErrorAnswer) -> Headers:
-    found = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) -> Headers:
+    found = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *more]
     if answer.retry_after_s is not None:
         found.append((b"retry-after", b"%d" % answer.retry_after_s))
     if answer.status == 401:

@@ -39,9 +39,11 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Requests can be answered: there is a snapshot and a ready replica, and no drain."""
+        """Requests can be answered: there is a snapshot (the answer names it) and a ready replica, and no drain."""
         reason = gateway.not_ready_reason()
-        content = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+        content: dict[str, Any] = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+        if gateway.catalogue is not None:
+            content |= {"snapshot_epoch": gateway.catalogue.epoch, "revision": gateway.catalogue.snapshot.revision}
         return JSONResponse(content, status_code=200 if reason is None else 503)
 
 

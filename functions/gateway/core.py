@@ -9,21 +9,22 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.retry import Failure, RetryBudget, RetryPolicy
+from functions.decisions.retry import Failure, RetryBudget
 from functions.decisions.routing import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
 from functions.gateway import answers, errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.exchange import Exchange
 from functions.gateway.intake import Intake, Route, WireRequest
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
+from functions.gateway.quotas import Entry, TenantQuotas
 from functions.gateway.request_headers import RawHeaders, request_id_of
-from functions.gateway.sink import Sink
+from functions.gateway.sink import MoreHeaders, Sink
 from functions.gateway.timeline import Timeline
 from functions.gateway.upstream import UpstreamPool
 
@@ -37,6 +38,13 @@ class Watched(Protocol):
     def check(self, now_s: float) -> None: ...
 
 
+class SnapshotSource(Protocol):
+    """What is known of where snapshots come from."""
+
+    confirmed_unix_s: float | None  # when it last said that there is no newer one
+    refused_total: int
+
+
 class Gateway:
     def __init__(
         self,
@@ -46,16 +54,16 @@ class Gateway:
         metrics: Metrics,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
-        retry_policy: RetryPolicy | None = None,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
         self.clock = clock
         self.wall_clock = wall_clock
         self.intake = Intake(pepper=pepper, limits=limits)
-        self.retry_policy = retry_policy or RetryPolicy()
-        self.budget = RetryBudget(self.retry_policy, updated_s=clock())
+        self.quotas = TenantQuotas()
+        self.retry_budgets: dict[PoolName, RetryBudget] = {}
         self.catalogue: Catalogue | None = None
+        self.snapshot_source: SnapshotSource | None = None
         self.fleet = FleetView()
         self.upstreams = UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
         self.in_flight: dict[ReplicaId, int] = {}  # this gateway's own, per replica
@@ -70,20 +78,24 @@ class Gateway:
         """Take one request; its answer goes to `sink`. None where it was refused at once."""
         request_id = request_id_of(headers)
         timeline = Timeline(received_s=received_s)
+        catalogue = self.catalogue  # this request's, whatever is swapped in meanwhile
+        entry: Entry | None = None
         try:
-            if self.catalogue is None:
+            if catalogue is None:
                 raise Refused(_NOT_READY)
             wire = WireRequest(request_id, headers, body)
-            admitted = self.intake.admit(self.catalogue, route, wire, self.wall_clock())
+            known = self.intake.recognise(catalogue, wire, self.wall_clock())
+            entry = self.quotas.enter(known.caller.tenant, known.quota, self.clock())
+            admitted = self.intake.admit(catalogue, route, wire, known)
         except Refused as refused:
-            self.refuse(sink, request_id, refused.answer)
+            self._turn_away(sink, request_id, refused, entry)
             return None
         except Exception:
             _log.exception("request %s failed in the intake", request_id)
-            self.refuse(sink, request_id, errors.internal_error())
+            self._turn_away(sink, request_id, Refused(errors.internal_error()), entry)
             return None
         timeline.admitted_s = self.clock()
-        exchange = Exchange(self, admitted, sink, timeline)
+        exchange = Exchange(self, admitted, sink, timeline, entry)
         exchange.start()
         return exchange
 
@@ -93,18 +105,33 @@ class Gateway:
             raise Refused(_NOT_READY)
         self.intake.precheck(self.catalogue, headers, self.wall_clock())
 
-    def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer) -> None:
+    def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) -> None:
         self.metrics.refused(answer.status)
-        sink.whole(answer.status, answers.error_headers(request_id, answer), answer.body())
+        sink.whole(answer.status, answers.error_headers(request_id, answer, more), answer.body())
+
+    def _turn_away(self, sink: Sink, request_id: str, refused: Refused, entry: Entry | None) -> None:
+        """Refuse a request that may already have been counted."""
+        more = entry.headers if entry is not None else ()
+        if isinstance(refused, OverQuota):
+            self.metrics.quota_rejected(refused.dimension)
+            more = more or refused.headers
+        if entry is not None:
+            entry.leave()
+        self.refuse(sink, request_id, refused.answer, more)
 
     # what exchanges report
 
     def opened(self, exchange: Exchange) -> None:
         self._exchanges.add(exchange)
-        self.budget.on_request(self.clock())
+        self._retry_budget(exchange).on_request(exchange.admitted.routing.retry_budget_ratio, self.clock())
+
+    def may_spend_retry(self, exchange: Exchange) -> bool:
+        """Take one retry out of the pool's budget, where there is one."""
+        return self._retry_budget(exchange).try_spend(exchange.admitted.routing.retry_budget_ratio, self.clock())
 
     def closed(self, exchange: Exchange, status: int, events: int) -> None:
         self._exchanges.discard(exchange)
+        exchange.entry.leave()
         self.metrics.answered(exchange, status, events)
         if status >= 500:
             failures = ",".join(failure.value for failure in exchange.failures)
@@ -133,8 +160,11 @@ class Gateway:
     # what the feeds report
 
     def swap(self, catalogue: Catalogue) -> None:
-        """A new snapshot; requests under way keep the one they began with."""
+        """A new snapshot; requests under way keep the one they began with, and what was counted stays counted."""
         self.catalogue = catalogue
+        self.retry_budgets = {
+            pool: self.retry_budgets.get(pool) or RetryBudget(updated_s=self.clock()) for pool in catalogue.pools
+        }
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def heard(self, heartbeat: Heartbeat) -> None:
@@ -153,6 +183,7 @@ class Gateway:
         for connection in list(self.watched):
             connection.check(now_s)
         self.upstreams.sweep()
+        self.quotas.forget_idle(now_s)
 
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so."""
@@ -169,6 +200,10 @@ class Gateway:
         if not any(replica.phase == "ready" for pool in pools for replica in pool.replicas):
             return "no replica is ready yet"
         return None
+
+    def _retry_budget(self, exchange: Exchange) -> RetryBudget:
+        pool = exchange.admitted.model.pool
+        return self.retry_budgets.get(pool) or RetryBudget(tokens=0.0, updated_s=self.clock())  # a pool that is gone
 
     def _abandon(self, replica_id: ReplicaId) -> None:
         for exchange in list(self._exchanges):

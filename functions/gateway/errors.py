@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from functions.gateway.sink import MoreHeaders
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
@@ -35,6 +37,15 @@ class Refused(Exception):
     def __init__(self, answer: ErrorAnswer) -> None:
         super().__init__(answer.message)
         self.answer = answer
+
+
+class OverQuota(Refused):
+    """The tenant's own limit. `dimension` is a metric label, one of QuotaLimits' names; `headers` say what is left."""
+
+    def __init__(self, answer: ErrorAnswer, dimension: str, headers: MoreHeaders = ()) -> None:
+        super().__init__(answer)
+        self.dimension = dimension
+        self.headers = headers
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> Refused:

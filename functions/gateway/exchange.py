@@ -17,8 +17,9 @@ from functions.decisions.routing import NoReplica, Prediction, ReplicaView, Rout
 from functions.gateway import answers, errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
+from functions.gateway.quotas import Entry
 from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, first_sign, whole_answer
-from functions.gateway.sink import Sink
+from functions.gateway.sink import Headers, Sink
 from functions.gateway.timeline import Timeline
 from functions.gateway.upstream import UpstreamConnection
 
@@ -52,18 +53,20 @@ class Exchange:
         "admitted",
         "begun",
         "ended",
+        "entry",
         "failures",
         "prediction",
         "timeline",
         "usage",
     )
 
-    def __init__(self, gateway: "Gateway", admitted: Admitted, sink: Sink, timeline: Timeline) -> None:
+    def __init__(self, gateway: "Gateway", admitted: Admitted, sink: Sink, timeline: Timeline, entry: Entry) -> None:
         limits = gateway.limits
         self._gateway = gateway
         self._sink = sink
         self.admitted = admitted
         self.timeline = timeline
+        self.entry = entry
         asked_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
         self._deadline_s = timeline.received_s + min(asked_s, limits.answer_s)
         self._renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
@@ -107,7 +110,9 @@ class Exchange:
             tie_key=self.admitted.request_id,
         )
         excluded = self._tried | gateway.fleet.ejected(model.pool, gateway.clock())
-        return routing.decide(request, gateway.fleet.pool(model.pool), gateway.in_flight, excluded)
+        return routing.decide(
+            request, gateway.fleet.pool(model.pool), self.admitted.routing, gateway.in_flight, excluded
+        )
 
     def _connect(self, replica: ReplicaView) -> None:
         self._attempt += 1
@@ -200,7 +205,7 @@ class Exchange:
     def _begin(self, first: bytes) -> None:
         self.begun = True
         self.timeline.first_token_s = self._gateway.clock()
-        self._sink.begin(answers.headers(self.admitted, self._replica, self.timeline, b"text/event-stream"), first)
+        self._sink.begin(self._headers(b"text/event-stream"), first)
 
     def _stream_failed(self, out: bytes, error_body: bytes) -> None:
         """The engine put an error into its stream: before the first event it is an answer, after it the end."""
@@ -244,9 +249,11 @@ class Exchange:
             return
         self.usage = answer.usage
         self.timeline.first_token_s = self._gateway.clock()
-        headers = answers.headers(self.admitted, self._replica, self.timeline, b"application/json")
-        self._sink.whole(200, headers, answer.body)
+        self._sink.whole(200, self._headers(b"application/json"), answer.body)
         self._end(200)
+
+    def _headers(self, content_type: bytes) -> Headers:
+        return answers.headers(self.admitted, self._replica, self.timeline, content_type, self.entry.headers)
 
     def _engine_refused(self, status: int, body: bytes) -> None:
         refusal = answers.engine_refusal(status, body, self._renaming)
@@ -315,10 +322,9 @@ class Exchange:
         gateway.attempt_failed(self, replica, failure, detail, is_evidence=failure in _EVIDENCE)
         self._release_replica()
         self._reset_answer()
-        policy = gateway.retry_policy
-        if may_retry(self.failures, policy, now_s, self._deadline_s, int(self.begun)) and gateway.budget.try_spend(
-            now_s
-        ):
+        max_attempts = self.admitted.routing.retry_max_attempts
+        may = may_retry(self.failures, max_attempts, now_s, self._deadline_s, int(self.begun))
+        if may and gateway.may_spend_retry(self):
             gateway.metrics.retried()
             self._route()
         else:
@@ -345,7 +351,8 @@ class Exchange:
         self._end(answer.status)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
-        self._sink.whole(answer.status, answers.error_headers(self.admitted.request_id, answer), answer.body())
+        headers = answers.error_headers(self.admitted.request_id, answer, self.entry.headers)
+        self._sink.whole(answer.status, headers, answer.body())
         self._end(answer.status)
 
     def _end(self, status: int) -> None:

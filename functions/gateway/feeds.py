@@ -1,4 +1,5 @@
-"""What reaches the gateway in the background: heartbeats from the bus, snapshots from the registry, the clock's sweep.
+"""What reaches the gateway in the background: heartbeats from the bus, and the clock's sweep. Snapshots follow the same
+way, from the registry (`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
 with what it last knew.

@@ -1,22 +1,27 @@
 """From a request on the wire to one that may be routed: who calls, what for, which version answers.
 
-Six steps, in the order in which they may refuse: headers, key, scope and class, body, fields, model. Pure but for the
-clock's reading, which is an argument. Both lanes call `admit`; nothing here knows which.
+In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
+lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's
+reading, which is an argument. Both lanes come this way; nothing here knows which.
 """
 
 import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
+import msgspec
 import orjson
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import ServiceClass
-from functions.decisions.access import Caller, authenticate
+from functions.api.snapshot import QuotaEntry, RoutingEntry, ServiceClass
+from functions.decisions.access import Caller
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.gateway import fields
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
+from functions.gateway.known_keys import KnownKeys
+from functions.gateway.lengths import BYTES_PER_TOKEN, OutputFields, hold_to_caps
 from functions.gateway.limits import Limits
 from functions.gateway.request_headers import (
     RawHeaders,
@@ -28,8 +33,8 @@ from functions.gateway.request_headers import (
 from functions.gateway.strict_json import JsonObject, parse_object
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
+_MAX_SALTS = 10_000  # tenants
 _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "batch"}
-_BYTES_PER_TOKEN = 4  # English under a 50k-word BPE; only ever used to compare replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +46,38 @@ class Route:
     table: Callable[[Limits], dict[str, fields.Check]]
     required: tuple[tuple[str, ...], ...]  # of each group, one field must be there
     streams: bool
+    output: OutputFields | None  # None: nothing is generated
 
 
-CHAT = Route("/v1/chat/completions", b"/v1/chat/completions", fields.chat_table, (("messages",),), streams=True)
-COMPLETIONS = Route("/v1/completions", b"/v1/completions", fields.completion_table, (("prompt",),), streams=True)
-TOKENIZE = Route("/v1/tokenize", b"/tokenize", fields.tokenize_table, (("messages", "prompt"),), streams=False)
-DETOKENIZE = Route("/v1/detokenize", b"/detokenize", fields.detokenize_table, (("tokens",),), streams=False)
+CHAT = Route(
+    "/v1/chat/completions",
+    b"/v1/chat/completions",
+    fields.chat_table,
+    (("messages",),),
+    streams=True,
+    output=OutputFields("messages", ("max_completion_tokens", "max_tokens")),
+)
+COMPLETIONS = Route(
+    "/v1/completions",
+    b"/v1/completions",
+    fields.completion_table,
+    (("prompt",),),
+    streams=True,
+    output=OutputFields("prompt", ("max_tokens",), default_tokens=16),
+)
+TOKENIZE = Route(
+    "/v1/tokenize", b"/tokenize", fields.tokenize_table, (("messages", "prompt"),), streams=False, output=None
+)
+DETOKENIZE = Route(
+    "/v1/detokenize", b"/detokenize", fields.detokenize_table, (("tokens",),), streams=False, output=None
+)
 HOT_ROUTES = {route.path: route for route in (CHAT, COMPLETIONS)}
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
+# One of each is made per request: as frozen dataclasses they would cost 2 us more.
+
+
+class WireRequest(msgspec.Struct, frozen=True):
     """A request to an engine route, as it came."""
 
     request_id: str
@@ -59,14 +85,22 @@ class WireRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that may be routed."""
+class Recognised(msgspec.Struct, frozen=True):
+    """Who sent a request, and the tier that bounds it; None: unlimited."""
+
+    read: RequestHeaders
+    caller: Caller
+    quota: QuotaEntry | None
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A request that may be routed; all that it needs of its snapshot."""
 
     request_id: str
     caller: Caller
     route: Route
     model: ResolvedModel
+    routing: RoutingEntry
     service_class: ServiceClass
     stream: bool
     wants_usage: bool  # the caller asked for the usage event of a stream
@@ -81,6 +115,8 @@ class Intake:
     def __init__(self, pepper: bytes, limits: Limits) -> None:
         self.limits = limits
         self._pepper = pepper
+        self._keys = KnownKeys(pepper)
+        self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
         self._tables = {route.path: route.table(limits) for route in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE)}
 
     def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> None:
@@ -91,16 +127,23 @@ class Intake:
         check_json_body(headers)
         self.identify(catalogue, read, now_unix_s)
 
-    def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, now_unix_s: float) -> Admitted:
-        """The admitted request; raises Refused with the answer where one of the steps says no."""
+    def recognise(self, catalogue: Catalogue, wire: WireRequest, now_unix_s: float) -> Recognised:
+        """Who calls; raises Refused where the headers are not in order or the key opens nothing."""
         read = read_headers(wire.headers, wire.request_id, self.limits)
         check_json_body(wire.headers)
         caller = self.identify(catalogue, read, now_unix_s)
+        return Recognised(read, caller, catalogue.quota_of(caller.tenant))
+
+    def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
+        """The admitted request; raises Refused with the answer where one of the steps says no."""
         parsed = parse_object(wire.body, self.limits.json_depth, self.limits.json_values)
         fields.check_fields(parsed, self._tables[route.path])
         _check_required(parsed, route)
-        service_class = _service_class(read, parsed, caller)
+        caller = known.caller
+        service_class = _service_class(known.read, parsed, caller)
         model = _resolve(catalogue, caller, parsed)
+        if known.quota is not None and route.output is not None:
+            hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
         stream = route.streams and parsed.get("stream") is True
         wants_usage = stream and (parsed.get("stream_options") or {}).get("include_usage") is True
         return Admitted(
@@ -108,17 +151,18 @@ class Intake:
             caller=caller,
             route=route,
             model=model,
+            routing=catalogue.routing_for(model.pool),
             service_class=service_class,
             stream=stream,
             wants_usage=wants_usage,
-            deadline_ms=read.deadline_ms,
-            prompt_tokens_estimate=len(wire.body) // _BYTES_PER_TOKEN,
+            deadline_ms=known.read.deadline_ms,
+            prompt_tokens_estimate=len(wire.body) // BYTES_PER_TOKEN,
             upstream_body=_upstream_body(parsed, model, stream, self._cache_salt(catalogue, caller.tenant)),
         )
 
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
         """Who calls, with a key that may call models; raises Refused (401, 403)."""
-        caller = authenticate(catalogue, read.authorization, self._pepper, now_unix_s)
+        caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             raise unauthorized()
         if "inference" not in caller.scopes:
@@ -127,8 +171,9 @@ class Intake:
 
     def _cache_salt(self, catalogue: Catalogue, tenant: TenantId) -> str | None:
         """Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks."""
-        if catalogue.tenants[tenant].cache_salt == "shared":
-            return None
+        return None if catalogue.tenants[tenant].cache_salt == "shared" else self._salt_of(tenant)
+
+    def _make_salt(self, tenant: TenantId) -> str:
         return hmac.digest(self._pepper, b"cache-salt\0" + tenant.encode(), hashlib.sha256).hex()[:32]
 
 

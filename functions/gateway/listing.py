@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import msgspec
+
 from functions.api.ids import DEFAULT_CHANNEL, TenantId
-from functions.api.snapshot import ModelEntry
+from functions.api.snapshot import ModelEntry, QuotaEntry
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.view import FleetView
 
 
 def list_models(catalogue: Catalogue, fleet: FleetView, tenant: TenantId) -> dict[str, Any]:
-    models = [_describe(catalogue, fleet, model) for model in catalogue.callable_models(tenant)]
+    quota = catalogue.quota_of(tenant)
+    models = [_describe(catalogue, fleet, model, quota) for model in catalogue.callable_models(tenant)]
     return {"object": "list", "data": models}
 
 
@@ -18,11 +21,12 @@ def describe_model(catalogue: Catalogue, fleet: FleetView, tenant: TenantId, req
     resolved = catalogue.resolve(tenant, requested)
     if resolved is None:
         return None
-    return _describe(catalogue, fleet, catalogue.models[resolved.id]) | {"id": requested}
+    model = catalogue.models[resolved.id]
+    return _describe(catalogue, fleet, model, catalogue.quota_of(tenant)) | {"id": requested}
 
 
-def _describe(catalogue: Catalogue, fleet: FleetView, model: ModelEntry) -> dict[str, Any]:
-    pool = catalogue.pools[model.pool]
+def _describe(catalogue: Catalogue, fleet: FleetView, model: ModelEntry, quota: QuotaEntry | None) -> dict[str, Any]:
+    window_tokens = catalogue.pools[model.pool].context_window_tokens
     versions = {version.name: version for version in model.versions}
     return {
         "id": model.id,
@@ -30,12 +34,27 @@ def _describe(catalogue: Catalogue, fleet: FleetView, model: ModelEntry) -> dict
         "created": int(catalogue.snapshot.compiled_unix_s),
         "owned_by": model.id.split("/")[0] if "/" in model.id else "shoal",
         "parent": model.pool if model.type == "lora" else None,
-        "context_window": pool.context_window_tokens,
+        "context_window": _context_window(window_tokens, quota),
+        "tier": _tier(quota),
         "channels": {
             channel: {"version": name, "digest": versions[name].digest} for channel, name in model.channels.items()
         },
         "capacity": _capacity(fleet, model),
     }
+
+
+def _context_window(window_tokens: int, quota: QuotaEntry | None) -> int:
+    """What this tenant may fill of it."""
+    cap_tokens = quota.limits.max_context_tokens if quota is not None else None
+    return window_tokens if cap_tokens is None else min(window_tokens, cap_tokens)
+
+
+def _tier(quota: QuotaEntry | None) -> dict[str, Any] | None:
+    """Its name and the limits that it has; what is not in it is not limited."""
+    if quota is None:
+        return None
+    limits = msgspec.structs.asdict(quota.limits)
+    return {"name": quota.name, "limits": {name: limit for name, limit in limits.items() if limit is not None}}
 
 
 def _capacity(fleet: FleetView, model: ModelEntry) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from functions.api.ids import PoolName
+from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, Prediction
 
@@ -49,10 +50,19 @@ class Metrics:
         self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
         self._failures = Counter("shoal_attempt_failures", "Failed attempts", ["failure"], registry=self.registry)
         self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
+        self._quota = Counter(
+            "shoal_quota_rejections", "Requests over a tenant's own limit", ["dimension"], registry=self.registry
+        )
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
-        self._age = Gauge("shoal_snapshot_age_seconds", "Since that snapshot was compiled", registry=self.registry)
+        self._age = Gauge(
+            "shoal_snapshot_age_seconds", "Since the registry last vouched for it", registry=self.registry
+        )
+        self._refused_snapshots = Counter(
+            "shoal_snapshot_refused", "Snapshots that could not be believed", registry=self.registry
+        )
+        self._refused_before = 0
         self._phase = Gauge(
             "shoal_replica_state", "1 for the phase it is in", ["replica", "state"], registry=self.registry
         )
@@ -78,6 +88,9 @@ class Metrics:
         """A request that never had a model."""
         self._request_child("none", "none", str(status)).inc()
 
+    def quota_rejected(self, dimension: str) -> None:
+        self._quota.labels(dimension).inc()
+
     def answered(self, exchange: "Exchange", status: int, events: int) -> None:
         admitted, timeline, usage = exchange.admitted, exchange.timeline, exchange.usage
         self._request_child(admitted.model.id, admitted.service_class, str(status)).inc()
@@ -100,7 +113,10 @@ class Metrics:
         self._connections.set(len(gateway.watched))
         if gateway.catalogue is not None:
             self._epoch.set(gateway.catalogue.epoch)
-            self._age.set(max(0.0, gateway.wall_clock() - gateway.catalogue.snapshot.compiled_unix_s))
+            self._age.set(_snapshot_age_s(gateway, gateway.catalogue))
+        refused = gateway.snapshot_source.refused_total if gateway.snapshot_source is not None else 0
+        self._refused_snapshots.inc(refused - self._refused_before)
+        self._refused_before = refused
         self._phase.clear()
         self._kv.clear()
         for heartbeat, _ in gateway.fleet.heartbeats():
@@ -119,3 +135,11 @@ class Metrics:
             self._tokens.labels(pool, "cached"),
             self._tokens.labels(pool, "completion"),
         )
+
+
+def _snapshot_age_s(gateway: "Gateway", catalogue: Catalogue) -> float:
+    """Since the registry last said that there is no newer one; started from the cache, since it was compiled."""
+    source = gateway.snapshot_source
+    vouched_unix_s = source.confirmed_unix_s if source is not None else None
+    since_unix_s = vouched_unix_s if vouched_unix_s is not None else catalogue.snapshot.compiled_unix_s
+    return max(0.0, gateway.wall_clock() - since_unix_s)

@@ -17,7 +17,9 @@ import orjson
 _EVENT_END = b"\n\n"
 _DONE = b"data: [DONE]"
 _OBJECT = b"data: {"
-_NEXT_OBJECT = _EVENT_END + _OBJECT
+_OBJECT_END = b"}"
+_OBJECT_EVENT_END = _OBJECT_END + _EVENT_END
+_NEXT_OBJECT = _OBJECT_EVENT_END + _OBJECT
 _COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
 _ERROR = b'data: {"error"'
@@ -104,12 +106,14 @@ class StreamRelay:
         if self._held:
             data = self._held + data
             self._held = b""
-        if not data.endswith(_EVENT_END):
+        ends_in_object = data.endswith(_OBJECT_EVENT_END)
+        if not ends_in_object and not data.endswith(_EVENT_END):
             data = self._hold_back(data)
             if not data:
                 return b""
+            ends_in_object = data.endswith(_OBJECT_EVENT_END)
         events = data.count(_EVENT_END)
-        plain = data.startswith(_OBJECT) and data.count(_NEXT_OBJECT) == events - 1
+        plain = ends_in_object and data.startswith(_OBJECT) and data.count(_NEXT_OBJECT) == events - 1
         if not plain or _NO_CHOICES in data or _ERROR in data:
             return self._event_by_event(data)
         self.events += events
@@ -136,7 +140,7 @@ class StreamRelay:
                 passed.append(event + _EVENT_END)
             elif event.startswith(_COMMENT):
                 passed.append(event + _EVENT_END)
-            elif not event.startswith(_OBJECT):
+            elif not (event.startswith(_OBJECT) and event.endswith(_OBJECT_END)):
                 raise BadAnswer("an event that is no JSON object")
             elif not self._is_usage(event):
                 self.events += 1

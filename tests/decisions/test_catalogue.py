@@ -24,7 +24,7 @@ def catalogue() -> Catalogue:
     base = ModelEntry(ModelId("base"), POOL, "base", (version("v1", D1, "base"),), {"stable": "v1"})
     patterns = {"acme": ("acme/*", "base"), "globex": ("globex/*",), "root": ("*",), "exact": ("acme/bot",)}
     snapshot = Snapshot(
-        schema_version=1,
+        schema_version=snapshots.SCHEMA_VERSION,
         epoch=5,
         revision="r",
         compiled_unix_s=0.0,

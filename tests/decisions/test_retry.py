@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.retry import Failure, RetryBudget, RetryPolicy, may_retry
+from functions.decisions.retry import Failure, RetryBudget, may_retry
 
-POLICY = RetryPolicy()
+RATIO = 0.2
 
 
 @pytest.mark.parametrize(
@@ -26,48 +26,59 @@ POLICY = RetryPolicy()
 def test_when_one_more_attempt_is_allowed(
     failures: tuple[Failure, ...], now_s: float, body_bytes_sent: int, allowed: bool
 ) -> None:
-    assert may_retry(failures, POLICY, now_s, deadline_s=10.0, body_bytes_sent=body_bytes_sent) is allowed
+    assert may_retry(failures, 3, now_s, deadline_s=10.0, body_bytes_sent=body_bytes_sent) is allowed
 
 
 def spent(budget: RetryBudget, now_s: float) -> int:
     """How many retries the budget grants at one moment, drained to its end."""
-    return sum(1 for _ in range(1000) if budget.try_spend(now_s))
+    return sum(1 for _ in range(1000) if budget.try_spend(RATIO, now_s))
 
 
 def test_retries_are_a_share_of_requests() -> None:
-    budget = RetryBudget(RetryPolicy(budget_floor_per_s=0.0), tokens=0.0)
+    budget = RetryBudget(tokens=0.0)
     for _ in range(50):
-        budget.on_request(0.0)
+        budget.on_request(RATIO, 0.0)
     assert spent(budget, 0.0) in {9, 10}  # 50 x 0.2, less what floating point loses
 
 
 def test_a_quiet_gateway_may_retry_too() -> None:
-    budget = RetryBudget(POLICY, tokens=0.0)
-    assert not budget.try_spend(0.0)
+    budget = RetryBudget(tokens=0.0)
+    assert not budget.try_spend(RATIO, 0.0)
     assert spent(budget, 1.0) == 10
 
 
+def test_a_share_of_nothing_means_no_retries_whatever_the_floor_grants() -> None:
+    budget = RetryBudget()
+    assert not budget.try_spend(0.0, 1000.0)
+    assert budget.try_spend(0.01, 1000.0)
+
+
+def test_as_many_attempts_as_the_policy_says() -> None:
+    assert not may_retry((Failure.CONNECT,), 1, 0.0, deadline_s=10.0, body_bytes_sent=0)
+    assert may_retry((Failure.CONNECT,) * 4, 5, 0.0, deadline_s=10.0, body_bytes_sent=0)
+
+
 def test_what_is_saved_up_has_a_bound() -> None:
-    budget = RetryBudget(POLICY)
+    budget = RetryBudget()
     assert spent(budget, 1e6) == 100
 
 
 def test_time_that_runs_backwards_grants_nothing() -> None:
-    budget = RetryBudget(POLICY, tokens=0.0, updated_s=100.0)
-    assert not budget.try_spend(50.0)
+    budget = RetryBudget(tokens=0.0, updated_s=100.0)
+    assert not budget.try_spend(RATIO, 50.0)
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 0.5)), max_size=300))
 def test_the_budget_never_grants_more_than_it_was_given(steps: list[tuple[bool, float]]) -> None:
-    budget = RetryBudget(POLICY, tokens=10.0)
+    budget = RetryBudget(tokens=10.0)
     now_s, requests, granted = 0.0, 0, 0
     for is_request, pause_s in steps:
         now_s += pause_s
         if is_request:
             requests += 1
-            budget.on_request(now_s)
-        elif budget.try_spend(now_s):
+            budget.on_request(RATIO, now_s)
+        elif budget.try_spend(RATIO, now_s):
             granted += 1
         assert granted <= 10.0 + 0.2 * requests + 10.0 * now_s + 1e-6
         assert budget.tokens >= 0.0

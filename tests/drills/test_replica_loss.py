@@ -84,8 +84,8 @@ def test_killed_in_mid_stream_ends_cleanly_and_the_replica_comes_back(fleet: Fle
     assert not stream.done
     assert stream.prompt.startswith(stream.text.strip()[:20])
     killed_s = time.monotonic()
-    wait_until("the replica is out", lambda: phases(fleet).get(victim) != "ready", 10)
-    wait_until("the replica is back", lambda: phases(fleet).get(victim) == "ready", 60)
+    wait_until("the replica is out", lambda: phases(fleet).get(victim) != "ready", 30)
+    wait_until("the replica is back", lambda: phases(fleet).get(victim) == "ready", 90)
     print(f"killed replica ready again after {time.monotonic() - killed_s:.1f} s")
 
 
@@ -108,10 +108,10 @@ def test_a_stopped_engine_is_out_of_rotation_within_seconds_and_returns(fleet: F
     finally:
         os.killpg(group, signal.SIGCONT)
     print(f"SIGSTOP: out of rotation after {out_s:.1f} s; 20 streams on the other replica took {took_s:.1f} s")
-    assert out_s < 10
+    assert out_s < 14, "by its agent's word, not by 15 s of silence"
     assert all(stream.intact for stream in finished)
     assert {stream.replica for stream in finished} == {replica for replica in phases(fleet) if replica != victim}
-    assert took_s < 10
+    assert took_s < 30
 
 
 def test_requests_waiting_on_an_engine_that_stops_go_elsewhere(fleet: Fleet) -> None:

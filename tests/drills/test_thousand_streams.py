@@ -1,6 +1,7 @@
 """A thousand streams at once through one gateway process: none lost, none mixed up."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,10 @@ MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex":
 
 @pytest.fixture
 def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Engines that run all of it at once; the demo's own take 32 requests a step, and the rest would only wait."""
+    """Engines that run all of it at once, and tiers that allow it.
+
+    The demo's own take 32 requests a step, so that the rest would only wait, and let no tenant have 500 under way.
+    """
     project = tmp_path / "project"
     for folder in ("inferenceservices", "policies", "registry"):
         shutil.copytree(PROJECT / folder, project / folder)
@@ -27,6 +31,10 @@ def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
     text = service.read_text()
     assert "--max-num-seqs=32" in text
     service.write_text(text.replace("--max-num-seqs=32", "--max-num-seqs=1024"))
+    quotas = project / "policies" / "quotas.yaml"
+    text, limits = re.subn(r"(concurrentRequests|requestsPerMinute): \d+", rf"\1: {100 * STREAMS}", quotas.read_text())
+    assert limits >= 2
+    quotas.write_text(text)
     with running_fleet(tmp_path / "state", "sim", project=project) as fleet:
         for replica in fleet.replicas():
             # Slow enough that every stream is still open when the last one has begun.

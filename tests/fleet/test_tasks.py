@@ -21,7 +21,7 @@ async def test_a_task_that_fails_is_logged_and_started_again(caplog: pytest.LogC
 
     tasks = Supervised(restart_after_s=0.001)
     tasks.forever("worker", work)
-    await asyncio.wait_for(third.wait(), 5)
+    await asyncio.wait_for(third.wait(), 30)
     await tasks.close()
     assert "task worker failed" in caplog.text
     assert "RuntimeError: run 1" in caplog.text
@@ -37,7 +37,7 @@ async def test_a_source_that_may_be_away_costs_one_line_without_a_trace(caplog: 
 
     tasks = Supervised(restart_after_s=0.001)
     tasks.forever("bus", work, expected=(ConnectionError,))
-    await asyncio.wait_for(again.wait(), 5)
+    await asyncio.wait_for(again.wait(), 30)
     await tasks.close()
     assert all(record.levelno == logging.WARNING and record.exc_info is None for record in caplog.records)
     assert "bus: away" in caplog.text
@@ -55,7 +55,7 @@ async def test_a_task_that_returns_is_started_again() -> None:
 
     tasks = Supervised(restart_after_s=0.001)
     tasks.forever("worker", work)
-    await asyncio.wait_for(second.wait(), 5)
+    await asyncio.wait_for(second.wait(), 30)
     await tasks.close()
 
 
@@ -84,5 +84,5 @@ async def test_closing_ends_every_task() -> None:
     tasks.forever("a", lambda: work("a"))
     tasks.once("b", work("b"))
     await asyncio.sleep(0)
-    await asyncio.wait_for(tasks.close(), 5)
+    await asyncio.wait_for(tasks.close(), 30)
     assert sorted(ended) == ["a", "b"]

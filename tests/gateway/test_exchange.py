@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from functions.decisions.retry import RetryPolicy
+from functions.api.ids import PoolName
+from functions.api.snapshot import FallbackEntry
 from functions.gateway.relay import Usage
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, finishes
-from tests.gateway.world import BOT_V1, heartbeat
+from tests.gateway.world import BOT_V1, catalogue, heartbeat, routing
 
 
 async def test_a_stream_from_its_request_to_its_end(play: Playing) -> None:
@@ -243,11 +244,42 @@ async def test_the_callers_mistake_is_not_retried(play: Playing, stream: bool) -
 
 
 async def test_no_retry_without_budget(play: Playing) -> None:
-    p = play("r0", "r1", retries=RetryPolicy(budget_ratio=0.0, budget_floor_per_s=0.0))
-    p.gateway.budget.tokens = 0.5
+    p = play("r0", "r1", routing=(routing(retry_budget_ratio=0.0),))
     p.ask()
     await p.refuses_connection()
     assert p.client.status == 502 and p.quiet()
+
+
+@pytest.mark.parametrize(("max_attempts", "tried"), [(1, 1), (2, 2), (5, 4)])
+async def test_as_many_attempts_as_the_pools_policy_says(play: Playing, max_attempts: int, tried: int) -> None:
+    p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=max_attempts),))
+    exchange = p.ask()
+    for _ in range(tried):
+        await p.refuses_connection()
+    assert p.client.status == 502 and not p.dials and p.quiet()
+    assert len(exchange.failures) == tried
+
+
+async def test_a_fallback_that_is_not_obeyed_yet_is_not_claimed_either(play: Playing) -> None:
+    fallback = FallbackEntry("unavailable", PoolName("smollm2-135m"), PoolName("other"))
+    p = play("r0", routing=(routing(fallback=(fallback,)),))
+    p.gateway.heard(heartbeat("elsewhere", pool="other"))
+    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
+    p.ask()
+    assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
+    assert b"x-shoal-degraded" not in p.client.headers
+
+
+async def test_a_request_keeps_the_policy_it_began_with(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask()
+    p.gateway.swap(catalogue(epoch=2, routing=(routing(retry_max_attempts=1),)))
+    await p.refuses_connection()
+    (await p.connects()).begins_stream()
+    assert p.client.status is None, "tried again, as the snapshot of its arrival allows"
+    p.ask()
+    await p.refuses_connection()
+    assert p.client.status == 502, "the next request obeys the new one"
 
 
 async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:

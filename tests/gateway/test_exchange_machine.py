@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
+from functions.api.ids import TenantId
 from functions.gateway.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Engine, Play
@@ -137,6 +138,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         open_now = [exchange for exchange, _ in self.asked if not exchange.ended]
         assert self.play.gateway.open_exchanges == len(open_now)
         assert sum(self.play.gateway.in_flight.values()) == len(open_now)
+        assert self.play.gateway.quotas.in_flight(TenantId("acme")) == len(open_now)
         for exchange, client in self.asked:
             if client.ended:
                 assert exchange.ended, "an answer that is whole has an outcome"

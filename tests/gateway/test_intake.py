@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
 from functions.gateway.intake import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Admitted, Intake, Route, WireRequest
 from tests.gateway import world
@@ -20,7 +21,11 @@ def admit(
 ) -> Admitted:
     document = body if body is not None else {"model": "acme/bot", "messages": MESSAGES}
     sent = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return INTAKE.admit(CATALOGUE, route, WireRequest("req-1", world.headers(key, **headers), sent), NOW_UNIX_S)
+    return through(WireRequest("req-1", world.headers(key, **headers), sent), route)
+
+
+def through(wire: WireRequest, route: Route = CHAT, catalogue: Catalogue = CATALOGUE) -> Admitted:
+    return INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
 
 
 def refusal(*args: Any, **kwargs: Any) -> tuple[int, str]:
@@ -64,9 +69,9 @@ def sent(admitted: Admitted) -> dict[str, Any]:
 def test_every_wrong_key_gets_the_same_answer(authorization: str) -> None:
     headers = [*world.headers(None), (b"authorization", authorization.encode("latin-1"))]
     with pytest.raises(Refused) as refused:
-        INTAKE.admit(CATALOGUE, CHAT, WireRequest("r", headers, b"{}"), NOW_UNIX_S)
+        through(WireRequest("r", headers, b"{}"))
     with pytest.raises(Refused) as without:
-        INTAKE.admit(CATALOGUE, CHAT, WireRequest("r", world.headers(None), b"{}"), NOW_UNIX_S)
+        through(WireRequest("r", world.headers(None), b"{}"))
     assert refused.value.answer == without.value.answer
     assert refused.value.answer.status == 401
     assert ACME_KEY[10:] not in refused.value.answer.message
@@ -80,7 +85,7 @@ def test_a_key_is_known_by_its_whole_secret() -> None:
 def test_bearer_is_not_case_sensitive() -> None:
     headers = [*world.headers(None), (b"authorization", b"bearer " + ACME_KEY.encode())]
     body = json.dumps(chat()).encode()
-    assert INTAKE.admit(CATALOGUE, CHAT, WireRequest("r", headers, body), NOW_UNIX_S).caller.key_id == "acme-ci"
+    assert through(WireRequest("r", headers, body)).caller.key_id == "acme-ci"
 
 
 def test_a_key_without_the_scope_is_forbidden() -> None:
@@ -278,5 +283,5 @@ def test_head_and_whole_request_are_refused_alike() -> None:
         [*world.headers(), (b"host", b"b")],
     ):
         with pytest.raises(Refused) as refused:
-            INTAKE.admit(CATALOGUE, CHAT, WireRequest("r", headers, b""), NOW_UNIX_S)
+            through(WireRequest("r", headers, b""))
         assert precheck_refusal(headers) == (refused.value.answer.status, refused.value.answer.code)

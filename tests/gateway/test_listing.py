@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from functions.api.ids import TenantId
 from functions.fleet.view import FleetView
 from functions.gateway.listing import describe_model, list_models
@@ -58,3 +60,20 @@ def test_capacity_counts_replicas_that_could_answer() -> None:
     assert adapter is not None and base is not None
     assert adapter["capacity"] == {"ready": True, "replicas_ready": 1}
     assert base["capacity"] == {"ready": True, "replicas_ready": 2}
+
+
+def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit() -> None:
+    catalogue = world.catalogue(quotas=(world.quota(requests_per_minute=60, max_output_tokens=512),))
+    model = describe_model(catalogue, fleet(), ACME, "acme/bot")
+    assert model is not None
+    assert model["tier"] == {"name": "enterprise", "limits": {"requests_per_minute": 60, "max_output_tokens": 512}}
+    assert list_models(catalogue, fleet(), ACME)["data"][0]["tier"] == model["tier"]
+    rival = describe_model(catalogue, fleet(), GLOBEX, "globex/bot")
+    assert rival is not None and rival["tier"] is None, "its tier has no policy"
+
+
+@pytest.mark.parametrize(("cap", "window"), [(512, 512), (2048, 2048), (131_072, 2048)])
+def test_the_context_window_is_what_the_tenant_may_fill(cap: int, window: int) -> None:
+    catalogue = world.catalogue(quotas=(world.quota(max_context_tokens=cap),))
+    model = describe_model(catalogue, fleet(), ACME, "acme/bot")
+    assert model is not None and model["context_window"] == window

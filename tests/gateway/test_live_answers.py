@@ -153,4 +153,6 @@ async def test_health(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> Non
         assert (unready.status, json.loads(unready.body)["reason"]) == (503, "no replica is ready yet")
         async with engine(live, well):
             await caller.send(get("/readyz"))
-            assert (await caller.answer()).status == 200
+            ready = await caller.answer()
+            assert ready.status == 200
+            assert json.loads(ready.body) == {"status": "ready", "snapshot_epoch": 1, "revision": "test"}

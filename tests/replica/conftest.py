@@ -42,7 +42,7 @@ class BusProbe:
         beats = self.poll()
         return beats[-1][1] if beats else None
 
-    def wait_for_phase(self, phase: str, timeout_s: float = 20.0) -> Heartbeat:
+    def wait_for_phase(self, phase: str, timeout_s: float = 60.0) -> Heartbeat:
         """The newest beat, once it says `phase`."""
 
         def said() -> Heartbeat | None:

@@ -23,7 +23,7 @@ POOL = "smollm2-135m"
 _LOOK_INTERVAL_S = 0.05
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """The first true value of `condition`; fails with `what` and the last value when time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -48,7 +48,7 @@ def process(arguments: list[str], log: Path, env: dict[str, str] | None = None) 
         started.wait()
 
 
-def http(method: str, url: str, body: Any = None, timeout_s: float = 5.0) -> tuple[int, bytes]:
+def http(method: str, url: str, body: Any = None, timeout_s: float = 30.0) -> tuple[int, bytes]:
     """Status and body; status 0 where nobody answers."""
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data=data, method=method, headers={"content-type": "application/json"})

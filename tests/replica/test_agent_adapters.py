@@ -69,7 +69,7 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
         assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
         assert agent.ask("/readyz")[0] == 200  # one tenant's broken artifact does not hold the replica back
         store.put(key, content)
-        wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired", 30)
+        wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired")
         wait_for(lambda: (beat := bus.last()) and beat.reason == "", "nothing left to report")
 
 
@@ -105,7 +105,7 @@ def test_the_store_being_away_does_not_stop_the_base(
     agent = AgentProcess(tmp_path, engine, bus.url)  # an S3 endpoint where nobody is
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run():
-        beat = wait_for(lambda: (beat := bus.last()) and "the store failed" in beat.reason and beat, "the reason", 30)
+        beat = wait_for(lambda: (beat := bus.last()) and "the store failed" in beat.reason and beat, "the reason")
         assert (beat.phase, beat.adapters) == ("ready", ())
 
 

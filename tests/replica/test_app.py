@@ -35,12 +35,23 @@ async def test_a_ready_replica(client: httpx.AsyncClient) -> None:
         "running": 1,
         "waiting": 0,
         "snapshot_epoch": 7,
+        "snapshot_problem": "",
         "engine_version": "0.32.0",
         "not_ready": "",
     }
     assert (await client.get("/healthz")).status_code == 200
     assert (await client.get("/engine/livez")).status_code == 200
     assert (await client.get("/metrics")).text == "shoal_x 1\n"
+
+
+async def test_a_refused_snapshot_is_told_and_does_not_hold_the_replica_back(
+    client: httpx.AsyncClient, status: AgentStatus
+) -> None:
+    status.snapshot_problem = lambda: "the registry's snapshot is refused: not a snapshot"
+    answer = await client.get("/readyz")
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told["snapshot_problem"] == told["reason"] == "the registry's snapshot is refused: not a snapshot"
 
 
 async def test_a_replica_without_a_snapshot_is_not_ready(client: httpx.AsyncClient, status: AgentStatus) -> None:

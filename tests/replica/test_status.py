@@ -54,6 +54,12 @@ def test_what_holds_readiness_back(adapters: Adapters, missing: str) -> None:
     assert bool(found) == bool(missing)
 
 
+def test_what_the_registry_confirms_is_how_far_it_is() -> None:
+    status = make_status()
+    status.take_epoch(12)
+    assert status.snapshot_epoch == 12
+
+
 @pytest.mark.parametrize("phase", ["starting", "hung", "dead"])
 def test_no_engine_no_readiness(phase: str) -> None:
     assert make_status(phase).not_ready() == f"{phase}: it is {phase}"

@@ -1,0 +1,55 @@
+"""Which policy a pool obeys: the one whose pattern fits it best, or the built-in defaults.
+
+A pattern is a pool's exact name, or a beginning that ends in `*`. The exact name goes before any beginning, a longer
+beginning before a shorter one; between equals, the policy whose name comes first.
+Worked example (test_the_most_specific_pattern_wins): for the pool `llama-8b`, `llama-8b` goes before `llama-*`, which
+goes before `*`.
+
+Neighbours: `catalogue` asks once per pool and remembers; the gateway obeys what it is told.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import AdmissionEntry, BandEntry, RoutingEntry
+
+BUILT_IN = "built-in"  # the name of the entries that hold where none was written
+
+DEFAULT_ROUTING = RoutingEntry(name=BUILT_IN, pools=("*",))
+DEFAULT_ADMISSION = AdmissionEntry(
+    name=BUILT_IN,
+    pools=("*",),
+    bands=(BandEntry("interactive", 0.6), BandEntry("near-real-time", 0.3), BandEntry("batch", 0.1)),
+)
+
+
+class _ForPools(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def pools(self) -> tuple[str, ...]: ...
+
+
+Policy = TypeVar("Policy", bound=_ForPools)
+
+_EXACT = 1_000_000  # above the length of any pattern
+
+
+def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -> Policy:
+    """The policy that the pool obeys."""
+    best, best_rank = default, -1
+    for policy in sorted(policies, key=lambda policy: policy.name):
+        rank = max((_rank(pattern, pool) for pattern in policy.pools), default=-1)
+        if rank > best_rank:
+            best, best_rank = policy, rank
+    return best
+
+
+def _rank(pattern: str, pool: PoolName) -> int:
+    """How well the pattern fits; below 0: not at all."""
+    if pattern == pool:
+        return _EXACT
+    if pattern.endswith("*") and pool.startswith(pattern[:-1]):
+        return len(pattern) - 1
+    return -1

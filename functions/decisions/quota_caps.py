@@ -1,0 +1,64 @@
+"""How long a request may be: the caps of the tenant's tier on context and output.
+
+A tier's context cap acts as a smaller context window and follows the engine's own rules: a prompt that fills it is
+refused, and so is a single wish beyond it; prompt and wish together are not refused but cut to the room that is left,
+
+    granted = min(wished, max_output, max_context - prompt)
+
+A wish beyond the output cap is refused rather than cut: the caller would take the cut answer for the whole one. Where
+nothing was wished, the engine's default stands in for the wish, and the cap quietly bounds it.
+Worked example (test_worked_example_from_the_prologue): max_output 512, max_context 4096, a prompt of 4000 tokens. A
+wish of 600 is refused; a wish of 300 becomes 96; no wish (the engine would go to its window's end) becomes 96 too.
+
+All caps are per choice, as max_tokens is: `n` choices are `n` answers of at most that length.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from functions.api.snapshot import QuotaLimits
+
+Subject = Literal["prompt", "output", "min_output"]
+
+
+class Wish(NamedTuple):
+    """What a request says about its length; None where it says nothing."""
+
+    output_tokens: int | None
+    min_output_tokens: int | None
+    engine_default_tokens: int  # how far the engine would go without a wish
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverCap:
+    dimension: Literal["max_context_tokens", "max_output_tokens"]
+    subject: Subject  # what of the request is too long
+    found_tokens: int
+    cap_tokens: int
+
+
+def grant(wish: Wish, caps: QuotaLimits) -> int | OverCap | None:
+    """The output tokens that the engine must be held to, None where the request stays within the caps by itself."""
+    output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
+    over = _over(wish.output_tokens, "output", caps) or _over(wish.min_output_tokens, "min_output", caps)
+    if over is not None:
+        return over
+    if context_cap is not None and wish.prompt_tokens >= context_cap:
+        return OverCap("max_context_tokens", "prompt", wish.prompt_tokens, context_cap)
+    wished = granted = wish.output_tokens if wish.output_tokens is not None else wish.engine_default_tokens
+    if output_cap is not None and output_cap < granted:
+        granted = output_cap
+    if context_cap is not None and context_cap - wish.prompt_tokens < granted:
+        granted = context_cap - wish.prompt_tokens
+    return granted if granted < wished else None
+
+
+def _over(tokens: int | None, subject: Subject, caps: QuotaLimits) -> OverCap | None:
+    if tokens is None:
+        return None
+    if caps.max_output_tokens is not None and tokens > caps.max_output_tokens:
+        return OverCap("max_output_tokens", subject, tokens, caps.max_output_tokens)
+    if caps.max_context_tokens is not None and tokens > caps.max_context_tokens:
+        return OverCap("max_context_tokens", subject, tokens, caps.max_context_tokens)
+    return None

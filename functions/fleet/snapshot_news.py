@@ -1,0 +1,61 @@
+"""Word that a snapshot is out: a short message on the bus beside the registry's long polls.
+
+Polls are how snapshots travel; the word only wakes those whose poll has been lost on the way. Losing it, or being told
+something untrue, costs one poll and changes nothing else.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Protocol
+
+import msgspec
+
+from functions.api.snapshot import EPOCH_MAX
+from functions.fleet.bus import BusUnavailable
+
+ALL_POOLS = "*"
+MAX_POOLS = 100  # named one by one; more are all
+_MAX_BYTES = 16 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotNews(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
+    pools: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_POOLS)] = (ALL_POOLS,)  # whose agents it concerns
+
+
+class NewsBus(Protocol):
+    async def announce(self, news: SnapshotNews) -> None:
+        """Tell everyone; BusUnavailable where that fails."""
+
+    def news(self) -> AsyncIterator[SnapshotNews]:
+        """What is announced from now on; ends with BusUnavailable when the connection is lost."""
+
+
+def encode(news: SnapshotNews) -> bytes:
+    return msgspec.json.encode(news)
+
+
+def decode(message: bytes) -> SnapshotNews | None:
+    """None for what is no news: whoever else writes to the bus cannot stop us."""
+    if len(message) > _MAX_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(message, type=SnapshotNews)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+async def follow_news(bus: NewsBus, heard: Callable[[SnapshotNews], None]) -> None:
+    """Pass on what the bus tells, until it is lost: BusUnavailable."""
+    async for news in bus.news():
+        heard(news)
+
+
+async def announce(bus: NewsBus, news: SnapshotNews) -> None:
+    """Tell everyone, or leave it at the polls."""
+    try:
+        await bus.announce(news)
+    except BusUnavailable as error:
+        _log.info("snapshot epoch %d is not announced on the bus: %s", news.epoch, error)

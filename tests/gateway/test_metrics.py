@@ -1,0 +1,48 @@
+"""metrics: what a scrape shows of the snapshot in use."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.gateway.world import NOW_UNIX_S, World, catalogue
+
+
+@dataclass
+class Source:
+    confirmed_unix_s: float | None = None
+    refused_total: int = 0
+
+
+def scraped(world: World, name: str) -> float | None:
+    world.gateway.metrics.scrape(world.gateway)
+    return world.gateway.metrics.registry.get_sample_value(name)
+
+
+def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
+    world = World()
+    assert scraped(world, "shoal_snapshot_epoch") == 1
+    world.gateway.swap(catalogue(epoch=7))
+    assert scraped(world, "shoal_snapshot_epoch") == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "age_s"),
+    [(None, 40.0), (Source(), 40.0), (Source(NOW_UNIX_S - 3), 3.0), (Source(NOW_UNIX_S + 3), 0.0)],
+    ids=["none", "never heard", "heard", "a clock that was set back"],
+)
+def test_the_age_is_since_the_registry_vouched_for_it_or_since_it_was_compiled(
+    source: Source | None, age_s: float
+) -> None:
+    world = World()
+    world.gateway.swap(catalogue(compiled_unix_s=NOW_UNIX_S - 40))
+    world.gateway.snapshot_source = source
+    assert scraped(world, "shoal_snapshot_age_seconds") == age_s
+
+
+def test_refused_snapshots_are_counted_once_each() -> None:
+    world, source = World(), Source(refused_total=1)
+    world.gateway.snapshot_source = source
+    assert scraped(world, "shoal_snapshot_refused_total") == 1
+    assert scraped(world, "shoal_snapshot_refused_total") == 1
+    source.refused_total = 3
+    assert scraped(world, "shoal_snapshot_refused_total") == 3

@@ -1,0 +1,249 @@
+"""quotas: what a tenant has under way and has asked for lately, on every way through the gateway."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.gateway.quotas import TenantQuotas
+from tests.gateway import sse
+from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import END, HELLO, Playing
+from tests.gateway.lane_steps import answered
+from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, limits, quota
+
+ACME = TenantId("acme")
+RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
+
+
+def rejections(play: Play, dimension: str) -> float:
+    sample = play.gateway.metrics.registry.get_sample_value("shoal_quota_rejections_total", {"dimension": dimension})
+    return sample or 0.0
+
+
+def rates(answer: HttpAnswer) -> list[str | None]:
+    return [answer.headers.get(name) for name in RATE_HEADERS]
+
+
+async def new_wire(play: Play, lane: str) -> Wire:
+    """A connection on one of the two lanes."""
+    wire = Wire(play)
+    if lane == "plain":
+        wire >> get("/healthz")
+        await play.settle()
+        wire.transport.got.clear()
+    assert wire.on_the_lane is (lane == "fast")
+    return wire
+
+
+both_lanes = pytest.mark.parametrize("lane", ["fast", "plain"])
+
+
+@both_lanes
+async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) -> None:
+    p = play("r0", quotas=(quota(concurrent_requests=1),))
+    first, second = await new_wire(p, lane), await new_wire(p, lane)
+    first >> post(STREAM_BODY)
+    engine = await p.connects()
+    second >> post(CHAT_BODY, key=BATCH_KEY)  # another key of the same tenant
+    await p.settle()
+    answer = second.answer
+    assert (answer.status, answer.code) == (429, "rate_limit_exceeded")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert "enterprise" in answer.error["message"] and "1 requests at a time" in answer.error["message"]
+    assert rejections(p, "concurrent_requests") == 1
+    assert p.gateway.quotas.in_flight(ACME) == 1
+    engine.begins_stream()
+    engine.streams(HELLO, END)
+    engine.ends_stream()
+    await p.settle()
+    assert p.gateway.quotas.in_flight(ACME) == 0
+    second >> post(CHAT_BODY)
+    await p.settle()
+    p.engine.answers(200, sse.whole(BOT_V1))
+    await p.settle()
+    assert second.statuses == [429, 200]
+
+
+@both_lanes
+async def test_as_many_a_minute_as_the_tier_allows(play: Playing, lane: str) -> None:
+    p = play("r0", quotas=(quota(requests_per_minute=2),))
+    wire = await new_wire(p, lane)
+    for _ in range(2):
+        await answered(wire)
+        await p.settle()
+    wire >> post(CHAT_BODY)
+    await p.settle()
+    assert wire.statuses == [200, 200, 429]
+    assert [rates(answer) for answer in wire.answers] == [["2", "1", "30.0s"], ["2", "0", "1m0s"], ["2", "0", "1m0s"]]
+    refused = wire.answers[-1]
+    assert refused.code == "rate_limit_exceeded" and refused.error["type"] == "requests"
+    assert refused.headers["retry-after"] == "30"
+    assert rejections(p, "requests_per_minute") == 1
+    p.world.clock.forward(30.0)
+    await answered(wire)
+    await p.settle()
+    assert wire.statuses[-1] == 200, "when it was told"
+
+
+async def test_a_streams_head_and_an_error_say_what_is_left_too(play: Playing) -> None:
+    p = play("r0", quotas=(quota(requests_per_minute=60, max_output_tokens=5),))
+    wire = Wire(p)
+    await answered(wire, stream=True)
+    wire >> post(b"{}") >> post(sse.compact({**json.loads(CHAT_BODY), "max_tokens": 6}))
+    assert [answer.status for answer in wire.answers] == [200, 400, 400]
+    assert [rates(answer)[1] for answer in wire.answers] == ["59", "58", "57"]
+    assert rejections(p, "max_output_tokens") == 1
+    wire >> post(CHAT_BODY)
+    await p.settle()
+    p.engine.answers(500, b"{}")
+    await p.settle()
+    assert rates(wire.answers[-1])[1] == "56" and wire.statuses[-1] == 502
+
+
+@pytest.mark.parametrize("quotas", [(), (quota(),), (quota("other", requests_per_minute=1),)])
+async def test_a_tier_without_a_limit_says_and_refuses_nothing(play: Playing, quotas: tuple[Any, ...]) -> None:
+    p = play("r0", quotas=quotas)
+    wire = Wire(p)
+    for _ in range(20):
+        await answered(wire)
+    assert set(wire.statuses) == {200}
+    assert not any(any(rates(answer)) for answer in wire.answers)
+
+
+async def test_each_tenant_has_its_own(play: Playing) -> None:
+    p = play("r0", quotas=(quota("enterprise", requests_per_minute=1), quota("free", requests_per_minute=1)))
+    wire = Wire(p)
+    await answered(wire)
+    wire >> post(CHAT_BODY) >> post(sse.compact({**json.loads(CHAT_BODY), "model": "globex/bot"}), key=GLOBEX_KEY)
+    await p.settle()
+    assert wire.statuses == [200, 429], "the other tenant's is under way"
+
+
+async def test_a_stranger_counts_against_nobody(play: Playing) -> None:
+    p = play("r0", quotas=(quota(requests_per_minute=1),))
+    wire = Wire(p)
+    for _ in range(5):
+        wire >> post(CHAT_BODY, key=ACME_KEY[:-1])
+    assert set(wire.statuses) == {401} and len(p.gateway.quotas) == 0
+
+
+# whatever the end, it is counted once
+
+
+def finishes(p: Play) -> None:
+    p.engine.begins_stream()
+    p.engine.streams(HELLO, END)
+    p.engine.ends_stream()
+
+
+def fails(p: Play) -> None:
+    p.engine.refuses(400, "no")
+
+
+def breaks_after_its_first_event(p: Play) -> None:
+    p.engine.begins_stream()
+    p.engine.streams(HELLO)
+    p.engine.dies()
+
+
+def leaves(p: Play) -> None:
+    assert p.exchange is not None
+    p.exchange.client_left()
+    p.exchange.client_left()
+
+
+def is_too_late(p: Play) -> None:
+    p.after(601.0)
+
+
+def is_cut_short(p: Play) -> None:
+    p.gateway.cut_short()
+
+
+@pytest.mark.parametrize("end", [finishes, fails, breaks_after_its_first_event, leaves, is_too_late, is_cut_short])
+async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[[Play], None]) -> None:
+    p = play("r0", quotas=(quota(concurrent_requests=1),))
+    p.ask(stream=True)
+    await p.connects()
+    assert p.gateway.quotas.in_flight(ACME) == 1
+    end(p)
+    await p.settle()
+    assert p.gateway.quotas.in_flight(ACME) == 0 and p.quiet()
+    p.ask(stream=True)  # and there is room again
+
+
+async def test_a_request_that_was_refused_by_its_body_holds_no_place(play: Playing) -> None:
+    p = play("r0", quotas=(quota(concurrent_requests=1),))
+    wire = Wire(p)
+    for body in (b"", b"[]", b"{}", b'{"model":"acme/none","messages":[{"role":"user","content":"x"}]}'):
+        wire >> post(body)
+    assert wire.statuses == [400, 400, 400, 404]
+    await answered(wire)
+    assert wire.statuses[-1] == 200
+
+
+async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = play("r0", quotas=(quota(concurrent_requests=1),))
+    wire = Wire(p)
+    with monkeypatch.context() as broken:
+        broken.setattr(p.gateway.intake, "admit", None)
+        wire >> post(CHAT_BODY)
+    assert wire.answer.code == "internal_error"
+    await answered(wire)
+    assert wire.statuses == [500, 200]
+
+
+# snapshots come and go
+
+
+async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_under_way(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    p.ask()
+    p.gateway.swap(catalogue(epoch=2, quotas=(quota(concurrent_requests=2, requests_per_minute=60),)))
+    wire = Wire(p) >> post(CHAT_BODY)
+    assert wire.answer.status == 429
+    p.gateway.swap(catalogue(epoch=3, quotas=(quota(concurrent_requests=3),)))
+    wire >> post(CHAT_BODY)
+    await p.settle()
+    assert wire.statuses == [429], "it is under way"
+    assert p.gateway.quotas.in_flight(ACME) == 3
+
+
+async def test_a_swap_does_not_refill_what_was_used(play: Playing) -> None:
+    quotas = (quota(requests_per_minute=1),)
+    p = play("r0", quotas=quotas)
+    wire = Wire(p)
+    await answered(wire)
+    p.gateway.swap(catalogue(epoch=2, quotas=quotas))
+    wire >> post(CHAT_BODY)
+    assert wire.statuses == [200, 429]
+
+
+async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(play: Playing) -> None:
+    p = play("r0", quotas=(quota(requests_per_minute=60),), limits=limits(answer_s=3600.0, first_byte_s=3600.0))
+    exchange = p.ask()
+    p.gateway.swap(catalogue(epoch=2, tenants=(), keys=()))
+    p.world.clock.forward(120.0)
+    p.gateway.sweep()
+    assert len(p.gateway.quotas) == 1, "it still has one under way"
+    exchange.client_left()
+    p.gateway.sweep()
+    assert len(p.gateway.quotas) == 0 and p.quiet()
+
+
+def test_a_sweep_looks_at_a_few_accounts_and_in_time_at_all() -> None:
+    clock, quotas = Clock(), TenantQuotas()
+    busy = quotas.enter(TenantId("busy"), None, clock())
+    for number in range(1000):
+        quotas.enter(TenantId(f"t{number}"), None, clock()).leave()
+    quotas.forget_idle(clock() + 60.0)
+    assert 700 < len(quotas) < 800
+    for _ in range(4):
+        quotas.forget_idle(clock() + 60.0)
+    assert len(quotas) == 1
+    busy.leave()

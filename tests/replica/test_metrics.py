@@ -1,0 +1,38 @@
+"""The agent's Prometheus page, as far as its snapshot goes."""
+
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from functions.fleet.snapshots import SnapshotFollower
+from functions.replica.heart import BeatCounts
+from functions.replica.metrics import AgentMetrics
+from tests.replica.statuses import make_status
+
+
+def values(page: bytes) -> dict[str, float]:
+    families = text_string_to_metric_families(page.decode())
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+async def test_the_page_tells_how_old_the_snapshot_is_and_how_many_were_refused(tmp_path: Path) -> None:
+    metrics = AgentMetrics(make_status(), BeatCounts())
+    async with httpx.AsyncClient() as client:
+        follower = SnapshotFollower(
+            client=client,
+            registry_url="http://127.0.0.1:1",
+            token="t",
+            cache_file=tmp_path / "cache",
+            on_swap=lambda _: None,
+            wall_clock=lambda: 1030.0,
+        )
+        metrics.watch_snapshot(follower)
+        before = values(metrics.page())
+        assert (before["shoal_snapshot_epoch"], before["shoal_snapshot_refused_total"]) == (7, 0)
+        assert "shoal_snapshot_age_seconds" not in before, "the registry was never heard"
+        (tmp_path / "cache").write_bytes(b"rubbish\n")
+        follower.load_cached()
+        follower.confirmed_unix_s = 1000.0
+        after = values(metrics.page())
+    assert (after["shoal_snapshot_refused_total"], after["shoal_snapshot_age_seconds"]) == (1, 30)
