@@ -4,22 +4,30 @@ What is whole goes in. A model version whose artifact has no digest yet is left 
 it, and each is a problem to report; the rest goes on. Everything is sorted by name, so that neither the order of files
 nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
 
-Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `publish` sends the result.
+Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `compile_policies` translates the policies;
+`publish` sends the result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from functions.api.declared import Declared, of_kind
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
+from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model, Version
+from functions.api.kinds.quota_policy import QuotaPolicy
+from functions.api.kinds.rollout_policy import RolloutPolicy
+from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.kinds.tenant import ApiKey, Tenant
 from functions.api.problems import Problem, shown
 from functions.api.snapshot import (
     SCHEMA_VERSION,
+    AutoscalingEntry,
     KeyEntry,
     ModelEntry,
     PoolEntry,
@@ -27,12 +35,37 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
+from functions.controller.compile_policies import (
+    admission_entry,
+    autoscaling_entry,
+    quota_entry,
+    rollout_entry,
+    routing_entry,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     snapshot: Snapshot
     problems: tuple[Problem, ...]  # what was left out, and why
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What models are compiled against; `problems` is added to."""
+
+    digests: Mapping[str, Digest]
+    pools: Collection[PoolName]
+    rollouts: Collection[str]
+    problems: list[Problem]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=_Named)
 
 
 def compile_snapshot(
@@ -51,7 +84,9 @@ def compile_snapshot(
     pools = sorted(_pools(of_kind(declared, InferenceService)), key=lambda pool: pool.name)
     keys = [_key(tenant.value, key) for tenant in tenants for key in tenant.value.spec.keys]
     names = {pool.name for pool in pools}
-    entries = [entry for model in models if (entry := _model(model, digests, names, problems)) is not None]
+    rollouts = {policy.value.metadata.name: rollout_entry(policy.value) for policy in of_kind(declared, RolloutPolicy)}
+    frame = _Frame(digests, names, frozenset(rollouts), problems)
+    entries = [entry for model in models if (entry := _model(model, frame)) is not None]
     snapshot = Snapshot(
         schema_version=SCHEMA_VERSION,
         epoch=epoch,
@@ -61,6 +96,11 @@ def compile_snapshot(
         keys=tuple(sorted(keys, key=lambda key: key.key_id)),
         models=tuple(entries),
         pools=tuple(pools),
+        quotas=_by_name(quota_entry(policy.value) for policy in of_kind(declared, QuotaPolicy)),
+        routing=_by_name(routing_entry(policy.value) for policy in of_kind(declared, RoutingPolicy)),
+        admission=_by_name(admission_entry(policy.value) for policy in of_kind(declared, AdmissionPolicy)),
+        rollouts=_by_name(rollouts.values()),
+        autoscaling=_by_name(_autoscaling(of_kind(declared, AutoscalingPolicy), names, problems)),
     )
     return Compiled(snapshot, tuple(sorted(problems)))
 
@@ -69,6 +109,21 @@ def unpinned_artifacts(objects: Iterable[Declared[AnyObject]]) -> list[str]:
     """The artifact URIs whose digests `compile_snapshot` will ask for, sorted."""
     models = of_kind(objects, Model)
     return sorted({version.artifact for model in models for version in model.value.spec.versions if not version.digest})
+
+
+def _by_name(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.name))
+
+
+def _autoscaling(
+    policies: Iterable[Declared[AutoscalingPolicy]], pools: Collection[PoolName], problems: list[Problem]
+) -> Iterator[AutoscalingEntry]:
+    for policy in policies:
+        if policy.value.spec.pool in pools:
+            yield autoscaling_entry(policy.value)
+        else:
+            message = f"left out: there is no pool {shown(policy.value.spec.pool)}"
+            problems.append(policy.problem(["spec", "pool"], message))
 
 
 def _tenant(tenant: Tenant) -> TenantEntry:
@@ -105,15 +160,13 @@ def _pools(services: Iterable[Declared[InferenceService]]) -> Iterator[PoolEntry
         )
 
 
-def _model(
-    model: Declared[Model], digests: Mapping[str, Digest], pools: set[PoolName], problems: list[Problem]
-) -> ModelEntry | None:
-    spec = model.value.spec
+def _model(model: Declared[Model], frame: _Frame) -> ModelEntry | None:
+    spec, problems = model.value.spec, frame.problems
     pool = PoolName(spec.id if spec.type == "base" else spec.base or "")
-    if pool not in pools:
+    if pool not in frame.pools:
         problems.append(model.problem(["spec", "base"], f"left out: there is no pool {shown(pool)}"))
         return None
-    versions = sorted(_versions(model, pool, digests, problems), key=lambda version: version.name)
+    versions = sorted(_versions(model, pool, frame), key=lambda version: version.name)
     if not versions:
         problems.append(model.problem(["spec", "id"], f"{spec.id} is left out: none of its versions has an artifact"))
         return None
@@ -123,19 +176,18 @@ def _model(
         type=spec.type,
         versions=tuple(versions),
         channels=dict(_channels(model, {version.name for version in versions}, problems)),
-        declared_in=model.source,
+        declared_in=model.place.file,  # without the line: an edit above a model must not change it
+        rollout=spec.rollout if spec.rollout in frame.rollouts else "",
     )
 
 
-def _versions(
-    model: Declared[Model], pool: PoolName, digests: Mapping[str, Digest], problems: list[Problem]
-) -> Iterator[VersionEntry]:
+def _versions(model: Declared[Model], pool: PoolName, frame: _Frame) -> Iterator[VersionEntry]:
     spec = model.value.spec
     for index, version in enumerate(spec.versions):
-        digest = _digest(version, digests)
+        digest = _digest(version, frame.digests)
         if digest is None:
             message = f"{spec.id}@{version.name} is left out: nothing is published at {version.artifact}"
-            problems.append(model.problem(["spec", "versions", index], message))
+            frame.problems.append(model.problem(["spec", "versions", index], message))
             continue
         yield VersionEntry(
             name=version.name,

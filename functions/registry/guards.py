@@ -32,8 +32,8 @@ def require_token(token: str) -> Callable[[Request], None]:
     return check
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body, or ApiError: too large, too slow, or the client left."""
+async def read_body(request: Request, max_bytes: int) -> list[bytes]:
+    """The whole body in pieces, or ApiError: too large, too slow, or the client left."""
     too_large = ApiError(413, "body_too_large", f"the body is over the limit of {max_bytes} bytes")
     declared = request.headers.get("content-length", "0")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
@@ -52,7 +52,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise ApiError(408, "body_too_slow", message, headers={"connection": "close"}) from error
     except ClientDisconnect as error:
         raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
-    return b"".join(parts)
+    return parts
 
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer | None:

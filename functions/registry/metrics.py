@@ -21,6 +21,15 @@ class Metrics:
             ["outcome"],
             registry=self.collectors,
         )
+        self._answers = Counter(
+            "shoal_snapshot_answers",
+            "Snapshots that were sent, whole or as what changed.",
+            ["document"],
+            registry=self.collectors,
+        )
+        self._answer_bytes = Counter(
+            "shoal_snapshot_answer_bytes", "Their bytes.", ["document"], registry=self.collectors
+        )
         self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none.")
         self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")
         self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait now.")
@@ -32,6 +41,11 @@ class Metrics:
             ["replica", "state"],
             registry=self.collectors,
         )
+
+    def answered(self, document: str, size_bytes: int) -> None:
+        """A follower was sent the `whole` document, or a `delta`."""
+        self._answers.labels(document=document).inc()
+        self._answer_bytes.labels(document=document).inc(size_bytes)
 
     def exposition(self, store: SnapshotStore, fleet: FleetWatch, now_unix_s: float) -> bytes:
         """The text that Prometheus scrapes, with the gauges as they are now."""

@@ -40,9 +40,9 @@ def _models(store: SnapshotStore) -> tuple[ModelEntry, ...]:
 
 
 def _find(store: SnapshotStore, model_id: ModelId) -> ModelEntry:
-    for model in _models(store):
-        if model.id == model_id:
-            return model
+    model = store.feed.content.tables.models.get(model_id)
+    if model is not None:
+        return model
     message = f"there is no model {model_id[:160]!r} in the published snapshot; GET /v1/models lists what there is"
     raise ApiError(404, "model_not_found", message, "model")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.snapshot_news import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.registry.app import make_app
@@ -39,12 +40,16 @@ def run(settings: RegistrySettings) -> None:
 async def _serve(settings: RegistrySettings) -> None:
     token = _secret(settings.internal_token_file)
     listener = _listen(settings.host, settings.port)
-    store = SnapshotStore(settings.state_dir / SNAPSHOT_FILE, min(settings.max_waiters, _bearable_connections()))
-    store.load()
     password = _secret(settings.bus_password_file) if settings.bus_password_file is not None else None
     bus = ValkeyBus(settings.bus_url, password=password)
-    fleet = FleetWatch(bus)
     tasks = Supervised()
+    store = SnapshotStore(
+        settings.state_dir / SNAPSHOT_FILE,
+        min(settings.max_waiters, _bearable_connections()),
+        on_published=lambda news: tasks.once("announce", announce(bus, news)),
+    )
+    store.load()
+    fleet = FleetWatch(bus)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     server = _Server(_uvicorn_config(settings, store, fleet, token), store)
     try:

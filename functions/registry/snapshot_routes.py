@@ -1,19 +1,40 @@
-"""`/v1/snapshot`: the controller puts, everyone else follows."""
+"""`/v1/snapshot`: the controller puts, everyone else follows.
 
+Either way a document may be a delta: a follower names the content that it holds, a publisher the content that its delta
+changes. A base that is not known costs nothing but the whole document.
+"""
+
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from functions.api import snapshot as snapshots
+from functions.api.ids import NAME_PATTERN, PoolName
 from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
-from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, HASH_HEADER
+from functions.api.snapshot_document import BaseMissing
+from functions.fleet.snapshots import BASE_HEADER, EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER
 from functions.registry.errors import ApiError
+from functions.registry.feed import Feed
+from functions.registry.fence import Fenced
 from functions.registry.guards import read_body, unless_client_leaves
 from functions.registry.metrics import Metrics
-from functions.registry.store import EpochTaken, Published, SnapshotStore, StoreFailed, TooManyWaiters
+from functions.registry.store import EpochTaken, SnapshotStore, StoreFailed, TooManyWaiters
 
 MAX_WAIT_S = 60.0
+FENCE_MAX = 2**53
 _RETRY_AFTER = {"retry-after": "5"}
+_MEDIA_TYPE = "application/jsonl"
+
+After = Annotated[int, Query(ge=0, le=EPOCH_MAX, description="The epoch that the caller has; 0: none.")]
+WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")]
+Pool = Annotated[
+    str | None, Query(pattern=rf"^(?:{NAME_PATTERN})$", description="Only this pool, its models and rollouts.")
+]
+Base = Annotated[str, Header(alias=BASE_HEADER, max_length=100, description="The content that the caller holds.")]
+FenceToken = Annotated[
+    int, Header(alias=FENCE_HEADER, ge=0, le=FENCE_MAX, description="The publisher's leadership; 0: none.")
+]
 
 
 def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
@@ -21,56 +42,80 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics) -> APIRouter:
 
     @router.get("/v1/snapshot", response_class=Response, responses={204: {"description": "Nothing newer."}})
     async def follow(
-        request: Request,
-        after: Annotated[int, Query(ge=0, le=EPOCH_MAX, description="The epoch that the caller has; 0: none.")] = 0,
-        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")] = 0.0,
+        request: Request, after: After = 0, wait_s: WaitSeconds = 0.0, pool: Pool = None, base: Base = ""
     ) -> Response:
-        """The snapshot whose epoch is above `after`: at once, or as soon as it is published, or 204."""
+        """The snapshot whose epoch is above `after`, or what changed since the base: at once, or when published."""
         store.heard(after)
-        if wait_s == 0 or store.epoch > after:
-            return _answer(store, store.current if store.epoch > after else None)
+        name = PoolName(pool) if pool is not None else None
+        if wait_s == 0:
+            return await _answer(store, await store.beyond(after, 0, name), base, metrics)
         try:
             with store.waiting():
-                return _answer(store, await unless_client_leaves(request, store.beyond(after, wait_s)))
+                feed = await unless_client_leaves(request, store.beyond(after, wait_s, name))
         except TooManyWaiters as error:
             message = "too many callers wait for a snapshot; ask again later"
             raise ApiError(503, "too_many_waiters", message, headers=_RETRY_AFTER) from error
+        return await _answer(store, feed, base, metrics)
 
     @router.head("/v1/snapshot", response_class=Response)
     async def describe() -> Response:
         """Epoch, hash and floor without the document: what a publisher needs to know."""
-        return Response(headers=_headers(store, store.current))
+        return Response(headers=_headers(store))
 
-    @router.put("/v1/snapshot", responses={409: {"description": "The epoch is not after the current one."}})
-    async def publish(request: Request) -> Response:
-        """Make the body the current snapshot. It is on the disk before this answers."""
-        document = await read_body(request, SNAPSHOT_MAX_BYTES)
+    @router.put("/v1/snapshot", responses={409: {"description": "The epoch, or the publisher, is behind another."}})
+    async def publish(request: Request, fence: FenceToken = 0) -> Response:
+        """Make the body the current snapshot, or apply the delta that it is. It is on the disk before this answers."""
+        chunks = await read_body(request, SNAPSHOT_MAX_BYTES)
         try:
-            published = await store.publish(snapshots.decode(document))
+            await store.publish_document(chunks, fence)
+        except BaseMissing as error:
+            metrics.publications.labels(outcome="base_missing").inc()
+            raise ApiError(412, "base_missing", f"send the whole document: {error}", headers=_headers(store)) from error
         except SnapshotInvalid as error:
             metrics.publications.labels(outcome="invalid").inc()
             raise ApiError(400, "invalid_snapshot", f"the snapshot is refused, nothing has changed: {error}") from error
         except EpochTaken as error:
             metrics.publications.labels(outcome="epoch_taken").inc()
-            headers = _headers(store, store.current)
-            raise ApiError(409, "epoch_taken", str(error), "epoch", headers) from error
+            raise ApiError(409, "epoch_taken", str(error), "epoch", _headers(store)) from error
+        except Fenced as error:
+            metrics.publications.labels(outcome="fenced").inc()
+            raise ApiError(409, "fenced", str(error), FENCE_HEADER, _headers(store)) from error
         except StoreFailed as error:
             metrics.publications.labels(outcome="store_failed").inc()
             raise ApiError(503, "store_failed", str(error), headers=_RETRY_AFTER) from error
         metrics.publications.labels(outcome="published").inc()
-        return Response(status_code=204, headers=_headers(store, published))
+        return Response(status_code=204, headers=_headers(store))
 
     return router
 
 
-def _answer(store: SnapshotStore, published: Published | None) -> Response:
-    if published is None:
-        return Response(status_code=204, headers=_headers(store, store.current))
-    return Response(published.document, media_type="application/json", headers=_headers(store, published))
+async def _answer(store: SnapshotStore, feed: Feed | None, base: str, metrics: Metrics) -> Response:
+    if feed is None:
+        return Response(status_code=204, headers=_headers(store))
+    delta = feed.delta_from(base) if base else None
+    headers = _headers(store) | {HASH_HEADER: feed.content.content_hash}
+    if delta is not None:
+        metrics.answered("delta", len(delta))
+        return Response(delta, media_type=_MEDIA_TYPE, headers=headers)
+    content, pieces = await feed.whole()
+    size_bytes = sum(map(len, pieces))
+    metrics.answered("whole", size_bytes)
+    headers |= {HASH_HEADER: content.content_hash, "content-length": str(size_bytes)}
+    return StreamingResponse(_stream(pieces), media_type=_MEDIA_TYPE, headers=headers)
 
 
-def _headers(store: SnapshotStore, published: Published | None) -> dict[str, str]:
-    headers = {EPOCH_HEADER: "0", EPOCH_FLOOR_HEADER: str(store.epoch_floor), "cache-control": "no-store"}
-    if published is not None:
-        headers |= {EPOCH_HEADER: str(published.epoch), HASH_HEADER: published.snapshot_hash}
+async def _stream(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    """A piece at a time, as fast as the caller reads: a thousand callers share one copy."""
+    for piece in pieces:
+        yield piece
+
+
+def _headers(store: SnapshotStore) -> dict[str, str]:
+    headers = {
+        EPOCH_HEADER: str(store.epoch),
+        EPOCH_FLOOR_HEADER: str(store.epoch_floor),
+        "cache-control": "no-store",
+    }
+    if store.epoch:
+        headers[HASH_HEADER] = store.feed.content.content_hash
     return headers

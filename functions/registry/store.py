@@ -6,20 +6,32 @@ the controller publishes again, and the data plane goes on with its own copy mea
 The floor: followers say in `after` how far they have got. Where that is beyond our own epoch, we are the ones who lost
 state, and no snapshot at or below it would reach them; so the next epoch must be above it. A follower may be ahead by
 at most `MAX_LEAD`, or a typing error in one request would use up the epochs.
+
+Neighbours: `feed` hands out what is published, whole or as what changed; `pool_views` cuts out what an agent needs;
+`fence` keeps former leaders from publishing.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from functions.api import snapshot as snapshots
+from functions.api import snapshot_document as documents
+from functions.api.ids import PoolName
 from functions.api.snapshot import Snapshot, SnapshotInvalid
-from functions.fleet import snapshot_file
+from functions.api.snapshot_comparison import Changes
+from functions.api.snapshot_index import Indexed, changes_between, indexed
+from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.snapshot_file import SnapshotFile
+from functions.fleet.snapshot_news import SnapshotNews
+from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
+from functions.registry.fence import Fence
+from functions.registry.pool_views import follow_on, pools_concerned, view_of
 
 MAX_LEAD = 100_000
+MAX_VIEWS = 1000  # pools that are followed on their own; a name beyond that is answered without being remembered
 _log = logging.getLogger(__name__)
 
 
@@ -37,31 +49,45 @@ class TooManyWaiters(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    snapshot: Snapshot
-    document: bytes
-    snapshot_hash: str
+    content: Indexed
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.content.snapshot
+
+    @property
+    def snapshot_hash(self) -> str:
+        return self.content.content_hash
 
     @property
     def epoch(self) -> int:
-        return self.snapshot.epoch
+        return self.content.snapshot.epoch
 
 
 class SnapshotStore:
-    """Owned by one event loop."""
+    """Owned by one event loop. `on_published` hears of each snapshot once it is there for all."""
 
-    def __init__(self, file: Path, max_waiters: int = 10_000) -> None:
-        self.current: Published | None = None
+    def __init__(
+        self, file: Path, max_waiters: int = 10_000, on_published: Callable[[SnapshotNews], None] = lambda news: None
+    ) -> None:
         self.closing = False
         self.waiters = 0
-        self._file = file
+        self.feed = Feed()
+        self._views: dict[PoolName, Feed] = {}
+        self._file = SnapshotFile(file)
+        self._fence = Fence(file.with_name(file.name + ".fence"))
         self._max_waiters = max_waiters
         self._highest_heard = 0
-        self._changed = asyncio.Event()  # replaced at each publication, so that a set one never has to be cleared
         self._publishing = asyncio.Lock()
+        self._on_published = on_published
+
+    @property
+    def current(self) -> Published | None:
+        return Published(self.feed.content) if self.epoch else None
 
     @property
     def epoch(self) -> int:
-        return self.current.epoch if self.current is not None else 0
+        return self.feed.epoch
 
     @property
     def epoch_floor(self) -> int:
@@ -71,39 +97,77 @@ class SnapshotStore:
     def load(self) -> None:
         """Take up what was published before the restart."""
         try:
-            snapshot = snapshot_file.read(self._file)
-        except SnapshotInvalid as error:
-            aside = self._file.with_name(self._file.name + ".refused")
+            self._fence.load()
+            content = self._file.load()
+        except (SnapshotInvalid, ValueError) as error:
+            path = self._file.path
+            aside = path.with_name(path.name + ".refused")
             with contextlib.suppress(OSError):  # unreadable and unmovable: the next publication will say so
-                self._file.replace(aside)
+                path.replace(aside)
             _log.error("the stored snapshot is refused and set aside as %s: %s", aside.name, error)
             return
-        if snapshot is not None:
-            self.current = _published(snapshot)
-            _log.info("snapshot epoch %d (%s) taken up", self.epoch, self.current.snapshot_hash)
+        if content is not None:
+            self.feed.advance(content, {})
+            _log.info("snapshot epoch %d (%s) taken up", self.epoch, content.content_hash)
 
     def heard(self, after: int) -> None:
         """A follower has got as far as `after`."""
         if self._highest_heard < after <= self.epoch_floor + MAX_LEAD:
             self._highest_heard = after
 
+    def view(self, pool: PoolName) -> Feed:
+        """The feed of one pool's part."""
+        if pool not in self._views:
+            feed = Feed(view_of(self.feed.content, pool))
+            if len(self._views) >= MAX_VIEWS or pool not in self.feed.content.tables.pools:
+                return feed
+            self._views[pool] = feed
+        return self._views[pool]
+
     async def publish(self, snapshot: Snapshot) -> Published:
         """Make it the current one; EpochTaken or StoreFailed, and nothing has changed."""
+        return await self._publish(lambda base: indexed(snapshot, base, breather(PATIENT_SLICE_S)), 0)
+
+    async def publish_document(self, chunks: Iterable[bytes], fence: int = 0) -> Published:
+        """The same from a document, whole or a delta for the current one; also SnapshotInvalid, Fenced."""
+        return await self._publish(lambda base: documents.read(chunks, base, breather(PATIENT_SLICE_S)), fence)
+
+    async def _publish(self, read: Callable[[Indexed], Indexed], fence: int) -> Published:
         async with self._publishing:
-            if snapshot.epoch <= self.epoch_floor:
+            self._fence.check(fence)
+            base = self.feed.content
+            content = await asyncio.to_thread(read, base)
+            epoch = content.snapshot.epoch
+            if epoch <= self.epoch_floor:
                 raise EpochTaken(
-                    f"epoch {snapshot.epoch} is not after the current epoch {self.epoch}"
+                    f"epoch {epoch} is not after the current epoch {self.epoch}"
                     f" (the next one must be above {self.epoch_floor})"
                 )
-            published = await asyncio.to_thread(_published, snapshot)
             try:
-                await asyncio.to_thread(snapshot_file.write, self._file, published.document)
+                changes = await asyncio.to_thread(self._keep, base, content, fence)
             except OSError as error:
                 raise StoreFailed(f"the snapshot could not be stored: {error.strerror}") from error
-            self.current = published
-            _log.info("snapshot epoch %d (%s) published", self.epoch, published.snapshot_hash)
-            self._wake()
-            return published
+            self._advance(content, changes)
+            return Published(content)
+
+    def _keep(self, base: Indexed, content: Indexed, fence: int) -> Changes:
+        """Blocks. What changed, once it is on the disk."""
+        changes = changes_between(base, content)
+        self._fence.admit(fence)
+        is_small = sum(map(len, changes.values())) <= MAX_DELTA_ENTRIES
+        lines = documents.delta_lines(content.snapshot, base.content_hash, changes) if is_small else ()
+        self._file.keep(content, b"".join(lines), base.content_hash, breather(PATIENT_SLICE_S))
+        return changes
+
+    def _advance(self, content: Indexed, changes: Changes) -> None:
+        concerned = pools_concerned(self.feed.content, changes)
+        self.feed.advance(content, changes)
+        for pool in [pool for pool in self._views if pool not in content.tables.pools]:
+            self._views.pop(pool).wake()
+        for pool, view in self._views.items():
+            follow_on(view, content, changes, pool)
+        _log.info("snapshot epoch %d (%s) published", self.epoch, content.content_hash)
+        self._on_published(SnapshotNews(self.epoch, concerned))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -116,23 +180,22 @@ class SnapshotStore:
         finally:
             self.waiters -= 1
 
-    async def beyond(self, after: int, timeout_s: float) -> Published | None:
-        """The current snapshot once its epoch is above `after`; None when the time is over or the store closes."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.epoch <= after and not self.closing:
-                    await self._changed.wait()
-        return self.current if self.epoch > after else None
+    async def beyond(self, after: int, timeout_s: float, pool: PoolName | None = None) -> Feed | None:
+        """A feed once its epoch is above `after`; None when the time is over or the store closes."""
+        ends_s = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            feed = self.feed if pool is None else self.view(pool)
+            if feed.epoch > after:
+                return feed
+            left_s = ends_s - asyncio.get_running_loop().time()
+            if self.closing or left_s <= 0:
+                return None
+            # A pool that is not there yet has no feed of its own: any publication may bring it.
+            waits_for = feed if pool is None or pool in self._views else self.feed
+            await waits_for.changed(left_s)
 
     def close(self) -> None:
         """End every wait, now and from now on."""
         self.closing = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
-def _published(snapshot: Snapshot) -> Published:
-    return Published(snapshot, snapshots.encode(snapshot), snapshots.content_hash(snapshot))
+        for feed in (self.feed, *self._views.values()):
+            feed.wake()

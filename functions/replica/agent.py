@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 import httpx
@@ -16,6 +17,8 @@ from functions.decisions import engine_health
 from functions.decisions.adapters import AdapterPolicy
 from functions.decisions.engine_health import HealthPolicy
 from functions.engines.client import EngineClient
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
@@ -46,6 +49,7 @@ class Agent:
     reconciler: AdapterReconciler
     follower: SnapshotFollower
     cache: ArtifactCache
+    news_bus: ValkeyBus
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -55,11 +59,14 @@ class Agent:
         self.tasks.forever("monitor", self.monitor.run)
         self.tasks.forever("adapters", self.reconciler.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
+        news = partial(follow_news, self.news_bus, self.follower.heard)
+        self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
         await asyncio.to_thread(self.heart.stop)
         await self.tasks.close()
+        await self.news_bus.close()
         for client in self.clients:
             await client.aclose()
 
@@ -86,8 +93,11 @@ def build(settings: ReplicaSettings) -> Agent:
         token=settings.internal_token_file.read_text().strip(),
         cache_file=settings.snapshot_cache_file,
         on_swap=reconciler.follow,
+        on_confirmed=status.take_epoch,
+        pool=PoolName(settings.pool),
     )
-    metrics.watch_snapshot(follower.age_s)
+    metrics.watch_snapshot(follower)
+    status.snapshot_problem = lambda: follower.last_problem
     drain = Drain(status, settings.drain_timeout_s)
     return Agent(
         app=make_app(status, drain, metrics.page),
@@ -98,6 +108,7 @@ def build(settings: ReplicaSettings) -> Agent:
         reconciler=reconciler,
         follower=follower,
         cache=source.cache,
+        news_bus=ValkeyBus(bus_url),
         clients=(engine_http, registry_http),
     )
 

@@ -62,5 +62,6 @@ def _describe(status: AgentStatus) -> dict[str, object]:
         "running": status.load.running,
         "waiting": status.load.waiting,
         "snapshot_epoch": status.snapshot_epoch,
+        "snapshot_problem": status.snapshot_problem(),
         "engine_version": status.engine_version,
     }

@@ -1,6 +1,6 @@
 """The agent's Prometheus page: gauges read from the status at each scrape, and what loads did."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from functions.decisions.routing import ReplicaPhase
+from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.heart import BeatCounts
 from functions.replica.status import AgentStatus
 
@@ -35,9 +36,9 @@ class AgentMetrics:
         if outcome == "loaded":
             self._load_seconds.observe(seconds)
 
-    def watch_snapshot(self, age_s: Callable[[], float | None]) -> None:
-        """Show the snapshot's age from now on; `age_s` answers None before the registry was ever heard."""
-        self._registry.register(_SnapshotAgeCollector(age_s))
+    def watch_snapshot(self, follower: SnapshotFollower) -> None:
+        """Show from now on how old the snapshot is and how many were refused."""
+        self._registry.register(_SnapshotCollector(follower))
 
     def page(self) -> bytes:
         return generate_latest(self._registry)
@@ -74,11 +75,13 @@ class _StatusCollector(Collector):
         yield beats
 
 
-class _SnapshotAgeCollector(Collector):
-    def __init__(self, age_s: Callable[[], float | None]) -> None:
-        self._age_s = age_s
+class _SnapshotCollector(Collector):
+    def __init__(self, follower: SnapshotFollower) -> None:
+        self._follower = follower
 
     def collect(self) -> Iterator[Metric]:
-        age_s = self._age_s()
+        refused = self._follower.refused_total
+        yield CounterMetricFamily("shoal_snapshot_refused", "Snapshots that could not be believed.", refused)
+        age_s = self._follower.age_s()  # None before the registry was ever heard
         if age_s is not None:
             yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)

@@ -59,7 +59,8 @@ class AgentStatus:
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
     adapters: Adapters = field(default_factory=Adapters)
-    snapshot_epoch: int = 0
+    snapshot_epoch: int = 0  # as of which the adapters wanted are the newest
+    snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
     engine_version: str = ""
     draining: bool = False
     condemned: str = ""  # why the engine should be killed; "" while it should not
@@ -73,7 +74,11 @@ class AgentStatus:
             return self.health.phase, self.health.reason
         if self.draining:
             return "draining", f"draining, {self.load.outstanding} requests left"
-        return self.health.phase, self.health.reason or self.adapters.reason
+        return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()
+
+    def take_epoch(self, epoch: int) -> None:
+        """The registry has confirmed that nothing newer concerns this pool."""
+        self.snapshot_epoch = epoch
 
     def not_ready(self) -> str:
         """Why the replica should get no work yet, or "".

@@ -9,12 +9,30 @@ from typing import Any
 import pytest
 
 from functions.api import snapshot as snapshots
+from functions.api.ids import PoolName, TenantId
+from functions.api.snapshot import PoolEntry, Snapshot, TenantEntry
+from functions.api.snapshot_document import delta_lines
+from functions.api.snapshot_index import changes_between, indexed
 from functions.decisions.catalogue import Catalogue
 from functions.fleet import snapshot_file
-from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, HASH_HEADER, SNAPSHOT_PATH, SnapshotFollower
+from functions.fleet.snapshots import (
+    BASE_HEADER,
+    EPOCH_FLOOR_HEADER,
+    EPOCH_HEADER,
+    FENCE_HEADER,
+    HASH_HEADER,
+    SNAPSHOT_PATH,
+    SnapshotFollower,
+)
 from functions.registry import snapshot_routes
 from tests.fleet.builders import snapshot
 from tests.registry.world import TOKEN, World, error_of, serving
+
+
+def stored(world: World) -> Snapshot:
+    content = snapshot_file.read(world.file)
+    assert content is not None
+    return content.snapshot
 
 
 @pytest.fixture
@@ -26,7 +44,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_what_was_put_is_on_disk_and_served_to_the_byte(world: World) -> None:
     response = await world.put(snapshot(epoch=3))
     assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "3")
-    assert snapshot_file.read(world.file) == snapshot(epoch=3)
+    assert stored(world) == snapshot(epoch=3)
     served = await world.get(SNAPSHOT_PATH)
     assert served.content == snapshots.encode(snapshot(epoch=3))
     assert served.headers[HASH_HEADER] == snapshots.content_hash(snapshot())
@@ -60,7 +78,7 @@ async def test_an_epoch_that_is_not_after_the_current_one_is_refused(world: Worl
     assert (error["code"], error["param"]) == ("epoch_taken", "epoch")
     assert f"epoch {epoch} is not after the current epoch 3" in error["message"]
     assert refused.headers[EPOCH_HEADER] == "3"
-    assert snapshot_file.read(world.file) == snapshot(epoch=3)
+    assert stored(world) == snapshot(epoch=3)
 
 
 async def test_concurrent_puts_of_one_epoch_have_one_winner(world: World) -> None:
@@ -72,11 +90,11 @@ async def test_concurrent_puts_of_one_epoch_have_one_winner(world: World) -> Non
     ("document", "says"),
     [
         (b"", "Input data was truncated"),
-        (b"{}", "missing required field"),
+        (b"{}\n", "missing required field"),
         (b"[" * 100_000, "not a snapshot"),
         (b"\xff\xfe", "not a snapshot"),
         (snapshots.encode(snapshot(pools=())), "served by pool base, which is not in the snapshot"),
-        (snapshots.encode(snapshot(schema_version=2)), "schema version 2; this build reads 1"),
+        (snapshots.encode(snapshot(schema_version=1)), "schema version 1; this build reads 2"),
     ],
 )
 async def test_an_invalid_document_is_refused_and_the_old_one_stays(world: World, document: bytes, says: str) -> None:
@@ -236,3 +254,108 @@ async def test_the_follower_and_the_registry_understand_each_other(world: World,
                     await asyncio.sleep(0.005)
         following.cancel()
     assert [(it.epoch, it.snapshot.revision) for it in swapped] == [(1, "r1"), (2, "r2"), (5, "r5")]
+
+
+def delta(old: Snapshot, new: Snapshot) -> bytes:
+    before, after = indexed(old), indexed(new)
+    return b"".join(delta_lines(new, before.content_hash, changes_between(before, after)))
+
+
+def tiered(epoch: int, tier: str) -> Snapshot:
+    return snapshot(epoch=epoch, tenants=(TenantEntry(TenantId("acme"), tier, ()),))
+
+
+async def test_a_delta_is_published_and_followed(world: World) -> None:
+    await world.put(tiered(1, "a"))
+    response = await world.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "a"), tiered(2, "b")))
+    assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "2")
+    assert stored(world) == tiered(2, "b")
+    headers = {BASE_HEADER: snapshots.content_hash(tiered(1, "a"))}
+    served = await world.client.get(SNAPSHOT_PATH, params={"after": 1}, headers=headers)
+    assert served.content == delta(tiered(1, "a"), tiered(2, "b"))
+    assert served.headers[HASH_HEADER] == snapshots.content_hash(tiered(2, "b"))
+    unknown = await world.client.get(SNAPSHOT_PATH, params={"after": 1}, headers={BASE_HEADER: "sha256:0"})
+    assert snapshots.decode(unknown.content) == tiered(2, "b")
+
+
+async def test_a_delta_for_something_else_is_told_to_send_the_whole(world: World) -> None:
+    await world.put(tiered(1, "a"))
+    refused = await world.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "z"), tiered(2, "b")))
+    assert (refused.status_code, error_of(refused)["code"]) == (412, "base_missing")
+    assert world.store.epoch == 1
+
+
+async def test_a_former_leader_publishes_nothing(world: World, tmp_path: Path) -> None:
+    async def put(epoch: int, fence: str | None) -> int:
+        headers = {FENCE_HEADER: fence} if fence is not None else {}
+        answer = await world.client.put(SNAPSHOT_PATH, content=snapshots.encode(tiered(epoch, "a")), headers=headers)
+        return answer.status_code
+
+    assert [await put(1, None), await put(2, "7"), await put(3, "7")] == [204, 204, 204]
+    assert [await put(4, "6"), await put(4, None), await put(4, "-1"), await put(4, "x")] == [409, 409, 400, 400]
+    refused = await world.client.put(SNAPSHOT_PATH, content=b"", headers={FENCE_HEADER: "6"})
+    assert (error_of(refused)["code"], error_of(refused)["param"]) == ("fenced", FENCE_HEADER)
+    async with serving(tmp_path) as again:
+        answer = await again.client.put(
+            SNAPSHOT_PATH, content=snapshots.encode(tiered(9, "a")), headers={FENCE_HEADER: "6"}
+        )
+        assert answer.status_code == 409, "a restart forgets nobody"
+
+
+async def test_an_agent_is_woken_by_its_own_pool_only(world: World) -> None:
+    await world.put(tiered(1, "a"))
+    async with asyncio.TaskGroup() as group:
+        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
+        gateway = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20))
+        await world.until_waiters(2)
+        await world.put(tiered(2, "b"))
+        assert (await gateway).headers[EPOCH_HEADER] == "2"
+        assert not agent.done()
+        await world.put(snapshot(epoch=3, pools=(PoolEntry(PoolName("base"), 4096),)))
+        served = await agent
+    view = snapshots.decode(served.content)
+    assert (view.epoch, view.tenants, [model.id for model in view.models]) == (3, (), ["acme/bot"])
+    assert served.headers[HASH_HEADER] == snapshots.content_hash(view)
+
+
+async def test_an_agent_of_a_pool_that_comes_later_is_woken_by_its_coming(world: World) -> None:
+    await world.put(tiered(1, "a"))
+    async with asyncio.TaskGroup() as group:
+        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="later"))
+        await world.until_waiters(1)
+        pools = (PoolEntry(PoolName("base"), 2048), PoolEntry(PoolName("later"), 2048))
+        await world.put(snapshot(epoch=2, pools=pools))
+        view = snapshots.decode((await agent).content)
+    assert [pool.name for pool in view.pools] == ["later"]
+
+
+async def test_an_agent_of_a_pool_that_goes_learns_that_it_has_no_models(world: World) -> None:
+    await world.put(tiered(1, "a"))
+    async with asyncio.TaskGroup() as group:
+        agent = group.create_task(world.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
+        await world.until_waiters(1)
+        await world.put(snapshot(epoch=2, models=(), pools=()))
+        view = snapshots.decode((await agent).content)
+    assert (view.pools, view.models) == ((), ())
+
+
+@pytest.mark.parametrize("pool", ["", "../x", "a b", "base\n", "B"])
+async def test_a_pool_has_a_pools_name(world: World, pool: str) -> None:
+    refused = await world.get(SNAPSHOT_PATH, pool=pool)
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "pool")
+
+
+async def test_following_by_deltas_shares_what_stayed(world: World, tmp_path: Path) -> None:
+    swapped: list[Catalogue] = []
+    follower = SnapshotFollower(
+        client=world.client, registry_url=world.url, token=TOKEN, cache_file=tmp_path / "c", on_swap=swapped.append
+    )
+    await world.put(tiered(1, "a"))
+    await follower.poll()
+    await world.put(tiered(2, "b"))
+    await follower.poll()
+    assert [it.tenants[TenantId("acme")].tier for it in swapped] == ["a", "b"]
+    assert swapped[0].snapshot.models[0] is swapped[1].snapshot.models[0]
+    page = (await world.get("/metrics")).text
+    assert 'shoal_snapshot_answers_total{document="whole"} 1.0' in page
+    assert 'shoal_snapshot_answers_total{document="delta"} 1.0' in page

@@ -1,0 +1,116 @@
+"""`shoal diff`: what a configuration would change in what the fleet runs now, before anybody pushes it.
+
+The configuration is judged as `shoal validate` judges it; what runs is what the registry holds. Exit status 0 whether
+anything would change or not, 1 where the configuration has problems or nobody can be asked.
+Neighbours: `functions.controller.changes` finds the words.
+"""
+
+import json
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import typer
+from rich.markup import escape
+from rich.tree import Tree
+
+from functions.api import snapshot as snapshots
+from functions.api.loader import Loaded, load_directory
+from functions.api.problems import ConfigInvalid
+from functions.api.snapshot import Snapshot, SnapshotInvalid
+from functions.cli.place import Place, here
+from functions.cli.refused import Refused
+from functions.cli.terminal import make_console
+from functions.cli.validate import DEFAULT_FOLDERS
+from functions.controller.changes import Change, changes_of, summarize
+from functions.fleet.snapshots import SNAPSHOT_PATH
+
+SHOWN = 50  # of each kind; more are counted
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
+_SIGNS = {"added": "+", "changed": "~", "removed": "-"}
+
+
+def diff(path: Path | None, *, as_json: bool) -> None:
+    root = path if path is not None else Path.cwd()
+    loaded = _loaded(root, as_json=as_json)
+    running = _running(here())
+    changes = changes_of(running, loaded)
+    if as_json:
+        typer.echo(json.dumps(_described(running, changes), indent=2))
+    else:
+        _show(running, changes)
+
+
+def _loaded(root: Path, *, as_json: bool) -> Loaded:
+    """The configuration below `root`; its problems, and the end, where it has any."""
+    try:
+        loaded = load_directory(_paths(root), relative_to=root if root.is_dir() else root.parent)
+    except ConfigInvalid as error:
+        lines = [str(problem) for problem in error.problems]
+        if as_json:
+            typer.echo(json.dumps({"problems": lines}, indent=2))
+        else:
+            typer.echo(f"{error}\n{len(lines)} problem(s): nothing can be compared until they are mended", err=True)
+        raise typer.Exit(1) from error
+    if not loaded.objects:
+        raise Refused(f"{root} declares nothing: name the folder that holds your configuration")
+    return loaded
+
+
+def _paths(root: Path) -> list[Path]:
+    """The files that the controller would take: the top of each folder where the folders are there, else all."""
+    folders = [root / name for name in DEFAULT_FOLDERS if (root / name).is_dir()]
+    files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
+    return files or [root]
+
+
+def _running(place: Place) -> Snapshot | None:
+    """What the registry holds; None where it holds nothing yet."""
+    layout = place.layout
+    if not layout.ca_file.is_file():
+        raise Refused(f"there is no fleet in {layout.root}: start one with `shoal up`")
+    verify = ssl.create_default_context(cafile=str(layout.ca_file))
+    headers = {"authorization": f"Bearer {layout.secret('internal-token').read_text().strip()}"}
+    url = place.registry_url + SNAPSHOT_PATH
+    try:
+        response = httpx.get(
+            url, params={"after": 0}, headers=headers, verify=verify, timeout=_TIMEOUT, trust_env=False
+        )
+    except httpx.HTTPError as error:
+        raise Refused(f"no answer from the registry at {url}: {error}; see `shoal status`") from error
+    if response.status_code == 204:
+        return None
+    if response.status_code != 200:
+        raise Refused(f"{url} answered {response.status_code}: {response.text[:300]}")
+    try:
+        return snapshots.decode(response.content)
+    except SnapshotInvalid as error:
+        raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
+
+
+def _described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:
+    return {
+        "epoch": running.epoch if running is not None else 0,
+        "revision": running.revision if running is not None else "",
+        "summary": summarize(changes).headline,
+        "changes": [
+            {"kind": change.kind, "name": change.name, "verb": change.verb, "words": change.words} for change in changes
+        ],
+    }
+
+
+def _show(running: Snapshot | None, changes: Sequence[Change]) -> None:
+    console = make_console()
+    against = f"epoch {running.epoch}, {running.revision}" if running is not None else "nothing: no snapshot yet"
+    tree = Tree(f"{escape(summarize(changes).headline)} [dim](against {escape(against)})[/]", hide_root=False)
+    for kind in dict.fromkeys(change.kind for change in changes):
+        of_kind = [change for change in changes if change.kind == kind]
+        branch = tree.add(f"[bold]{kind}[/]")
+        for change in of_kind[:SHOWN]:
+            words = change.words.removeprefix(f"{kind} ")
+            branch.add(f"[{_STYLES[change.verb]}]{_SIGNS[change.verb]}[/] {escape(words)}")
+        if len(of_kind) > SHOWN:
+            branch.add(f"[dim]… and {len(of_kind) - SHOWN:,} more[/]")
+    console.print(tree)

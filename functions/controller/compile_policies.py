@@ -1,0 +1,94 @@
+"""Policies as the snapshot has them: units in numbers, expressions in their canonical text, sets sorted.
+
+Numbers that the snapshot holds as fractions are made floats here: 60 and 60.0 would be two texts for one value, and
+equal content must have equal bytes.
+
+Neighbours: `compile` calls this; `functions.api.kinds` and `functions.api.expressions` are what comes in.
+"""
+
+import msgspec
+
+from functions.api.expressions import parse_halt, parse_scale_rule
+from functions.api.ids import PoolName
+from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.kinds.quota_policy import QuotaPolicy
+from functions.api.kinds.rollout_policy import RolloutPolicy, Stage
+from functions.api.kinds.routing_policy import Cascade, Fallback, RoutingPolicy
+from functions.api.snapshot import (
+    AdmissionEntry,
+    AutoscalingEntry,
+    BandEntry,
+    CascadeEntry,
+    FallbackEntry,
+    QuotaEntry,
+    QuotaLimits,
+    RolloutEntry,
+    RoutingEntry,
+    StageEntry,
+)
+
+
+def quota_entry(policy: QuotaPolicy) -> QuotaEntry:
+    limits = msgspec.convert(policy.spec.limits, QuotaLimits, from_attributes=True)
+    return QuotaEntry(name=policy.metadata.name, weight=float(policy.spec.weight), limits=limits)
+
+
+def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
+    spec = policy.spec
+    return RoutingEntry(
+        name=policy.metadata.name,
+        pools=tuple(sorted(set(spec.pools))),
+        session_ttl_s=float(spec.session.ttl_s),
+        prefix_source=spec.prefix.source,
+        bounded_load=float(spec.bounded_load),
+        spread_above_utilization_ratio=float(spec.spread_above.utilization),
+        retry_max_attempts=spec.retry.max_attempts,
+        retry_budget_ratio=float(spec.retry.budget),
+        fallback=tuple(_fallback(step) for step in spec.fallback),
+        cascade=tuple(_cascade(step) for step in spec.cascade),
+    )
+
+
+def _fallback(step: Fallback) -> FallbackEntry:
+    return FallbackEntry(step.when, PoolName(step.from_), PoolName(step.to), tuple(sorted(set(step.tiers))))
+
+
+def _cascade(step: Cascade) -> CascadeEntry:
+    return CascadeEntry(PoolName(step.from_), PoolName(step.to), tuple(sorted(set(step.tiers))))
+
+
+def admission_entry(policy: AdmissionPolicy) -> AdmissionEntry:
+    spec = policy.spec
+    return AdmissionEntry(
+        name=policy.metadata.name,
+        pools=tuple(sorted(set(spec.pools))),
+        bands=tuple(BandEntry(name, float(band.share), band.ttft_slo_ms) for name, band in spec.bands.written()),
+        max_queued_tokens=spec.max_queued_tokens,
+    )
+
+
+def rollout_entry(policy: RolloutPolicy) -> RolloutEntry:
+    stages = tuple(_stage(stage) for stage in policy.spec.stages)
+    return RolloutEntry(name=policy.metadata.name, stages=stages, min_requests=policy.spec.min_requests)
+
+
+def _stage(stage: Stage) -> StageEntry:
+    return StageEntry(
+        percent=stage.percent,
+        duration_s=float(stage.duration_s) if stage.duration_s is not None else None,
+        auto_halt=tuple(parse_halt(text).text for text in stage.auto_halt),
+    )
+
+
+def autoscaling_entry(policy: AutoscalingPolicy) -> AutoscalingEntry:
+    spec = policy.spec
+    return AutoscalingEntry(
+        name=policy.metadata.name,
+        pool=PoolName(spec.pool),
+        min_replicas=spec.replicas.min,
+        max_replicas=spec.replicas.max,
+        warm=spec.warm,
+        scale_up=tuple(parse_scale_rule(text).text for text in spec.scale_up),
+        scale_down=tuple(parse_scale_rule(text).text for text in spec.scale_down),
+    )

@@ -1,0 +1,128 @@
+"""One stream of snapshots that others follow: what is current, how it came about, and who waits for the next.
+
+A follower names the content that it holds. Where that is among the last steps, it gets what changed since, else the
+whole. Either is encoded once and the same bytes are sent to all; the whole only when somebody asks for it.
+
+Neighbours: `store` advances the feeds; `snapshot_routes` answers from them.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from functions.api import snapshot_document as documents
+from functions.api.snapshot_comparison import Changes
+from functions.api.snapshot_entries import AnyEntry
+from functions.api.snapshot_index import Indexed, empty
+from functions.fleet.pauses import PATIENT_SLICE_S, breather
+
+MAX_STEPS = 64
+MAX_DELTA_ENTRIES = 20_000  # in one answer, and over all steps together: beyond, the whole is no dearer
+_PIECE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one publication changed: old and new entry by section and name, None where there was or is none."""
+
+    base_hash: str
+    changed: Mapping[str, Mapping[str, tuple[AnyEntry | None, AnyEntry | None]]]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.changed.values()))
+
+
+class Feed:
+    """Owned by one event loop."""
+
+    def __init__(self, content: Indexed | None = None) -> None:
+        self.content = content or empty()
+        self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
+        self._deltas: dict[str, bytes | None] = {}  # by base, for the current content
+        self._whole: tuple[Indexed, list[bytes]] | None = None
+        self._encoding = asyncio.Lock()
+        self._changed = asyncio.Event()  # replaced at each step, so that a set one never has to be cleared
+
+    @property
+    def epoch(self) -> int:
+        return self.content.snapshot.epoch
+
+    def advance(self, content: Indexed, changes: Changes) -> None:
+        """The next content, and what makes it of the current one."""
+        if self.epoch:
+            changed = {
+                section: {name: (self.content.table(section).get(name), entry) for name, entry in entries.items()}
+                for section, entries in changes.items()
+            }
+            self._steps.append(_Step(self.content.content_hash, changed))
+            while sum(step.size for step in self._steps) > MAX_DELTA_ENTRIES:
+                self._steps.popleft()
+        self.content = content
+        self._deltas, self._whole = {}, None
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Until the next step, or until the time is over."""
+        event = self._changed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+
+    def delta_from(self, base_hash: str) -> bytes | None:
+        """What makes the current content of the one that is named; None where that is not known, or not worth it."""
+        if base_hash in self._deltas:
+            return self._deltas[base_hash]
+        known = base_hash == self.content.content_hash or any(step.base_hash == base_hash for step in self._steps)
+        if not known:
+            return None
+        changes = self._changes_since(base_hash)
+        small = sum(map(len, changes.values())) <= MAX_DELTA_ENTRIES
+        lines = documents.delta_lines(self.content.snapshot, base_hash, changes)
+        self._deltas[base_hash] = delta = b"".join(lines) if small else None
+        return delta
+
+    async def whole(self) -> tuple[Indexed, list[bytes]]:
+        """The current content, and its document in pieces that everyone who gets it shares."""
+        async with self._encoding:
+            content = self.content
+            if self._whole is None or self._whole[0] is not content:
+                self._whole = content, await asyncio.to_thread(_encoded, content)
+            return self._whole
+
+    def _changes_since(self, base_hash: str) -> dict[str, dict[str, AnyEntry | None]]:
+        merged: dict[str, dict[str, tuple[AnyEntry | None, AnyEntry | None]]] = {}
+        if base_hash != self.content.content_hash:
+            for step in reversed(self._steps):
+                for section, changed in step.changed.items():
+                    into = merged.setdefault(section, {})
+                    for name, (before, after) in changed.items():
+                        into[name] = (before, into[name][1] if name in into else after)
+                if step.base_hash == base_hash:
+                    break
+        return {
+            section: {name: after for name, (before, after) in changed.items() if before != after}
+            for section, changed in merged.items()
+        }
+
+
+def _encoded(content: Indexed) -> list[bytes]:
+    pieces: list[bytes] = []
+    breathe = breather(PATIENT_SLICE_S)
+    gathered: list[bytes] = []
+    size_bytes = 0
+    for line in documents.full_lines(content.snapshot):
+        gathered.append(line)
+        size_bytes += len(line)
+        if size_bytes >= _PIECE_BYTES:
+            pieces.append(b"".join(gathered))
+            gathered, size_bytes = [], 0
+            breathe()
+    return [*pieces, b"".join(gathered)]

@@ -1,0 +1,115 @@
+"""`shoal diff` against a real registry: what would change, and nothing pretended where that cannot be told."""
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import Digest
+from functions.controller.compile import compile_snapshot, unpinned_artifacts
+from functions.fleet.snapshots import SNAPSHOT_PATH
+from tests.controller.configs import base, load, lora, pool, tenant, tier
+from tests.fleet.conftest import free_port
+from tests.gateway.certificates import self_signed
+from tests.registry.test_process import TOKEN, environment, registry
+
+pytestmark = pytest.mark.servers
+
+
+@dataclass
+class Setting:
+    """A registry that holds a snapshot, and a folder with the configuration that it came from."""
+
+    config: Path
+    env: dict[str, str]
+
+    def write(self, *documents: str) -> None:
+        (self.config / "policies").mkdir(parents=True, exist_ok=True)
+        (self.config / "policies" / "all.yaml").write_text("---\n".join(documents))
+
+    def diff(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "functions.cli.main", "diff", *arguments],
+            cwd=self.config,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+
+def published() -> bytes:
+    objects = load("---\n".join((tier(), pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1")))).objects
+    digests = dict.fromkeys(unpinned_artifacts(objects), Digest("sha256:" + "1" * 64))
+    it = compile_snapshot(objects, digests, epoch=7, revision="main@abc", compiled_unix_s=0.0).snapshot
+    return snapshots.encode(it).replace(b'"0.yaml"', b'"policies/all.yaml"')
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    state = tmp_path / "state"
+    (state / "secrets").mkdir(parents=True)
+    (state / "tls").mkdir()
+    (state / "secrets" / "internal-token").write_text(TOKEN)
+    cert, key = self_signed(tmp_path)
+    (state / "tls" / "ca.pem").write_bytes(cert.read_bytes())
+    port = free_port()
+    tls = {"SHOAL_REGISTRY_TLS_CERT_FILE": str(cert), "SHOAL_REGISTRY_TLS_KEY_FILE": str(key)}
+    env = {**os.environ, "SHOAL_STATE_DIR": str(state), "SHOAL_PORT_REGISTRY": str(port)}
+    context = ssl.create_default_context(cafile=str(cert))
+    with registry(environment(tmp_path, port, **tls), f"https://localhost:{port}", context) as client:
+        assert client.put(SNAPSHOT_PATH, content=published()).status_code == 204
+        made = Setting(tmp_path / "config", env)
+        made.write(tier(), pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
+        yield made
+
+
+def test_what_runs_is_told_from_what_would(setting: Setting) -> None:
+    same = setting.diff()
+    assert (same.returncode, same.stderr) == (0, "")
+    assert same.stdout.strip() == "no change (against epoch 7, main@abc)"
+    setting.write(
+        tier(), pool(bounds="minReplicas: 3, maxReplicas: 3"), tenant("acme"), base(), lora("acme/bot", "v1", "v2")
+    )
+    told = setting.diff()
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "3 changes: 1 tenant changed, 1 model changed, 1 pool changed (against epoch 7, main@abc)" in told.stdout
+    assert "~ acme: key ci revoked" in told.stdout
+    assert "~ acme/bot: version v2 added" in told.stdout
+    assert "~ base: replicas 1 -> 3 (+200 %)" in told.stdout
+    machine = json.loads(setting.diff(str(setting.config), "-o", "json").stdout)
+    assert (machine["epoch"], machine["revision"]) == (7, "main@abc")
+    assert machine["changes"][0] == {
+        "kind": "tenant", "name": "acme", "verb": "changed", "words": "tenant acme: key ci revoked",
+    }  # fmt: skip
+
+
+def test_a_configuration_with_a_mistake_is_compared_with_nothing(setting: Setting) -> None:
+    setting.write(tier(), pool(), tenant("acme").replace("tier:", "teir:"))
+    refused = setting.diff()
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "policies/all.yaml" in refused.stderr
+    assert "spec.teir: unknown key" in refused.stderr
+    machine = setting.diff("-o", "json")
+    assert machine.returncode == 1
+    assert any("spec.teir" in problem for problem in json.loads(machine.stdout)["problems"])
+
+
+def test_a_folder_without_anything_and_a_fleet_that_is_not_there_are_told(setting: Setting, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    nothing = setting.diff(str(empty))
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert "declares nothing" in nothing.stderr
+    setting.env["SHOAL_STATE_DIR"] = str(empty)
+    nobody = setting.diff()
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "start one with `shoal up`" in nobody.stderr

@@ -1,0 +1,190 @@
+"""Changes in words: what a person would say, never a secret, and nothing where nothing changed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId
+from functions.api.snapshot import (
+    AdmissionEntry,
+    AutoscalingEntry,
+    BandEntry,
+    FallbackEntry,
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    QuotaLimits,
+    RolloutEntry,
+    RoutingEntry,
+    Snapshot,
+    StageEntry,
+    TenantEntry,
+    VersionEntry,
+)
+from functions.controller.changes import Change, changes_of, describe, summarize
+from tests.controller.configs import base, load, lora, pool, tenant
+
+HMAC, OTHER_HMAC = "0123456789abcdef" * 4, "fedcba9876543210" * 4
+
+
+def version(name: str, digit: str = "1") -> VersionEntry:
+    return VersionEntry(name, Digest("sha256:" + digit * 64), EngineName(f"acme/bot@{digit}"), f"s3://b/{name}")
+
+
+ACME = TenantEntry(TenantId("acme"), "standard", ("acme/*",))
+KEY = KeyEntry(KeyId("ci"), TenantId("acme"), HMAC, ("inference",), "interactive")
+BOT = ModelEntry(ModelId("acme/bot"), PoolName("base"), "lora", (version("v1"), version("v2", "2")), {"stable": "v1"})
+QUOTA = QuotaEntry("enterprise", 8.0, QuotaLimits(requests_per_minute=6000, output_tokens_per_minute=500_000))
+ROUTING = RoutingEntry("default", ("*",))
+ADMISSION = AdmissionEntry("default", ("*",), (BandEntry("interactive", 0.6, 500),))
+ROLLOUT = RolloutEntry("default", (StageEntry(10, 60.0, ("error_rate > 2%",)), StageEntry(100)), 50)
+SCALING = AutoscalingEntry("base", PoolName("base"), 1, 8, 1, ("queue_seconds > 0.5: +5%",))
+WORLD = Snapshot(
+    snapshots.SCHEMA_VERSION,
+    1,
+    "r",
+    0.0,
+    tenants=(ACME,),
+    keys=(KEY,),
+    models=(BOT,),
+    pools=(PoolEntry(PoolName("base"), 2048, 2, 2),),
+    quotas=(QUOTA,),
+    routing=(ROUTING,),
+    admission=(ADMISSION,),
+    rollouts=(ROLLOUT,),
+    autoscaling=(SCALING,),
+)
+replace = msgspec.structs.replace
+
+
+def words(**sections: Any) -> list[str]:
+    return [change.words for change in describe(WORLD, replace(WORLD, **sections))]
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"tenants": (replace(ACME, tier="enterprise"),)}, "tenant acme: tier standard -> enterprise"),
+        ({"tenants": (replace(ACME, models=("base",)),)}, "tenant acme: models base added; models acme/* removed"),
+        ({"keys": ()}, "tenant acme: key ci revoked"),
+        ({"keys": (KEY, replace(KEY, key_id=KeyId("new")))}, "tenant acme: key new added"),
+        ({"keys": (replace(KEY, hmac_sha256=OTHER_HMAC),)}, "tenant acme: key ci: secret replaced"),
+        ({"keys": (replace(KEY, max_class="batch"),)}, "tenant acme: key ci: maxClass interactive -> batch"),
+        ({"keys": (replace(KEY, expires_unix_s=1814400000.0),)}, "tenant acme: key ci: expires never -> 2027-06-30"),
+        (
+            {"quotas": (replace(QUOTA, limits=replace(QUOTA.limits, output_tokens_per_minute=800_000)),)},
+            "quota enterprise: outputTokensPerMinute 500000 -> 800000 (+60 %)",
+        ),
+        (
+            {"quotas": (replace(QUOTA, limits=replace(QUOTA.limits, requests_per_minute=None)),)},
+            "quota enterprise: requestsPerMinute 6000 -> not limited",
+        ),
+        ({"quotas": (replace(QUOTA, weight=4.0),)}, "quota enterprise: weight 8 -> 4 (-50 %)"),
+        ({"quotas": ()}, "quota enterprise removed"),
+        (
+            {"models": (replace(BOT, channels={"stable": "v2"}, versions=(*BOT.versions, version("v3", "3"))),)},
+            "model acme/bot: version v3 added; stable v1 -> v2",
+        ),
+        ({"models": (replace(BOT, channels={"stable": "v1", "next": "v2"}),)}, "model acme/bot: next v2 added"),
+        ({"models": (replace(BOT, channels={}),)}, "model acme/bot: stable removed (was v1)"),
+        (
+            {"models": (replace(BOT, versions=(version("v1", "9"), BOT.versions[1])),)},
+            "model acme/bot: version v1: artifact sha256:111111111111 -> sha256:999999999999",
+        ),
+        ({"models": ()}, "model acme/bot removed"),
+        ({"pools": (PoolEntry(PoolName("base"), 2048, 4, 4),)}, "pool base: replicas 2 -> 4 (+100 %)"),
+        ({"pools": (PoolEntry(PoolName("base"), 2048, 2, 8),)}, "pool base: replicas 2 -> 2 to 8"),
+        ({"routing": (replace(ROUTING, session_ttl_s=60.0),)}, "routing default: session.ttl 300 s -> 60 s"),
+        (
+            {"routing": (replace(ROUTING, fallback=(FallbackEntry("saturated", PoolName("a"), PoolName("b")),)),)},
+            "routing default: fallback a to b for all when saturated added",
+        ),
+        (
+            {"admission": (replace(ADMISSION, bands=(BandEntry("interactive", 0.5),)),)},
+            "admission default: interactive share 0.6 -> 0.5 (-17 %); interactive ttftSlo 500 ms -> none",
+        ),
+        (
+            {"rollouts": (replace(ROLLOUT, stages=(StageEntry(10, 30.0), StageEntry(100))),)},
+            "rollout default: stage 10 % for 60 s, halted by error_rate > 2% -> for 30 s",
+        ),
+        ({"autoscaling": (replace(SCALING, max_replicas=9),)}, "autoscaling base: replicas 1 to 8 -> 1 to 9"),
+        ({"autoscaling": (replace(SCALING, scale_up=()),)},
+         "autoscaling base: scaleUp queue_seconds > 0.5: +5% removed"),
+    ],
+)  # fmt: skip
+def test_each_change_is_told_as_a_person_would(sections: dict[str, Any], says: str) -> None:
+    assert words(**sections) == [says]
+
+
+def test_what_is_new_is_told_with_what_it_is() -> None:
+    told = [change.words for change in describe(None, WORLD)]
+    assert told[0] == "tenant acme added: tier standard, models acme/*, cacheSalt per-tenant, key ci"
+    assert (
+        "model acme/bot added: type lora, pool base, rollout built-in, declared in nowhere, versions v1, v2, stable v1"
+        in told
+    )
+    assert "quota enterprise added: weight 8, requestsPerMinute 6000, outputTokensPerMinute 500000" in told
+    assert {change.verb for change in describe(None, WORLD)} == {"added"}
+
+
+def test_where_nothing_changed_there_is_nothing_to_tell() -> None:
+    assert describe(WORLD, replace(WORLD, epoch=9, revision="other")) == ()
+
+
+def test_a_change_names_its_kind_and_thing() -> None:
+    (change,) = describe(WORLD, replace(WORLD, models=()))
+    assert change == Change("model", "acme/bot", "removed", "model acme/bot removed")
+
+
+@given(st.sampled_from([KEY, replace(KEY, hmac_sha256=OTHER_HMAC), None]), st.sampled_from([KEY, None]))
+def test_no_hash_of_a_key_is_ever_told(old: KeyEntry | None, new: KeyEntry | None) -> None:
+    before, after = (replace(WORLD, keys=(key,) if key is not None else ()) for key in (old, new))
+    told = " ".join(change.words for pair in ((before, after), (None, after)) for change in describe(*pair))
+    assert HMAC[:8] not in told
+    assert OTHER_HMAC[:8] not in told
+
+
+def test_channels_are_told_even_if_they_are_called_like_something_else() -> None:
+    model = replace(BOT, channels={"pool": "v1", "type": "v1"})
+    moved = replace(model, channels={"pool": "v2", "type": "v1"})
+    (change,) = describe(replace(WORLD, models=(model,)), replace(WORLD, models=(moved,)))
+    assert change.words == "model acme/bot: channel pool v1 -> v2"
+
+
+def test_what_moves_a_cursor_is_not_printed() -> None:
+    (change,) = describe(WORLD, replace(WORLD, models=(replace(BOT, declared_in="a\x1b[2J\nb"),)))
+    assert change.words == "model acme/bot: declared in nowhere -> a?[2J?b"
+
+
+def test_a_long_story_is_cut() -> None:
+    many = tuple(sorted(f"{'m' * 60}{number}" for number in range(100)))
+    (change,) = describe(WORLD, replace(WORLD, tenants=(replace(ACME, models=many),)))
+    assert len(change.words) <= 400
+    assert "and 96 more added" in change.words
+
+
+def test_thousands_are_counted_and_the_first_are_told() -> None:
+    tenants = tuple(TenantEntry(TenantId(f"t{number:04d}"), "standard", ()) for number in range(1000))
+    changes = describe(WORLD, replace(WORLD, tenants=(ACME, *tenants), models=(), quotas=()))
+    summary = summarize(changes, shown=2)
+    assert summary.headline == "1,002 changes: 1,000 tenants added, 1 quota removed, 1 model removed"
+    assert summary.lines[1:] == (
+        "tenant t0000 added: tier standard, cacheSalt per-tenant",
+        "tenant t0001 added: tier standard, cacheSalt per-tenant",
+        "… and 1,000 more",
+    )
+    assert summarize(()).lines == ("no change",)
+
+
+def test_a_configuration_is_compared_before_anything_is_published() -> None:
+    before = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
+    after = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v2", channels="{stable: v2}"))
+    told = [change.words for change in changes_of(before, after)]
+    assert told == ["model acme/bot: version v2 added; stable v1 -> v2"]
+    assert changes_of(before, before) == ()
+    assert [change.verb for change in changes_of(None, after)] == ["added"] * len(changes_of(None, after))

@@ -1,0 +1,70 @@
+"""An agent's part of the snapshot: its pool and nothing else, and no news where nothing of it changed."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.api.ids import Digest, EngineName, ModelId, PoolName
+from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, StageEntry, VersionEntry
+from functions.api.snapshot_index import Indexed, changes_between, indexed
+from functions.registry.feed import Feed
+from functions.registry.pool_views import follow_on, pools_concerned, view_of
+from tests.fleet.builders import snapshot
+
+POOLS = ("p0", "p1", "p2")
+
+
+def model(name: str, pool: str, digit: str = "1") -> ModelEntry:
+    version = VersionEntry("v1", Digest("sha256:" + digit * 64), EngineName(f"{name}@{digit}"), "s3://b/x")
+    return ModelEntry(ModelId(name), PoolName(pool), "lora", (version,), {"stable": "v1"})
+
+
+def content(epoch: int, models: dict[str, tuple[str, str]], rollouts: bool = False) -> Indexed:
+    pools = sorted({pool for pool, _ in models.values()} | {"p0"})
+    return indexed(
+        snapshot(
+            epoch=epoch,
+            models=tuple(model(name, *at) for name, at in sorted(models.items())),
+            pools=tuple(PoolEntry(PoolName(name), 2048) for name in pools),
+            rollouts=(RolloutEntry("default", (StageEntry(100),)),) if rollouts else (),
+        )
+    )
+
+
+def test_a_view_holds_its_pool_and_no_tenant() -> None:
+    view = view_of(content(3, {"a/x": ("p0", "1"), "a/y": ("p1", "1")}, rollouts=True), PoolName("p1"))
+    it = view.snapshot
+    assert ([m.id for m in it.models], [p.name for p in it.pools], it.epoch) == (["a/y"], ["p1"], 3)
+    assert (it.tenants, it.keys, it.quotas) == ((), (), ())
+    assert [rollout.name for rollout in it.rollouts] == ["default"]
+
+
+def test_a_pool_that_is_not_there_has_an_empty_view() -> None:
+    it = view_of(content(3, {}), PoolName("gone")).snapshot
+    assert (it.models, it.pools, it.epoch) == ((), (), 3)
+
+
+placed = st.dictionaries(
+    st.sampled_from(["a/1", "a/2", "a/3"]), st.tuples(st.sampled_from(POOLS), st.sampled_from("12"))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(placed, st.booleans()), min_size=2, max_size=6))
+def test_a_followed_view_is_the_view_and_moves_only_if_its_content_does(
+    steps: list[tuple[dict[str, tuple[str, str]], bool]],
+) -> None:
+    """A pool that leaves altogether is the store's affair, which then forgets the view."""
+    whole = [content(epoch, models, rollouts) for epoch, (models, rollouts) in enumerate(steps, start=1)]
+    feed = Feed(view_of(whole[0], PoolName("p0")))
+    for before, after in pairwise(whole):
+        changes = changes_between(before, after)
+        held = feed.content
+        follow_on(feed, after, changes, PoolName("p0"))
+        expected = view_of(after, PoolName("p0"))
+        assert feed.content.content_hash == expected.content_hash
+        assert (feed.epoch == after.snapshot.epoch) == (expected.content_hash != held.content_hash)
+        concerned = pools_concerned(before, changes)
+        if expected.content_hash != held.content_hash:
+            assert "p0" in concerned or "*" in concerned, "its agents must be told"
