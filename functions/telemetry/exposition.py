@@ -7,15 +7,17 @@ interpreter in slices of 5 ms instead. The gauges are refreshed on the loop firs
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any
+from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 _REFRESH_TIMEOUT_S = 2.0
+
+T = TypeVar("T")
 
 
 class _Silent(WSGIRequestHandler):
@@ -26,7 +28,8 @@ class _Silent(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves one registry on a socket that is already listening."""
+    """Serves one registry on a socket that is already listening; `probes` are further pages, by path, for a process
+    that has no other server: each says what is wrong, or nothing."""
 
     def __init__(
         self,
@@ -34,10 +37,12 @@ class MetricsServer:
         registry: CollectorRegistry,
         refresh: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
+        probes: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         self._registry = registry
         self._refresh = refresh
         self._loop = loop
+        self._probes = probes or {}
         host, port = listener.getsockname()[:2]
         self._server = WSGIServer((host, port), _Silent, bind_and_activate=False)
         self._server.socket.close()
@@ -55,16 +60,35 @@ class MetricsServer:
         self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") not in ("/metrics", "/metrics/"):
+        path = str(environ.get("PATH_INFO"))
+        if path in self._probes:
+            return self._probed(self._probes[path], start_response)
+        if path not in ("/metrics", "/metrics/"):
             start_response("404 Not Found", [("content-type", "text/plain")])
             return [b"the metrics are at /metrics\n"]
         try:
-            asyncio.run_coroutine_threadsafe(self._refreshed(), self._loop).result(_REFRESH_TIMEOUT_S)
+            self._on_the_loop(self._refresh)
         except FutureTimeoutError:
-            start_response("503 Service Unavailable", [("content-type", "text/plain")])
-            return [b"the event loop did not answer in time\n"]
+            return _stuck(start_response)
         start_response("200 OK", [("content-type", CONTENT_TYPE_LATEST)])
         return [generate_latest(self._registry)]
 
-    async def _refreshed(self) -> None:
-        self._refresh()
+    def _probed(self, probe: Callable[[], str], start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            wrong = self._on_the_loop(probe)
+        except FutureTimeoutError:
+            return _stuck(start_response)
+        start_response("503 Service Unavailable" if wrong else "200 OK", [("content-type", "text/plain")])
+        return [f"{wrong or 'ok'}\n".encode()]
+
+    def _on_the_loop(self, ask: Callable[[], T]) -> T:
+        return asyncio.run_coroutine_threadsafe(_called(ask), self._loop).result(_REFRESH_TIMEOUT_S)
+
+
+async def _called(ask: Callable[[], T]) -> T:
+    return ask()
+
+
+def _stuck(start_response: StartResponse) -> Iterable[bytes]:
+    start_response("503 Service Unavailable", [("content-type", "text/plain")])
+    return [b"the event loop did not answer in time\n"]

@@ -23,7 +23,9 @@ class Exposed:
         self.refreshed_by: list[int] = []
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.server = MetricsServer(listener, self.registry, self.refresh, asyncio.get_running_loop())
+        self.wrong = ""
+        probes = {"/readyz": lambda: self.wrong}
+        self.server = MetricsServer(listener, self.registry, self.refresh, asyncio.get_running_loop(), probes)
         self.server.start()
 
     def refresh(self) -> None:
@@ -55,6 +57,15 @@ async def test_other_paths_say_where_the_metrics_are(exposed: Exposed) -> None:
     assert answer.status_code == 404
     assert "/metrics" in answer.text
     assert exposed.refreshed_by == []
+
+
+async def test_a_probe_says_what_is_wrong(exposed: Exposed) -> None:
+    answer = await exposed.get("/readyz")
+    assert (answer.status_code, answer.text) == (200, "ok\n")
+    exposed.wrong = "the cluster is not known yet"
+    answer = await exposed.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "the cluster is not known yet\n")
+    assert exposed.refreshed_by == [], "the metrics were not asked for"
 
 
 async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(

@@ -1,0 +1,31 @@
+"""`python -m functions.controller.kubernetes`: the controller on Kubernetes, configured by SHOAL_CONTROLLER_*."""
+
+import asyncio
+import logging
+import sys
+
+from pydantic import ValidationError
+
+from functions.artifacts.s3 import CredentialsInvalid
+from functions.controller.kubernetes.run.process import KubernetesController, StartFailed, load_configuration
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+
+
+def main() -> int:
+    try:
+        settings = KubernetesSettings()
+        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        asyncio.run(_run(settings))
+    except (StartFailed, CredentialsInvalid, ValidationError, OSError, ValueError) as error:
+        print(f"controller: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
+        return 1
+    return 0
+
+
+async def _run(settings: KubernetesSettings) -> None:
+    await KubernetesController(settings, load_configuration(settings)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

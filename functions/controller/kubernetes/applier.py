@@ -1,0 +1,270 @@
+"""One reconcile: from what is there to what is desired, or to a reason why not. Level-triggered; holds nothing back.
+
+In order: 1. what is remembered, 2. what is there, 3. try everything; one refusal and nothing is applied, 4. list in
+the inventory what will be created, 5. apply, wave by wave, each when those before it are healthy, 6. delete what is
+no longer desired, 7. remember.
+
+It never waits: where a wave is not healthy yet, the reconcile ends with `waiting`, and the next one finds the same
+place by looking. So a new revision cancels a wait by being there, and a controller killed at any request leaves
+nothing that the next one does not find. A fleet that has converged costs no write.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import msgspec
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.conflicts import Policy, Repairs
+from functions.controller.kubernetes.desired import Desired, DesiredObject
+from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
+from functions.controller.kubernetes.handover import body_for, seed_body
+from functions.controller.kubernetes.health import JUST_WRITTEN, Health
+from functions.controller.kubernetes.inventory import Attempt, Entry, Record, Result, Waiting
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, Kind, ObjectRef, at, uid_of, version_of
+from functions.controller.kubernetes.observation import observe, observe_children
+from functions.controller.kubernetes.outcome import Gate, Outcome, Refusal
+from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.pruning import Note, plan_prune
+from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.trials import Trial, Trials, try_all
+from functions.controller.kubernetes.words import AUTOSCALER_MANAGER, FIELD_MANAGER
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierSettings:
+    models_namespace: str = "shoal-models"  # looked at even when nothing is desired there
+    conflicts: Policy = "report"
+    gate_timeout_s: float = 1800.0  # how long a wave may take to become healthy before a person is called
+
+
+class Applier:
+    """Belongs to one thread. One for a term of leadership: it remembers what it had to repair."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        store: RecordStore,
+        settings: ApplierSettings,
+        *,
+        unix_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        may_prune: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may_prune` says whether what is no longer desired may go yet: not before nobody routes to it."""
+        self._may_prune = may_prune
+        self._api = api
+        self._store = store
+        self._settings = settings
+        self._unix_s = unix_s
+        self._trials = Trials(api, settings.conflicts, Repairs(), monotonic_s)
+
+    def reconcile(self, desired: Desired) -> Outcome:
+        """One pass. Retryable, Stale: again, later or now. LeadershipLost: stop. Terminal: the record is at fault."""
+        work = _Pass(self._api, self._store, self._settings, self._trials, desired, self._unix_s)
+        work.look()
+        tried, refusals = try_all(self._trials, desired.objects, work.live)
+        if refusals:
+            return work.refused(refusals)
+        work.list_before_creating(tried)
+        try:
+            gate = work.apply_waves(tried)
+        except (Terminal, KindMissing) as error:  # the dry run passed and the write did not: rare, partial, and told
+            return work.refused([Refusal(work.applying.ref, work.applying.source, error)])
+        if gate is not None:
+            return work.waiting(gate)
+        if self._may_prune():
+            work.prune()
+        return work.applied()
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one reconcile has learnt and done so far."""
+
+    api: KubeApi
+    store: RecordStore
+    settings: ApplierSettings
+    trials: Trials
+    desired: Desired
+    unix_s: Callable[[], float]
+    applying: DesiredObject = field(init=False)
+    began_unix_s: float = 0.0
+    live: dict[ObjectRef, Body] = field(default_factory=dict)
+    written: list[ObjectRef] = field(default_factory=list)
+    fresh: set[ObjectRef] = field(default_factory=set)  # written with a new generation in this pass
+    pruned: list[ObjectRef] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    prune_refused: str = ""
+    _record: Record = field(default_factory=Record)  # as it should be
+    _stored: Record = field(default_factory=Record)  # as it is on the cluster
+
+    # -- 1, 2: looking -----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        self.began_unix_s = self.unix_s()
+        self._record = self._stored = self.store.read()
+        namespaces = {self.settings.models_namespace}
+        namespaces |= {each.ref.namespace for each in self.desired.objects}
+        namespaces |= {entry.namespace for entry in self._record.entries}
+        self.live = observe(self.api, [(kind, each) for kind in self.desired.kinds for each in namespaces])
+
+    # -- 4, 5: applying ----------------------------------------------------------------------------------------------
+
+    def list_before_creating(self, tried: list[Trial]) -> None:
+        """The inventory has every desired object from here on, whether it exists or not."""
+        entries = self._record.by_ref
+        for trial in tried:
+            ref, wanted, found = trial.ref, trial.wanted, self.live.get(trial.ref)
+            uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
+            entries[ref] = Entry(ref.group, ref.kind, ref.namespace, ref.name, uid, wanted.wave, wanted.keep)
+        self._record = self._record.with_entries(entries)
+        if any(trial.writes for trial in tried):
+            self._record = replace(self._record, last_attempted=self.desired.revision)
+        creates = any(trial.live is None for trial in tried)
+        if (
+            creates
+            or self._stored.token != self.api.token
+            or self._stored.last_attempted != self._record.last_attempted
+        ):
+            self._remember()
+
+    def apply_waves(self, tried: list[Trial]) -> Gate | None:
+        """The gate at which it stopped; None where everything is written."""
+        last = max((trial.wanted.wave for trial in tried if trial.writes), default=None)
+        for wave, trials in groupby(tried, key=lambda trial: trial.wanted.wave):
+            for trial in trials:
+                if trial.writes:
+                    self._apply(trial)
+            if last is None or wave >= last:
+                continue  # nothing more to write: no reason to wait
+            health = self._health()
+            up_to_here = [trial.ref for trial in tried if trial.wanted.wave <= wave]
+            unhealthy = tuple((ref, health[ref]) for ref in up_to_here if not health[ref].is_current)
+            if unhealthy:
+                return self._gate(wave, unhealthy)
+        return None
+
+    def _apply(self, trial: Trial) -> None:
+        """Bring one object about; each request leaves a state from which the next pass goes on (see `handover`)."""
+        live, wanted = trial.live, trial.wanted
+        self.applying = wanted
+        try:
+            if live is None:
+                live = self.api.server_side_apply(body_for(wanted, None))
+            seed = seed_body(wanted, live)
+            if seed is not None:
+                live = self.api.server_side_apply(seed, manager=AUTOSCALER_MANAGER)
+            if seed is not None or trial.live is not None:
+                live = self.api.server_side_apply(body_for(wanted, live), force=trial.force)
+        except Conflict as conflict:  # the dry run saw none: somebody wrote since
+            raise Stale(str(conflict)) from conflict
+        self.trials.note_applied(trial)
+        if trial.live is None or at(trial.live, "metadata", "generation") != at(live, "metadata", "generation"):
+            self.fresh.add(trial.ref)
+        self.live[trial.ref] = live
+        self.written.append(trial.ref)
+
+    def _gate(self, wave: int, unhealthy: tuple[tuple[ObjectRef, Health], ...]) -> Gate:
+        waiting = self._record.waiting
+        if waiting is None or (waiting.revision, waiting.wave) != (self.desired.revision, wave):
+            waiting = Waiting(self.desired.revision, wave, self.unix_s())
+            self._record = replace(self._record, waiting=waiting)
+        waited_s = max(0.0, self.unix_s() - waiting.since_unix_s)
+        return Gate(wave, unhealthy, waited_s, timed_out=waited_s > self.settings.gate_timeout_s)
+
+    # -- 6: pruning --------------------------------------------------------------------------------------------------
+
+    def prune(self) -> None:
+        plan = plan_prune(self._record, self.desired, self.live)
+        self.notes += plan.notes
+        self.prune_refused = plan.refused
+        if plan.delete:
+            self._remember()  # what is deleted is deleted under a record that is ours
+        for ref, found in plan.delete:
+            self._delete(ref, found)
+        entries = {ref: entry for ref, entry in self._record.by_ref.items() if ref not in plan.forget}
+        self._record = self._record.with_entries(entries)
+
+    def _delete(self, ref: ObjectRef, found: Body) -> None:
+        kind = self._kind_of(ref)
+        try:
+            self.api.delete(kind, ref.namespace, ref.name, uid=uid_of(found), resource_version=version_of(found))
+            self.pruned.append(ref)
+        except (Terminal, KindMissing) as error:  # it stays in the inventory and is tried again
+            self.prune_refused = str(error)
+
+    def _kind_of(self, ref: ObjectRef) -> Kind:
+        return next(kind for kind in self.desired.kinds if (kind.group, kind.kind) == (ref.group, ref.kind))
+
+    # -- 7: remembering ----------------------------------------------------------------------------------------------
+
+    def refused(self, refusals: list[Refusal]) -> Outcome:
+        return self._end("refused", refusals=tuple(refusals), message="; ".join(str(each) for each in refusals))
+
+    def waiting(self, gate: Gate) -> Outcome:
+        self._take_uids()
+        waits_for = ", ".join(str(ref) for ref, _ in gate.unhealthy)
+        return self._end("waiting", gate=gate, message=f"wave {gate.wave} is not healthy: {waits_for}")
+
+    def applied(self) -> Outcome:
+        self._take_uids()
+        self._record = replace(self._record, last_applied=self.desired.revision, waiting=None)
+        return self._end("applied", message=self.prune_refused)
+
+    def _end(
+        self, result: Result, *, message: str, refusals: tuple[Refusal, ...] = (), gate: Gate | None = None
+    ) -> Outcome:
+        now_unix_s = self.unix_s()
+        attempt = Attempt(self.desired.revision, result, now_unix_s, now_unix_s - self.began_unix_s, message)
+        self._record = self._record.with_attempt(attempt)
+        self._remember()
+        return Outcome(
+            revision=self.desired.revision,
+            result=result,
+            refusals=refusals,
+            gate=gate,
+            written=tuple(self.written),
+            pruned=tuple(self.pruned),
+            prune_refused=self.prune_refused,
+            notes=(*self.notes, *self._strangers()),
+            health=self._health(),
+        )
+
+    def _take_uids(self) -> None:
+        entries = self._record.by_ref
+        for ref, entry in entries.items():
+            found = self.live.get(ref)
+            if found is not None and not entry.uid:
+                entries[ref] = msgspec.structs.replace(entry, uid=uid_of(found))
+        self._record = self._record.with_entries(entries)
+
+    def _remember(self) -> None:
+        """Write the record where it differs from what is there, or was written by an earlier leader."""
+        wanted = replace(self._record, token=self.api.token)
+        same = replace(wanted, resource_version="", uid="") == replace(self._stored, resource_version="", uid="")
+        if not same:
+            self._record = self._stored = self.store.write(wanted)
+
+    def _strangers(self) -> list[Note]:
+        """Objects that carry our name and are in no inventory: what a lost record, or an overtaken leader, leaves."""
+        known = {entry.ref for entry in self._record.entries} | {each.ref for each in self.desired.objects}
+        message = "is applied by us, but neither desired nor in the inventory; delete it if nobody needs it"
+        return [
+            Note(ref, message)
+            for ref, found in sorted(self.live.items())
+            if ref not in known and declares(found, FIELD_MANAGER)
+        ]
+
+    def _health(self) -> dict[ObjectRef, Health]:
+        refs = [each.ref for each in self.desired.objects]
+        services = [self.live[ref] for ref in refs if ref.kind == INFERENCE_SERVICE.kind and ref in self.live]
+        children = observe_children(self.api, services)
+        return {
+            ref: JUST_WRITTEN
+            if ref in self.fresh and ref.kind == INFERENCE_SERVICE.kind
+            else children.health_of(self.live.get(ref))
+            for ref in refs
+        }

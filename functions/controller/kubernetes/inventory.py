@@ -1,0 +1,127 @@
+"""What this controller remembers on the cluster: what it applied, how far it came, and who wrote last. A value.
+
+The inventory is what may be pruned: an object is listed before it is created, so that a controller killed in between
+leaves a name that is found again, never an orphan. The fencing token is that of the leader who wrote last; a leader
+with a smaller one has been succeeded and must not write. Kept in one ConfigMap, one key each, so that people can read
+it.
+
+A record that cannot be read is refused whole (`Terminal`): with half an inventory, prune would guess.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from functions.controller.kubernetes.errors import Terminal
+from functions.controller.kubernetes.objects import ObjectRef
+
+HISTORY_MAX = 5
+ENTRIES_MAX = 2000
+MESSAGE_MAX_CHARS = 2000
+
+Result = Literal["applied", "refused", "waiting"]
+
+
+class Entry(msgspec.Struct, frozen=True, order=True):
+    """One applied object. `uid` is empty from before its creation until it is first seen."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+    wave: int = 0
+    keep: bool = False  # opted out of pruning, in git
+
+    @property
+    def ref(self) -> ObjectRef:
+        return ObjectRef(self.group, self.kind, self.namespace, self.name)
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One revision's fate. `ended_unix_s` is when the result was first reached, not when it was last confirmed."""
+
+    revision: str
+    result: Result
+    ended_unix_s: float
+    duration_s: float = 0.0
+    message: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The health gate that a revision stands before."""
+
+    revision: str
+    wave: int
+    since_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    token: int = 0
+    entries: tuple[Entry, ...] = ()  # sorted
+    last_attempted: str = ""
+    last_applied: str = ""
+    history: tuple[Attempt, ...] = ()  # newest first
+    waiting: Waiting | None = None
+    last_handled_reconcile_at: str = ""  # the value of the annotation that asked for a reconcile now
+    consent: str = ""  # the revision whose large prune a person has allowed, by annotation; never written by us
+    uid: str = ""  # of the ConfigMap; empty where there is none yet
+    resource_version: str = ""
+
+    def with_attempt(self, attempt: Attempt) -> "Record":
+        """One line of history for each revision: its latest fate. The same fate again changes nothing."""
+        attempt = msgspec.structs.replace(attempt, message=attempt.message[:MESSAGE_MAX_CHARS])
+        older = self.history
+        if older and older[0].revision == attempt.revision:
+            if (older[0].result, older[0].message) == (attempt.result, attempt.message):
+                return self
+            older = older[1:]
+        return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
+
+    def with_entries(self, entries: Mapping[ObjectRef, Entry]) -> "Record":
+        if len(entries) > ENTRIES_MAX:
+            raise Terminal(f"the inventory would have {len(entries)} objects; allowed: {ENTRIES_MAX}")
+        return replace(self, entries=tuple(sorted(entries.values())))
+
+    @property
+    def by_ref(self) -> dict[ObjectRef, Entry]:
+        return {entry.ref: entry for entry in self.entries}
+
+
+def encode(record: Record) -> dict[str, str]:
+    """The ConfigMap's data; equal records give equal data."""
+    return {
+        "fencingToken": str(record.token),
+        "lastAttemptedRevision": record.last_attempted,
+        "lastAppliedRevision": record.last_applied,
+        "lastHandledReconcileAt": record.last_handled_reconcile_at,
+        "inventory": _lines(record.entries),
+        "history": _lines(record.history),
+        "waiting": msgspec.json.encode(record.waiting).decode(),
+    }
+
+
+def decode(data: Mapping[str, str]) -> Record:
+    """Terminal where any part cannot be read; an empty ConfigMap is an empty record."""
+    try:
+        return Record(
+            token=int(data.get("fencingToken") or 0),
+            last_attempted=data.get("lastAttemptedRevision", ""),
+            last_applied=data.get("lastAppliedRevision", ""),
+            last_handled_reconcile_at=data.get("lastHandledReconcileAt", ""),
+            entries=msgspec.json.decode(data.get("inventory") or "[]", type=tuple[Entry, ...]),
+            history=msgspec.json.decode(data.get("history") or "[]", type=tuple[Attempt, ...]),
+            waiting=msgspec.json.decode(data.get("waiting") or "null", type=Waiting | None),
+        )
+    except (ValueError, msgspec.DecodeError) as error:
+        raise Terminal(
+            f"the controller's record cannot be read: {error}; restore the ConfigMap, or delete it"
+        ) from error
+
+
+def _lines(items: tuple[Entry, ...] | tuple[Attempt, ...]) -> str:
+    """A JSON array with a line per item."""
+    return "[" + ",\n ".join(msgspec.json.encode(item).decode() for item in items) + "]"

@@ -1,0 +1,89 @@
+"""Names of Kubernetes objects, and the few places of an object that everybody looks at.
+
+An object's identity leaves its version out: a PodDisruptionBudget seen as policy/v1beta1 and as policy/v1 is one
+object, so that an upgrade of the cluster neither prunes nor creates anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Body = dict[str, Any]  # an object as JSON has it
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    api_version: str  # `group/version`; of the core group only `version`
+    kind: str
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.api_version} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectRef:
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+INFERENCE_SERVICE = Kind("serving.kserve.io/v1beta1", "InferenceService")
+BUDGET = Kind("policy/v1", "PodDisruptionBudget")
+BUDGET_OF_OLD_CLUSTERS = Kind("policy/v1beta1", "PodDisruptionBudget")
+DEPLOYMENT = Kind("apps/v1", "Deployment")
+KNATIVE_SERVICE = Kind("serving.knative.dev/v1", "Service")
+CONFIG_MAP = Kind("v1", "ConfigMap")
+
+
+def kind_of(body: Mapping[str, Any]) -> Kind:
+    return Kind(body["apiVersion"], body["kind"])
+
+
+def ref_of(body: Mapping[str, Any]) -> ObjectRef:
+    metadata = body["metadata"]
+    return ObjectRef(kind_of(body).group, body["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def uid_of(body: Mapping[str, Any]) -> str:
+    return str(body["metadata"].get("uid", ""))
+
+
+def version_of(body: Mapping[str, Any]) -> str:
+    """The resourceVersion, which is opaque text."""
+    return str(body["metadata"].get("resourceVersion", ""))
+
+
+def is_being_deleted(body: Mapping[str, Any]) -> bool:
+    return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def at(body: Mapping[str, Any], *path: str) -> Any:
+    """The value below nested mappings; None where any of them is missing or is no mapping."""
+    node: Any = body
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def mapping_at(body: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    found = at(body, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def list_at(body: Mapping[str, Any], *path: str) -> list[Any]:
+    found = at(body, *path)
+    return found if isinstance(found, list) else []
+
+
+def condition(body: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
+    """The status condition of that type."""
+    conditions = [each for each in list_at(body, "status", "conditions") if isinstance(each, dict)]
+    return next((each for each in conditions if each.get("type") == type_), None)

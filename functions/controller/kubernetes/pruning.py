@@ -1,0 +1,105 @@
+"""What may be deleted: in the inventory, not desired any more, and provably ours. Pure.
+
+An object is ours to delete when it carries our field manager and the uid that the inventory knows. It is kept when
+git or its own annotation opted out. Deleting everything, or more than half of the services at once, is what a broken
+checkout or a wrong branch looks like; that needs a person's consent for this very revision (the record's annotation).
+
+Worked example (test_half_of_the_services_may_go_at_once): of 4 services, 2 may go; 3 wait for consent; so does 1 of 1,
+since nothing would be left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from functions.controller.kubernetes.desired import Desired
+from functions.controller.kubernetes.inventory import Entry, Record
+from functions.controller.kubernetes.objects import (
+    INFERENCE_SERVICE,
+    Body,
+    ObjectRef,
+    is_being_deleted,
+    list_at,
+    mapping_at,
+    uid_of,
+)
+from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.words import CONSENT_ANNOTATION, FIELD_MANAGER, PRUNE_ANNOTATION, PRUNE_DISABLED
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a person may want to look at."""
+
+    ref: ObjectRef
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.ref}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    delete: tuple[tuple[ObjectRef, Body], ...] = ()  # in the reverse order of their application
+    forget: tuple[ObjectRef, ...] = ()  # not there any more, or not ours: out of the inventory
+    notes: tuple[Note, ...] = ()
+    refused: str = ""  # why nothing is deleted although something should be
+
+
+def plan_prune(record: Record, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
+    wanted = {each.ref for each in desired.objects}
+    scope = {(kind.group, kind.kind) for kind in desired.kinds}
+    delete: list[tuple[Entry, Body]] = []
+    forget: list[ObjectRef] = []
+    notes: list[Note] = []
+    for entry in record.entries:
+        if entry.ref in wanted:
+            continue
+        found = live.get(entry.ref)
+        if (entry.group, entry.kind) not in scope:
+            forget.append(entry.ref)
+            notes.append(Note(entry.ref, "is not managed from this source; it stays as it is"))
+        elif found is None:
+            forget.append(entry.ref)
+        elif reason := _not_ours(entry, found):
+            forget.append(entry.ref)
+            notes.append(Note(entry.ref, f"is not deleted: {reason}"))
+        elif reason := _stays(entry, found):
+            notes.append(Note(entry.ref, reason))
+        else:
+            delete.append((entry, found))
+    delete.sort(key=lambda pair: (pair[0].wave, pair[0].ref), reverse=True)
+    refused = _too_much(record, desired, [entry for entry, _ in delete])
+    return PrunePlan(
+        () if refused else tuple((entry.ref, found) for entry, found in delete), tuple(forget), tuple(notes), refused
+    )
+
+
+def _not_ours(entry: Entry, found: Body) -> str:
+    if entry.uid and uid_of(found) != entry.uid:
+        return "somebody made another object of this name"
+    if not declares(found, FIELD_MANAGER):
+        return f"the field manager {FIELD_MANAGER} applies nothing of it"
+    return ""
+
+
+def _stays(entry: Entry, found: Body) -> str:
+    if is_being_deleted(found):
+        finalizers = ", ".join(map(str, list_at(found, "metadata", "finalizers"))) or "none"
+        since = found["metadata"]["deletionTimestamp"]
+        return f"is being deleted since {since}; whoever holds its finalizers must let go: {finalizers}"
+    if entry.keep or mapping_at(found, "metadata", "annotations").get(PRUNE_ANNOTATION) == PRUNE_DISABLED:
+        return f"is not in git any more and stays: {PRUNE_ANNOTATION} is {PRUNE_DISABLED}"
+    return ""
+
+
+def _too_much(record: Record, desired: Desired, doomed: list[Entry]) -> str:
+    dying = sum(entry.kind == INFERENCE_SERVICE.kind for entry in doomed)
+    if dying == 0 or record.consent == desired.revision:
+        return ""  # budgets alone guard nothing any more
+    consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"
+    if not desired.objects:
+        return f"nothing is desired any more, and {len(doomed)} objects would be deleted; {consent}"
+    services = sum(entry.kind == INFERENCE_SERVICE.kind for entry in record.entries)
+    if 2 * dying > services:
+        return f"{dying} of {services} services would be deleted, more than half; {consent}"
+    return ""

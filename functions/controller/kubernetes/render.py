@@ -1,0 +1,126 @@
+"""From the loaded configuration to desired objects: pure, and the same for the same content.
+
+An InferenceService goes as it is written, with three exceptions. It gets our namespace where it names none. What the
+server owns (status, uid …) is left out, should somebody have pasted an export. And annotations that speak to this
+controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies annotations into the pod
+template, so a change of one would restart every replica of the pool
+(test_controller_annotations_never_reach_the_cluster).
+
+Where an AutoscalingPolicy covers the pool, `minReplicas` is the autoscaler's and not in the body. Every pool has a
+PodDisruptionBudget of one replica at a time; for a pool of one that permits everything, and is right when it grows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from functions.api.declared import Declared
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded
+from functions.api.problems import Problem, shown
+from functions.controller.kubernetes.desired import BUDGETS_WAVE, Autoscaled, Desired, DesiredObject, in_order
+from functions.controller.kubernetes.objects import BUDGET, INFERENCE_SERVICE, Body, Kind, mapping_at
+from functions.controller.kubernetes.webhook_rules import findings
+from functions.controller.kubernetes.words import PRUNE_ANNOTATION, PRUNE_DISABLED, WAVE_ANNOTATION
+
+MODELS_NAMESPACE = "shoal-models"
+WAVE_MAX = 99
+
+SERVICE_LABEL = "serving.kserve.io/inferenceservice"  # KServe puts it on the pods
+_SENT_METADATA = ("name", "namespace", "labels", "annotations")
+_OURS = (WAVE_ANNOTATION, PRUNE_ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    desired: Desired
+    problems: tuple[Problem, ...]  # what KServe would refuse; with any of them nothing may be applied
+
+
+def render(loaded: Loaded, revision: str, *, namespace: str = MODELS_NAMESPACE, budget_kind: Kind = BUDGET) -> Rendered:
+    """Everything that the git source puts on the cluster: each pool's service and its budget."""
+    scaled = {policy.value.spec.pool for policy in loaded.of(AutoscalingPolicy)}
+    objects: list[DesiredObject] = []
+    problems: list[Problem] = []
+    for service in _pools(loaded.of(InferenceService)):
+        body = _service_body(service, namespace)
+        problems += [service.problem(path, message) for path, message in findings(body)]
+        problems += _annotation_problems(service)
+        objects.append(_service(service, body, autoscaled=service.value.pool in scaled))
+        objects.append(_budget(service, body["metadata"]["namespace"], budget_kind))
+    return Rendered(Desired(revision, (budget_kind, INFERENCE_SERVICE), in_order(objects)), tuple(sorted(problems)))
+
+
+def render_budgets(
+    services: Iterable[Declared[InferenceService]],
+    revision: str,
+    *,
+    namespace: str = MODELS_NAMESPACE,
+    budget_kind: Kind = BUDGET,
+) -> Desired:
+    """What the Kubernetes source puts there: budgets only, since the services are delivered by others."""
+    budgets = []
+    for service in _pools(services):
+        written = service.document.tree().plain()
+        budgets.append(_budget(service, mapping_at(written, "metadata").get("namespace") or namespace, budget_kind))
+    return Desired(revision, (budget_kind,), in_order(budgets))
+
+
+def _pools(services: Iterable[Declared[InferenceService]]) -> list[Declared[InferenceService]]:
+    return [service for service in services if service.value.pool is not None]
+
+
+def _service_body(service: Declared[InferenceService], namespace: str) -> Body:
+    written = service.document.tree().plain()
+    metadata = {key: value for key, value in written["metadata"].items() if key in _SENT_METADATA and value}
+    metadata.setdefault("namespace", namespace)
+    annotations = {key: value for key, value in (metadata.pop("annotations", None) or {}).items() if key not in _OURS}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {
+        "apiVersion": written["apiVersion"],
+        "kind": written["kind"],
+        "metadata": metadata,
+        "spec": written["spec"],
+    }
+
+
+def _service(service: Declared[InferenceService], body: Body, *, autoscaled: bool) -> DesiredObject:
+    annotations = service.value.metadata.annotations
+    wave = annotations.get(WAVE_ANNOTATION, "0")
+    if autoscaled:
+        predictor = {key: value for key, value in body["spec"]["predictor"].items() if key != "minReplicas"}
+        body = {**body, "spec": {**body["spec"], "predictor": predictor}}
+    return DesiredObject(
+        body=body,
+        wave=int(wave) if _is_wave(wave) else 0,
+        source=service.source,
+        keep=annotations.get(PRUNE_ANNOTATION) == PRUNE_DISABLED,
+        autoscaled=Autoscaled(service.value.spec.predictor.min_replicas) if autoscaled else None,
+    )
+
+
+def _budget(service: Declared[InferenceService], namespace: str, kind: Kind) -> DesiredObject:
+    name = service.value.metadata.name
+    body: Body = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"name": name, "namespace": namespace, "labels": {"shoal.dev/pool": service.value.pool}},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {SERVICE_LABEL: name}}},
+    }
+    return DesiredObject(body, BUDGETS_WAVE, service.source)
+
+
+def _annotation_problems(service: Declared[InferenceService]) -> Iterable[Problem]:
+    annotations = service.value.metadata.annotations
+    wave, prune = annotations.get(WAVE_ANNOTATION), annotations.get(PRUNE_ANNOTATION)
+    if wave is not None and not _is_wave(wave):
+        message = f'found {shown(wave)}; allowed: a number from 0 to {WAVE_MAX} in quotes, such as "1"'
+        yield service.problem(["metadata", "annotations", WAVE_ANNOTATION], message)
+    if prune is not None and prune != PRUNE_DISABLED:
+        message = f"found {shown(prune)}; allowed: {PRUNE_DISABLED}, or no such annotation"
+        yield service.problem(["metadata", "annotations", PRUNE_ANNOTATION], message)
+
+
+def _is_wave(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 2

@@ -1,0 +1,95 @@
+"""What an object's status says: Ready, Reconciling and Stalled, as kstatus and `kubectl wait` read them. Pure.
+
+    Ready=True                        what is written is in the published snapshot
+    Ready=Unknown, Reconciling=True   it will be; something that passes is in the way
+    Ready=False, Stalled=True         it cannot be as written; the message says what to change
+
+Reconciling and Stalled are there only while they are true. Times change only with the status; and a status that would
+say the same again is not written (`None`), so that a fleet at rest costs no write. Messages must not hold what changes
+by itself (an epoch, a count of others), or every publication would write every object.
+
+An object that was published before stays Ready while a later publication is delayed: the data plane has it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MESSAGE_MAX_CHARS = 1024
+_OURS = ("Ready", "Reconciling", "Stalled")
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    status: Truth
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an object of a generation stands."""
+
+    conditions: tuple[Condition, ...]
+
+
+PUBLISHED = Standing((Condition("Ready", "True", "Published", "in force on every gateway that follows the registry"),))
+
+
+def waiting(reason: str, message: str) -> Standing:
+    """It will be in force once something has passed."""
+    text = _bounded(message)
+    return Standing((Condition("Ready", "Unknown", reason, text), Condition("Reconciling", "True", reason, text)))
+
+
+def refused(problems: Iterable[str], *, stands_in: bool) -> Standing:
+    """It is wrong as written; `stands_in` says whether its last good version is in force."""
+    meanwhile = "its last good version stays in force" if stands_in else "it is left out"
+    text = _bounded(f"{'; '.join(problems)} (until that is changed, {meanwhile})")
+    reason = "InvalidKeepsLastGood" if stands_in else "Invalid"
+    return Standing((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+
+
+def held(message: str) -> Standing:
+    """It is to be deleted, and others still need it."""
+    return Standing((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
+
+
+def status_of(standing: Standing, generation: int, known: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+    """The status to write, or None where `known` says the same. `now` as Kubernetes writes times."""
+    before = {str(each.get("type")): each for each in known.get("conditions") or [] if isinstance(each, Mapping)}
+    ours = [_written(condition, generation, before.get(condition.type, {}), now) for condition in standing.conditions]
+    others = [dict(each) for type_, each in before.items() if type_ not in _OURS]
+    status = {"observedGeneration": generation, "conditions": [*ours, *others]}
+    same = known.get("observedGeneration") == generation and list(known.get("conditions") or []) == status["conditions"]
+    return None if same else status
+
+
+def is_published(status: Mapping[str, Any], generation: int) -> bool:
+    """Whether this generation was in force when its status was written."""
+    conditions = status.get("conditions") or []
+    ready = next((each for each in conditions if isinstance(each, Mapping) and each.get("type") == "Ready"), {})
+    return (
+        status.get("observedGeneration") == generation
+        and ready.get("status") == "True"
+        and ready.get("observedGeneration") == generation
+    )
+
+
+def _written(condition: Condition, generation: int, before: Mapping[str, Any], now: str) -> dict[str, Any]:
+    unchanged = before.get("status") == condition.status
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": before.get("lastTransitionTime", now) if unchanged else now,
+        "observedGeneration": generation,
+    }
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MESSAGE_MAX_CHARS else text[: MESSAGE_MAX_CHARS - 1] + "…"

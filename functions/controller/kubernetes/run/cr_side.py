@@ -1,0 +1,155 @@
+"""The Kubernetes source's reconcile: what the watches show becomes the published snapshot, budgets, and statuses.
+
+In order: 1. look, 2. publish what is right, 3. a budget for each pool, 4. statuses and finalizers, at leisure. The
+InferenceServices are others' to deliver and are never written. A publication that fails leaves the data plane as it is;
+objects that it would have brought say so.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE
+from functions.controller.kubernetes.outcome import Outcome
+from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.render import render_budgets
+from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
+from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.informer import Informer, WatchedKind
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.pace import Result, together
+from functions.controller.kubernetes.run.publishing import Publishing, result_of
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.status_writer import StatusWriter
+from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.kubernetes.run.writes import Publication, writes_after
+from functions.controller.publish import PublishOutcome
+from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable
+
+SHOAL = "shoal.dev/v1alpha1"
+PLURALS = {
+    "Tenant": "tenants",
+    "Model": "models",
+    "QuotaPolicy": "quotapolicies",
+    "RoutingPolicy": "routingpolicies",
+    "AdmissionPolicy": "admissionpolicies",
+    "RolloutPolicy": "rolloutpolicies",
+    "AutoscalingPolicy": "autoscalingpolicies",
+}
+
+
+def watched_kinds(settings: KubernetesSettings) -> tuple[WatchedKind, ...]:
+    ours = tuple(WatchedKind(SHOAL, kind, plural, settings.namespace) for kind, plural in PLURALS.items())
+    service = INFERENCE_SERVICE
+    pools = WatchedKind(
+        service.api_version, service.kind, "inferenceservices", settings.models_namespace, label_selector=POOL_LABEL
+    )
+    return (*ours, pools)
+
+
+class CustomResourceSide:
+    """Owned by one event loop; `informers` run in threads of their own."""
+
+    def __init__(
+        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_news: Callable[[], None]
+    ) -> None:
+        self.informers: Sequence[Informer] = [Informer(wire, watched, on_news) for watched in watched_kinds(settings)]
+        self.looked: Looked | None = None
+        self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
+        self._settings = settings
+        self._publishing = publishing
+        self._source = CustomResources(self.informers)
+        self._by_plural = {informer.watched.plural: informer for informer in self.informers}
+        self._appliers: tuple[KubeApi, Applier] | None = None
+        self._remembered = False
+
+    def not_ready_reason(self) -> str:
+        """Why the view of the cluster is not complete; empty where it is."""
+        return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
+
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+        await self._remember_the_past()
+        looked = self.looked = await asyncio.to_thread(self._source.look)
+        if looked.waiting:
+            return Result("waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}")
+        guard.check()
+        outcome = await self._publishing.publish(looked.loaded, looked.revision)
+        results = [result_of(outcome), await self._budgets(api, looked)]
+        publication = _publication(outcome)
+        protect = self._settings.protect_deletion
+        self.writer.keep_only(looked.seen)
+        self.writer.submit(write for write in writes_after(looked, publication, protect=protect))
+        return together([*results, *_refusals(looked)])
+
+    async def _remember_the_past(self) -> None:
+        """Once: what is in force, for objects that were wrong before this process saw them right."""
+        if self._remembered:
+            return
+        try:
+            self._source.remember(await self._publishing.wire.current())
+            self._remembered = True
+        except (RegistryUnavailable, RegistryRefused):
+            self._remembered = False  # the publication that follows will say so
+
+    async def _budgets(self, api: KubeApi, looked: Looked) -> Result:
+        try:
+            outcome = await asyncio.to_thread(self._apply_budgets, api, looked)
+        except LeadershipLost:
+            raise
+        except KubeError as error:
+            return Result("passing", str(error), getattr(error, "after_s", None))
+        return result_of_apply(outcome)
+
+    def _apply_budgets(self, api: KubeApi, looked: Looked) -> Outcome:
+        kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
+        services = looked.loaded.of(InferenceService)
+        namespace = self._settings.models_namespace
+        desired = render_budgets(services, looked.revision, namespace=namespace, budget_kind=kind)
+        return self._applier(api).reconcile(desired)
+
+    def _applier(self, api: KubeApi) -> Applier:
+        """One for a term: the API object is the term's."""
+        if self._appliers is None or self._appliers[0] is not api:
+            settings = ApplierSettings(
+                self._settings.models_namespace, self._settings.conflicts, self._settings.gate_timeout_s
+            )
+            self._appliers = (api, Applier(api, RecordStore(api, self._settings.namespace), settings))
+        return self._appliers[1]
+
+    def _current(self, key: str) -> StoredObject | None:
+        plural, _, name = key.partition("/")
+        informer = self._by_plural.get(plural)
+        return informer.store.get(name) if informer is not None else None
+
+
+def result_of_apply(outcome: Outcome) -> Result:
+    if outcome.result == "refused":
+        may_pass = all(refusal.may_pass for refusal in outcome.refusals)
+        return Result("contested" if may_pass else "stalled", outcome.stalled)
+    if outcome.stalled:
+        return Result("contested", outcome.stalled)
+    if outcome.result == "waiting":
+        return Result("waiting", str(outcome.gate))
+    return Result("done")
+
+
+def _publication(outcome: PublishOutcome) -> Publication:
+    left_out: dict[str, str] = {}
+    for problem in outcome.problems:
+        key, separator, message = problem.partition(": ")
+        if separator and "/" in key and "://" not in key:
+            left_out[key] = f"{left_out[key]}; {message}" if key in left_out else message
+    in_force = outcome.kind in ("published", "unchanged")
+    reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
+    return Publication(in_force, reason, outcome.message, left_out)
+
+
+def _refusals(looked: Looked) -> list[Result]:
+    """Objects that are wrong stall nobody else; that they are is told, and only their change can mend it."""
+    first = next(iter(looked.problems), "")
+    return (
+        [Result("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")] if looked.refusals else []
+    )

@@ -1,0 +1,136 @@
+"""Custom resources as configuration: what the watches show, as the one `Loaded` that every source gives.
+
+Flux, Argo CD or kubectl deliver the objects; this only looks. An object is judged again when its author changed it;
+one that is wrong is left out alone (`selection`), and its last good version stands in: remembered from when it was in
+force, or read back from the snapshot that is (`last_good`), which also outlives this process.
+
+Laws: nothing is said to be known before every kind was listed (a kind whose definition is missing is not a kind without
+objects), and an object that is being deleted stays in force while another one points at it (`finalizers`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from functions.api.declared import Declared
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded
+from functions.api.snapshot import Snapshot
+from functions.controller.kubernetes.run.conditions import is_published
+from functions.controller.kubernetes.run.informer import Informer, WatchedKind
+from functions.controller.kubernetes.run.judging import Judged, judge
+from functions.controller.kubernetes.run.last_good import PastObjects
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.references import referrers
+from functions.controller.kubernetes.run.selection import Candidate, Refusal, select
+
+
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    watched: WatchedKind
+    stored: StoredObject
+    held_by: tuple[str, ...] = ()  # it is being deleted, and these still point at it
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    loaded: Loaded
+    revision: str
+    seen: Mapping[str, SeenObject]  # by key
+    refusals: Mapping[str, Refusal]
+    waiting: tuple[str, ...] = ()  # why this is not the whole truth: publish nothing
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(f"{key}: {problem}" for key, refusal in self.refusals.items() for problem in refusal.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    document: bytes
+    judged: Judged
+
+
+class CustomResources:
+    """`look` is called by one thread at a time."""
+
+    def __init__(self, informers: Sequence[Informer]) -> None:
+        self._informers = tuple(informers)
+        self._known: dict[str, _Known] = {}
+        self._good: dict[str, Declared[AnyObject]] = {}
+        self._past: PastObjects | None = None
+
+    def remember(self, snapshot: Snapshot | None) -> None:
+        """What is in force now; asked for what this process has not seen itself."""
+        self._past = PastObjects(snapshot) if snapshot is not None else None
+
+    def look(self) -> Looked:
+        waiting = tuple(
+            informer.problem or f"{informer.watched.kind}: not listed yet"
+            for informer in self._informers
+            if not informer.store.synced
+        )
+        revision = f"kubernetes@{self._version()}"
+        seen = self._see()
+        if waiting:
+            return Looked(Loaded(()), revision, seen, {}, waiting)
+        self._judge(seen)
+        held = self._held(seen)
+        staying = {key: one for key, one in seen.items() if key in held or not one.stored.deleting}
+        chosen = select({key: self._candidate(key, one.stored) for key, one in staying.items()})
+        self._good = {one.document.file: one for one in chosen.objects}
+        self._forget_all_but(seen)
+        return Looked(Loaded(chosen.objects), revision, {**seen, **held}, chosen.refusals)
+
+    def _version(self) -> str:
+        """That of the newest news. Versions are opaque by contract; this one is only told to people."""
+        versions = [informer.store.news_version for informer in self._informers]
+        return str(max((int(version) for version in versions if version.isdigit()), default=0))
+
+    def _see(self) -> dict[str, SeenObject]:
+        return {
+            f"{informer.watched.plural}/{one.name}": SeenObject(informer.watched, one)
+            for informer in self._informers
+            for one in informer.store.objects()
+        }
+
+    def _judge(self, seen: Mapping[str, SeenObject]) -> None:
+        for key, one in seen.items():
+            known = self._known.get(key)
+            if known is None or known.document != one.stored.document:
+                self._known[key] = _Known(one.stored.document, judge(key, one.stored.document))
+
+    def _candidate(self, key: str, stored: StoredObject) -> Candidate:
+        judged = self._known[key].judged
+        good = self._good.get(key)
+        unchanged = good is not None and good is judged.declared
+        accepted = unchanged or is_published(stored.status, stored.generation)
+        if good is None and not accepted:
+            good = self._from_the_past(key, judged)
+        return Candidate(judged, None if unchanged else good, accepted)
+
+    def _from_the_past(self, key: str, judged: Judged) -> Declared[AnyObject] | None:
+        if self._past is None:
+            return None
+        value = judged.declared.value if judged.declared is not None else None
+        if isinstance(value, InferenceService):
+            document = self._past.service(value.metadata.name, value.pool or "")
+        else:
+            document = self._past.document(key)
+        return judge(key, document).declared if document is not None else None
+
+    def _held(self, seen: Mapping[str, SeenObject]) -> dict[str, SeenObject]:
+        """What is being deleted under those who point at it."""
+        deleting = {key: one for key, one in seen.items() if one.stored.deleting and one.stored.finalizers}
+        if not deleting:
+            return {}
+        staying = [self._known[key].judged.declared for key in seen if key not in deleting]
+        needed = referrers(declared for declared in staying if declared is not None)
+        return {
+            key: SeenObject(one.watched, one.stored, tuple(needed[key]))
+            for key, one in deleting.items()
+            if key in needed
+        }
+
+    def _forget_all_but(self, seen: Mapping[str, SeenObject]) -> None:
+        self._known = {key: known for key, known in self._known.items() if key in seen}

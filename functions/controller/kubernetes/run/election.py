@@ -1,0 +1,124 @@
+"""Who may write: leader election over one Lease, as a pure function of what was seen and of the local clock.
+
+The law: at no instant do two processes hold a valid term, as long as their clocks run at nearly the same rate; what
+the clocks show does not matter, because nobody reads another's timestamps. A candidate starts its own stopwatch when it
+first sees a record, and takes over once that record has stood unchanged for `lease_s`. A leader counts from the
+moment *before* its last successful renewal was sent, and stops after `renew_deadline_s`.
+
+Worked example (test_the_old_term_ends_before_the_next_begins), lease 15 s, deadline 10 s: the leader sends its last
+renewal at 0 s, which arrives at 1 s and is seen by a candidate at 2 s. The leader's term ends at 10 s; the candidate
+takes over at 17 s at the earliest. Between the two lie the time for which a request may still be under way, and 20 % of
+error in the clocks' rates.
+
+Each term has a token above every earlier one (the Lease's `leaseTransitions`, plus one): also a leader that lost its
+term and takes it again counts as a new one. Writes carry the token, and those who keep state refuse a lower one.
+
+Neighbours: `lease` is the record's form on the wire, `elector` the shell that looks and acts.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """The values of Kubernetes' own controllers. `retry_s` is how often a leader renews and a candidate looks."""
+
+    lease_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_s < self.renew_deadline_s < self.lease_s:
+            raise ValueError("the times of a lease must grow: retry_s < renew_deadline_s < lease_s")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What the Lease says. `renewed` is the holder's clock: compared for being the same, never as a time."""
+
+    holder: str  # empty: given back
+    transitions: int
+    renewed: str
+    resource_version: str = ""
+    acquired: str = ""  # for people
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record, and since when, on the local clock, it has looked like this."""
+
+    record: LeaseRecord | None
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The right to write until `until_s` on the local clock."""
+
+    token: int
+    until_s: float
+
+    def holds(self, now_s: float) -> bool:
+        return now_s < self.until_s
+
+    def renewed(self, until_s: float) -> "Term":
+        return replace(self, until_s=until_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """There is no Lease: make one that we hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Write our name over `record`, on condition that it is still the same."""
+
+    record: LeaseRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Write the record again with a new `renewed`, on condition that it is still the same."""
+
+    record: LeaseRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Somebody else leads."""
+
+    holder: str
+
+
+Action = Create | Take | Renew | Wait
+
+
+def observe(seen: Seen | None, record: LeaseRecord | None, now_s: float) -> Seen:
+    """The stopwatch starts again whenever the record has changed in any way."""
+    if seen is not None and seen.record == record:
+        return seen
+    return Seen(record, now_s)
+
+
+def decide(me: str, seen: Seen, term: Term | None, now_s: float, timing: LeaseTiming) -> Action:
+    record = seen.record
+    if record is None:
+        return Create()
+    if term is not None and term.holds(now_s) and record.holder == me and token_of(record) == term.token:
+        return Renew(record)
+    if record.holder in {"", me}:  # given back, or a term of ours that has run out: nobody else can be writing
+        return Take(record)
+    if now_s - seen.since_s >= timing.lease_s:
+        return Take(record)
+    return Wait(record.holder)
+
+
+def token_of(record: LeaseRecord) -> int:
+    """The fencing token of the term that this record stands for; never 0, which is no token."""
+    return record.transitions + 1
+
+
+def term_after(record: LeaseRecord, sent_s: float, timing: LeaseTiming) -> Term:
+    """The term that a write which succeeded gives, counted from before it was sent."""
+    return Term(token_of(record), sent_s + timing.renew_deadline_s)

@@ -1,0 +1,157 @@
+"""The git source's reconcile: a branch's tip becomes InferenceServices, budgets and the published snapshot.
+
+In order: 1. fetch and look, 2. apply (which tries everything first, and changes nothing where one object is refused),
+3. publish, 4. prune. So what the API server would refuse is never published, quotas do not wait for models to load, and
+no pool is deleted before the snapshot that no longer routes to it is out.
+
+A tip that does not validate changes nothing: the revision that was good last stays wanted, and drift from it is
+repaired. A remote that is away costs freshness only.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from functions.api.loader import Loaded
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.remote import Remote
+from functions.controller.gitops.source import GitSource, Observed
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
+from functions.controller.kubernetes.outcome import Outcome
+from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.render import Rendered, render
+from functions.controller.kubernetes.run.cr_side import result_of_apply
+from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.pace import Result, together
+from functions.controller.kubernetes.run.publishing import Publishing, result_of
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+
+_NAMED_MAX = 3
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    revision: str
+    loaded: Loaded
+
+
+class GitSide:
+    """Owned by one event loop."""
+
+    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_news: Callable[[], None]) -> None:
+        self._settings = settings
+        self._publishing = publishing
+        self._on_news = on_news
+        self._remote = Remote(
+            settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
+        )
+        self._source = GitSource(settings.git_dir, settings.git_branch)
+        self._observed: Observed | None = None
+        self._wanted: _Wanted | None = None
+        self._published = ""  # the revision
+        self._trouble = "the branch was not read yet"
+        self._appliers: tuple[KubeApi, Applier] | None = None
+
+    def not_ready_reason(self) -> str:
+        return self._trouble if self._observed is None else ""
+
+    async def follow(self) -> None:
+        """Until cancelled: fetch, look, and tell when there is another tip."""
+        while True:
+            before = self._observed
+            try:
+                await asyncio.to_thread(self._remote.fetch, self._settings.git_dir)
+                self._observed = await asyncio.to_thread(self._source.look)
+                self._trouble = ""
+            except GitFailed as error:
+                if str(error) != self._trouble:
+                    _log.warning("the branch cannot be followed: %s", error)
+                self._trouble = str(error)
+            if before is None or self._observed is None or before.commit != self._observed.commit:
+                self._on_news()
+            await asyncio.sleep(self._settings.git_poll_s)
+
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+        observed = self._observed
+        if observed is None:
+            return Result("waiting", self._trouble)
+        refused = self._adopt(observed)
+        if self._wanted is None and refused:
+            await self._fall_back(api)
+        wanted = self._wanted
+        if wanted is None:
+            return refused or Result("waiting", self._trouble)
+        kept = [Result("refused", refused.message)] if refused else []
+        return together([await self._converge(guard, api, wanted), *kept])
+
+    def _adopt(self, observed: Observed) -> Result | None:
+        """Take the tip as wanted where it is good; why not, otherwise."""
+        revision = f"{self._settings.git_branch}@{observed.commit}"
+        if observed.loaded is None:
+            first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
+            return Result("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
+        if self._wanted is None or self._wanted.revision != revision:
+            self._wanted = _Wanted(revision, observed.loaded)
+            _log.info("%s: %s", revision, observed.message)
+        return None
+
+    async def _fall_back(self, api: KubeApi) -> None:
+        """To what was applied last, by an earlier leader, where the clone still has it."""
+        record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
+        commit = record.last_applied.rpartition("@")[2]
+        if not commit:
+            return
+        try:
+            observed = await asyncio.to_thread(self._source.at, commit)
+        except GitFailed as error:
+            _log.warning("the revision that was applied last cannot be read: %s", error)
+            return
+        if observed.loaded is not None:
+            self._wanted = _Wanted(record.last_applied, observed.loaded)
+
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> Result:
+        rendered = await asyncio.to_thread(self._render, api, wanted)
+        if rendered.problems:
+            first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
+            return Result(
+                "stalled", f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            )
+        outcome = await asyncio.to_thread(self._apply, api, rendered)
+        if outcome.result == "refused":
+            return result_of_apply(outcome)
+        guard.check()
+        publication = await self._publishing.publish(wanted.loaded, wanted.revision)
+        if publication.kind in ("published", "unchanged") and self._published != wanted.revision:
+            self._published = wanted.revision
+            outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
+        return together([result_of_apply(outcome), result_of(publication)])
+
+    def _render(self, api: KubeApi, wanted: _Wanted) -> Rendered:
+        kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
+        return render(wanted.loaded, wanted.revision, namespace=self._settings.models_namespace, budget_kind=kind)
+
+    def _apply(self, api: KubeApi, rendered: Rendered) -> Outcome:
+        began_s = time.monotonic()
+        outcome = self._applier(api).reconcile(rendered.desired)
+        if outcome.written or outcome.pruned:
+            what = f"{len(outcome.written)} written, {len(outcome.pruned)} pruned"
+            _log.info("%s: %s in %.1f s", outcome.revision, what, time.monotonic() - began_s)
+        return outcome
+
+    def _applier(self, api: KubeApi) -> Applier:
+        """One for a term: the API object is the term's."""
+        if self._appliers is None or self._appliers[0] is not api:
+            names = self._settings
+            settings = ApplierSettings(names.models_namespace, names.conflicts, names.gate_timeout_s)
+            store = RecordStore(api, names.namespace)
+            self._appliers = (api, Applier(api, store, settings, may_prune=self._may_prune))
+        return self._appliers[1]
+
+    def _may_prune(self) -> bool:
+        return self._wanted is not None and self._published == self._wanted.revision

@@ -1,0 +1,187 @@
+"""List, then watch, for ever: keeps an `ObjectStore` equal to what the API server holds of one kind.
+
+A list is read in pages, all of one version. A watch begins at that version, and bookmarks move it along, so that a new
+connection begins where the last one ended. Lists are read again when the version has expired (410, as a status or
+inside the stream), and every `relist_s`, since even a server may lose an event. A watch is ended by the server after
+`watch_s`, and by us after `silence_s` without a byte: newer servers send a bookmark every minute, so two were missed.
+
+A kind that the server does not know is waited for and told in `problem`; it is no error of the process.
+
+Neighbours: `watch_wire` reads, `object_store` remembers, `loop` is woken through `on_news`.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
+from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
+from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
+from functions.decisions.backoff import BackoffPolicy, delay_s
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedKind:
+    """One kind in one namespace; `label_selector` and `field_selector` as Kubernetes writes them."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespace: str
+    label_selector: str = ""
+    field_selector: str = ""
+
+    @property
+    def path(self) -> str:
+        root = "/apis/" if "/" in self.api_version else "/api/"
+        return f"{root}{self.api_version}/namespaces/{self.namespace}/{self.plural}"
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        both = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        return {name: text for name, text in both.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
+class InformerTiming:
+    page_objects: int = 500  # what Kubernetes' own clients ask for at a time
+    page_timeout_s: float = 60.0
+    watch_s: float = 300.0
+    silence_s: float = 130.0
+    shortest_watch_s: float = 1.0
+    relist_s: float = 3600.0
+    missing_kind_s: float = 5.0  # between two looks for a kind that is not installed
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=0.5, cap_s=30.0))
+
+
+class Informer:
+    """`run` belongs to one thread; `problem`, `store` and `stop` to any."""
+
+    def __init__(
+        self,
+        wire: WatchWire,
+        watched: WatchedKind,
+        on_news: Callable[[], None],
+        timing: InformerTiming | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.watched = watched
+        self.store = ObjectStore()
+        self.problem = f"{watched.kind}: not listed yet"
+        self.lists_total = 0
+        self._wire = wire
+        self._on_news = on_news
+        self._timing = timing or InformerTiming()
+        self._rng = rng or random.Random()  # noqa: S311 - spreads connections; guards nothing
+        self._version = ""  # where the next watch begins; empty: list first
+        self._listed_at_s = 0.0
+        self._failures = 0
+        self._stopped = threading.Event()
+        self._cut: Cut | None = None  # ends the watch under way
+
+    def run(self) -> None:
+        """Until `stop`. Raises nothing that may pass."""
+        while not self._stopped.is_set():
+            self._stopped.wait(self._once())
+
+    def stop(self) -> None:
+        self._stopped.set()
+        cut = self._cut
+        if cut is not None:
+            with suppress(OSError, RuntimeError, ValueError):  # it has ended meanwhile
+                cut()
+
+    def _once(self) -> float:
+        """One list where one is due, one watch; seconds to wait before the next."""
+        try:
+            if not self._version or time.monotonic() - self._listed_at_s > self._timing.relist_s:
+                self._list()
+            began_s = time.monotonic()
+            self._watch()
+            if time.monotonic() - began_s < self._timing.shortest_watch_s:
+                return self._timing.shortest_watch_s  # a server that ends watches at once is not hammered
+        except Gone as error:
+            _log.info("%s; listing again", error)
+            self._version = ""
+        except KindMissing:
+            return self._wait_for_the_kind()
+        except (Retryable, TooManyObjects) as error:
+            return self._try_again(str(error))
+        return 0.0
+
+    def _list(self) -> None:
+        query = {"limit": str(self._timing.page_objects), **self.watched.selectors}
+        listed: list[StoredObject] = []
+        page: dict[str, Any] = {}
+        while not self._stopped.is_set():
+            page = self._wire.page(self.watched.path, query, self._timing.page_timeout_s)
+            listed.extend(self._stored(item) for item in page.get("items", ()))
+            token = page["metadata"].get("continue", "")
+            if not token:
+                break
+            query["continue"] = token
+        else:
+            return
+        self._version = page["metadata"]["resourceVersion"]
+        self._listed_at_s = time.monotonic()
+        self.lists_total += 1
+        self._failures, self.problem = 0, ""
+        if self.store.replace_all(listed, self._version):
+            self._on_news()
+
+    def _watch(self) -> None:
+        watch_s = self._timing.watch_s * self._rng.uniform(0.8, 1.2)  # so that not all watches end at once
+        query = {
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(watch_s))),
+            **self.watched.selectors,
+        }
+        for event in self._wire.events(self.watched.path, query, self._timing.silence_s, self._opened):
+            self._failures = 0
+            self._take(event)
+            if self._stopped.is_set():
+                return
+
+    def _opened(self, cut: Cut) -> None:
+        self._cut, self.problem = cut, ""
+        if self._stopped.is_set():
+            cut()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        item = event["object"]
+        is_news = False
+        match event["type"]:
+            case "ADDED" | "MODIFIED":
+                is_news = self.store.put(self._stored(item))
+            case "DELETED":
+                is_news = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
+        self._version = item["metadata"]["resourceVersion"]  # a bookmark has nothing else
+        if is_news:
+            self._on_news()
+
+    def _stored(self, item: dict[str, Any]) -> StoredObject:
+        return stored(item, self.watched.api_version, self.watched.kind)
+
+    def _wait_for_the_kind(self) -> float:
+        problem = f"the kind {self.watched.kind} ({self.watched.api_version}) is not installed; waiting for it"
+        if self.problem != problem:
+            _log.warning("%s", problem)
+        self.problem, self._version = problem, ""
+        self.store.kind_is_missing()
+        return self._timing.missing_kind_s
+
+    def _try_again(self, reason: str) -> float:
+        """The version is kept: the next watch begins where this one ended."""
+        self._failures += 1
+        if self.problem != reason and not self._stopped.is_set():
+            _log.warning("%s", reason)
+        self.problem = reason
+        return delay_s(self._failures, self._timing.backoff) * self._rng.uniform(0.5, 1.0)

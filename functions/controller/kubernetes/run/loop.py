@@ -1,0 +1,135 @@
+"""The level-triggered loop of one term: look, act, wait; woken by news and by orders, never by a list of events.
+
+However many things happen during a pass, there is one more pass afterwards, and it looks at everything. One that ended
+badly is repeated at the pace of its error (`pace`); whatever changes ends the wait.
+
+Laws: nothing is done while suspended, except on request; LeadershipLost ends the term's loop at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.orders import Orders, mark_handled, read_orders
+from functions.controller.kubernetes.run.pace import Pace, Result, next_look_s
+
+_log = logging.getLogger(__name__)
+
+Reconcile = Callable[[TermGuard, KubeApi], Awaitable[Result]]
+
+
+class Loop:
+    """Owned by one event loop; `wake_soon` is for other threads."""
+
+    def __init__(
+        self,
+        reconcile: Reconcile,
+        namespace: str,
+        metrics: ControllerMetrics,
+        *,
+        pace: Pace,
+        settle_s: float,
+        control_poll_s: float,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.last = Result("waiting", "no reconcile yet")
+        self.suspended = False
+        self._reconcile = reconcile
+        self._namespace = namespace
+        self._metrics = metrics
+        self._pace = pace
+        self._settle_s = settle_s
+        self._control_poll_s = control_poll_s
+        self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
+        self._news = asyncio.Event()
+        self._repeats = 0
+
+    def wake(self) -> None:
+        """Something that is wanted or there has changed."""
+        self._news.set()
+
+    async def lead(self, guard: TermGuard, api: KubeApi) -> None:
+        """For the length of a term; ends with LeadershipLost."""
+        self._repeats = 0
+        orders = await self._orders(api)
+        while True:
+            guard.check()
+            self._news.clear()
+            self.suspended = orders.suspended
+            wait_s: float | None = None
+            if not orders.suspended or orders.asks_now:
+                wait_s = await self._pass(guard, api)
+                await self._acknowledge(api, orders)
+            orders = await self._wait(guard, api, wait_s, orders)
+
+    async def _pass(self, guard: TermGuard, api: KubeApi) -> float | None:
+        began_s = time.monotonic()
+        result = await self._attempt(guard, api)
+        self._metrics.reconciled(result.kind, time.monotonic() - began_s)
+        self._repeats = self._repeats + 1 if result.kind == self.last.kind else 1
+        if result != self.last and result.message:
+            _log.info("%s: %s", result.kind, result.message)
+        self.last = result
+        return next_look_s(result, self._repeats, self._pace, self._rng.random())
+
+    async def _attempt(self, guard: TermGuard, api: KubeApi) -> Result:
+        """Errors by what to do about them; one that nobody foresaw is told with its trace, and may pass."""
+        try:
+            return await self._reconcile(guard, api)
+        except LeadershipLost:
+            raise
+        except Conflict as error:
+            self._metrics.failed("conflict")
+            return Result("contested", str(error))
+        except (Terminal, KindMissing) as error:
+            self._metrics.failed("terminal" if isinstance(error, Terminal) else "kind_missing")
+            return Result("stalled" if isinstance(error, Terminal) else "contested", str(error))
+        except (Retryable, Gone) as error:
+            self._metrics.failed("retryable")
+            return Result("passing", str(error), getattr(error, "after_s", None))
+        except Exception as error:
+            self._metrics.failed("unforeseen")
+            _log.exception("a reconcile failed in a way that nobody foresaw")
+            return Result("passing", f"{type(error).__name__}: {error}")
+
+    async def _wait(self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: Orders) -> Orders:
+        """Until it is time, or there is news or another order; the orders as they are then."""
+        deadline_s = time.monotonic() + wait_s if wait_s is not None else float("inf")
+        while True:
+            guard.check()
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return await self._orders(api, before)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, self._control_poll_s)):
+                    await self._news.wait()
+            orders = await self._orders(api, before)
+            if self._news.is_set() and not orders.suspended:
+                await asyncio.sleep(self._settle_s)
+                return orders
+            if orders.asks_now or orders.suspended != before.suspended:
+                return orders
+            self._news.clear()
+
+    async def _orders(self, api: KubeApi, before: Orders | None = None) -> Orders:
+        """As they are now; as they were where they cannot be read."""
+        try:
+            return await asyncio.to_thread(read_orders, api, self._namespace)
+        except (Retryable, Terminal, KindMissing, Gone) as error:
+            _log.debug("the orders cannot be read: %s", error)
+            return before or Orders()
+
+    async def _acknowledge(self, api: KubeApi, orders: Orders) -> None:
+        if not orders.asks_now:
+            return
+        try:
+            await asyncio.to_thread(mark_handled, api, self._namespace, orders)
+        except (Retryable, Conflict, Terminal, KindMissing) as error:
+            _log.warning("the request %s was handled and cannot be marked so: %s", orders.requested_at, error)

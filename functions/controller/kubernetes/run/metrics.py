@@ -1,0 +1,57 @@
+"""What Prometheus sees of the controller (prefix `shoal_controller_`). Labels are from short fixed lists."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class ControllerMetrics:
+    """One registry of a process's own, so that two in one test do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        prefix, to = "shoal_controller_", self.registry
+        self._reconcile_s = Histogram(f"{prefix}reconcile_seconds", "One pass.", buckets=_SECONDS, registry=to)
+        self._reconciles = Counter(f"{prefix}reconciles_total", "Passes by how they ended.", ["result"], registry=to)
+        self._errors = Counter(f"{prefix}errors_total", "Errors by what is done about them.", ["class"], registry=to)
+        self._leader = Gauge(f"{prefix}leader", "1: this process leads.", registry=to)
+        self._token = Gauge(f"{prefix}term_token", "The fencing token of the term; 0: none.", registry=to)
+        self._writes = Gauge(f"{prefix}api_requests", "Requests sent in this term.", ["what"], registry=to)
+        self._objects = Gauge(f"{prefix}objects", "Objects that the watches show.", ["kind"], registry=to)
+        self._refused = Gauge(f"{prefix}refused_objects", "Objects that are wrong as written.", registry=to)
+        self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
+        self._suspended = Gauge(f"{prefix}suspended", "1: told to wait.", registry=to)
+        self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
+        self._applied = Gauge(
+            f"{prefix}last_applied_timestamp_seconds", "When all that is wanted was last in force.", registry=to
+        )
+
+    def reconciled(self, result: str, took_s: float) -> None:
+        self._reconcile_s.observe(took_s)
+        self._reconciles.labels(result=result).inc()
+
+    def failed(self, error_class: str) -> None:
+        self._errors.labels(**{"class": error_class}).inc()
+
+    def leads(self, token: int | None) -> None:
+        self._leader.set(token is not None)
+        self._token.set(token or 0)
+
+    def sent(self, counts: Mapping[str, int]) -> None:
+        for what, count in counts.items():
+            self._writes.labels(what=what).set(count)
+
+    def sees(self, objects: Mapping[str, int], refused: int, pending: int, *, suspended: bool) -> None:
+        for kind, count in objects.items():
+            self._objects.labels(kind=kind).set(count)
+        self._refused.set(refused)
+        self._pending.set(pending)
+        self._suspended.set(suspended)
+
+    def published(self, epoch: int) -> None:
+        self._epoch.set(epoch)
+
+    def applied(self, unix_s: float) -> None:
+        self._applied.set(unix_s)

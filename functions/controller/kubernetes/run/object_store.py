@@ -1,0 +1,137 @@
+"""What the API server last said of the objects of one kind, small enough to hold tens of thousands.
+
+An object is kept as the bytes of what its author wrote (head, labels, spec) and, apart from them, what we ourselves
+write (status, finalizers). So our own writes, which come back as events like everybody's, are told from news: only a
+change of the first kind counts as one. Annotations and managed fields are dropped; nothing of ours reads them.
+
+Laws: a relist replaces everything, so that a deletion that no event told is seen all the same; what is in hand stays
+while the server is away. Any thread may call.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+MAX_OBJECTS = 200_000  # of one kind; past it the process says so instead of growing
+
+
+class TooManyObjects(Exception):
+    """More objects of one kind than may be held; delete some, or raise the bound with the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    generation: int
+    document: bytes  # JSON: apiVersion, kind, metadata (name, namespace, labels), spec
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    def says_the_same(self, other: "StoredObject") -> bool:
+        """Whether the author's part is equal: another status or version is no news."""
+        mine, others = (replace(one, resource_version="", status={}, finalizers=()) for one in (self, other))
+        return mine == others
+
+
+def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject:
+    """`item` as the API server sends it; in a list, items carry no head of their own."""
+    metadata = item["metadata"]
+    kept = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
+    written = {key: value for key, value in item.items() if key not in {"apiVersion", "kind", "metadata", "status"}}
+    document = {"apiVersion": api_version, "kind": kind, "metadata": kept, **written}
+    return StoredObject(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        generation=int(metadata.get("generation", 0)),
+        document=orjson.dumps(document, option=orjson.OPT_SORT_KEYS),
+        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers", ())),
+        status=item.get("status") or {},
+    )
+
+
+class ObjectStore:
+    def __init__(self, max_objects: int = MAX_OBJECTS) -> None:
+        self._max_objects = max_objects
+        self._objects: dict[str, StoredObject] = {}
+        self._lock = threading.Lock()
+        self._synced = False
+        self._news_version = ""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the objects were listed, and their kind was not found missing since."""
+        with self._lock:
+            return self._synced
+
+    @property
+    def news_version(self) -> str:
+        """The resourceVersion of the newest change that an author made; of the list, where none was seen since."""
+        with self._lock:
+            return self._news_version
+
+    @property
+    def count(self) -> int:
+        with self._lock:
+            return len(self._objects)
+
+    def objects(self) -> list[StoredObject]:
+        """All of them as of now, by name."""
+        with self._lock:
+            return sorted(self._objects.values(), key=lambda one: (one.namespace, one.name))
+
+    def get(self, name: str) -> StoredObject | None:
+        with self._lock:
+            return self._objects.get(name)
+
+    def replace_all(self, listed: Iterable[StoredObject], version: str = "") -> bool:
+        """A whole list of that version was read. True: it holds news."""
+        objects = {one.name: one for one in listed}
+        self._check(len(objects))
+        with self._lock:
+            same = self._objects.keys() == objects.keys() and all(
+                one.says_the_same(objects[name]) for name, one in self._objects.items()
+            )
+            is_news = not self._synced or not same
+            self._objects, self._synced = objects, True
+            self._note(is_news, version)
+            return is_news
+
+    def put(self, one: StoredObject) -> bool:
+        """An object was added or changed. True: that is news."""
+        with self._lock:
+            known = self._objects.get(one.name)
+            if known is None:
+                self._check(len(self._objects) + 1)
+            self._objects[one.name] = one
+            is_news = known is None or not known.says_the_same(one)
+            self._note(is_news, one.resource_version)
+            return is_news
+
+    def remove(self, name: str, version: str = "") -> bool:
+        with self._lock:
+            is_news = self._objects.pop(name, None) is not None
+            self._note(is_news, version)
+            return is_news
+
+    def kind_is_missing(self) -> None:
+        """The server does not know the kind: what there is of it is unknown, rather than nothing."""
+        with self._lock:
+            self._synced = False
+
+    def _note(self, is_news: bool, version: str) -> None:
+        if is_news:
+            self._news_version = version
+
+    def _check(self, count: int) -> None:
+        if count > self._max_objects:
+            raise TooManyObjects(f"{count} objects of one kind, over the bound of {self._max_objects}")

@@ -1,0 +1,249 @@
+"""The Kubernetes controller process: puts the parts together, leads when it is its turn, stops in order.
+
+Threads: one for the Lease, one for each watch; everything else is on the event loop, with requests in worker threads.
+A standby watches too, so that it knows everything when it takes over.
+
+Stopping, in order: 1. no new pass, 2. the term ends (from here on the guard lets nothing pass), 3. what is under way
+ends or is refused, 4. only then the Lease is given back: the next leader begins when nothing of ours can still arrive.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from functions.controller.kubernetes import inventory
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.client import connect
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
+from functions.controller.kubernetes.record_store import RECORD_NAME
+from functions.controller.kubernetes.run.cr_side import CustomResourceSide
+from functions.controller.kubernetes.run.election import LeaseTiming
+from functions.controller.kubernetes.run.elector import Elector, TermGuard
+from functions.controller.kubernetes.run.git_side import GitSide
+from functions.controller.kubernetes.run.lease import LeaseWire
+from functions.controller.kubernetes.run.loop import Loop
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.pace import Pace, Result
+from functions.controller.kubernetes.run.publishing import Publishing
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.fleet.tasks import Supervised
+from functions.telemetry.exposition import MetricsServer
+
+LEASE_NAME = "shoal-controller"
+_WORKERS = 8  # a reconcile, a status, the store's addresses
+_STOP_S = 25.0  # for requests under way; each is bounded by its own timeout
+
+_log = logging.getLogger(__name__)
+
+
+class StartFailed(Exception):
+    """The controller cannot start as configured; the message says what to change."""
+
+
+class NoTerm:
+    """The guard of an API object that only reads."""
+
+    token = 0
+
+    def check(self) -> None:
+        raise LeadershipLost("not leading: nothing is written")
+
+    def remaining_s(self) -> float:
+        return 0.0
+
+
+class KubernetesController:
+    """Owned by one event loop."""
+
+    def __init__(self, settings: KubernetesSettings, configuration: Configuration) -> None:
+        self._settings = settings
+        self._client = connect(configuration)
+        self._metrics = ControllerMetrics()
+        self._loop = asyncio.get_running_loop()
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="worker")
+        self._loop.set_default_executor(self._workers)
+        self._turn = asyncio.Event()  # the term may have changed
+        self._tasks = Supervised()
+        self._threads: list[threading.Thread] = []
+        self._stopped = asyncio.Event()
+        self._api: KubeApi | None = None  # the term's
+        self._elector = self._make_elector()
+        self._publishing = Publishing(settings, self._elector.guard)
+        self._pacer = Loop(
+            self._reconcile,
+            settings.namespace,
+            self._metrics,
+            pace=Pace(resync_s=settings.resync_s, poll_s=settings.publish_retry_s),
+            settle_s=settings.settle_s,
+            control_poll_s=settings.control_poll_s,
+        )
+        self._side: CustomResourceSide | GitSide = self._make_side()
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopped.set)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._publishing.close)
+            server = self._serve()
+            stack.push_async_callback(asyncio.to_thread, server.close)
+            self._start()
+            await self._stopped.wait()
+            await self._stop()
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _make_elector(self) -> Elector:
+        settings = self._settings
+        timing = LeaseTiming(settings.lease_s, settings.renew_deadline_s, settings.lease_retry_s)
+        wire = LeaseWire(self._client.client, settings.namespace, LEASE_NAME, timing)
+        me = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+        return Elector(wire, me, self._from_thread(self._turn.set), lowest_token=self._recorded_token)
+
+    def _make_side(self) -> CustomResourceSide | GitSide:
+        if self._settings.source == "git":
+            return GitSide(self._settings, self._publishing, self._pacer.wake)
+        wire = WatchWire(self._client.client)
+        return CustomResourceSide(self._settings, wire, self._publishing, self._from_thread(self._pacer.wake))
+
+    def _recorded_token(self) -> int:
+        """The token in the record: what a Lease that was deleted must begin above."""
+        try:
+            found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
+            return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
+        except KubeError as error:
+            _log.warning("the record cannot be read: %s", error)
+            return 0
+
+    def _from_thread(self, act: Callable[[], None]) -> Callable[[], None]:
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._loop.call_soon_threadsafe(act)
+
+        return tell
+
+    def _start(self) -> None:
+        self._thread("lease", self._elector.run)
+        if isinstance(self._side, CustomResourceSide):
+            for informer in self._side.informers:
+                self._thread(f"watch {informer.watched.plural}", informer.run)
+        else:
+            self._tasks.forever("branch", self._side.follow)
+        self._tasks.forever("lead", self._lead, expected=(LeadershipLost,))
+
+    def _thread(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        """Wait for a term, and use it up; LeadershipLost at its end."""
+        guard = await self._next_term()
+        api = self._api = KubeApi(self._client, guard)
+        self._metrics.leads(guard.token)
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._pacer.lead(guard, api))
+                if isinstance(self._side, CustomResourceSide):
+                    parts.create_task(self._side.writer.run(api))
+        except* LeadershipLost as lost:
+            raise LeadershipLost(f"term {guard.token} is over") from lost
+        finally:
+            self._metrics.leads(None)
+
+    async def _next_term(self) -> TermGuard:
+        while (guard := self._elector.guard()) is None:
+            self._turn.clear()
+            await self._turn.wait()
+        return guard
+
+    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+        result = await self._side.reconcile(guard, api)
+        if result.kind == "done":
+            self._metrics.applied(time.time())
+        return result
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        await self._tasks.close()
+        self._elector.stop()
+        if isinstance(self._side, CustomResourceSide):
+            for informer in self._side.informers:
+                informer.stop()
+        last = ThreadPoolExecutor(1, thread_name_prefix="stop")
+        self._loop.set_default_executor(last)
+        under_way = functools.partial(self._workers.shutdown, cancel_futures=True)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._loop.run_in_executor(last, under_way)
+        except TimeoutError:
+            _log.warning("requests are still under way; the Lease is kept until it runs out")
+            return
+        await self._loop.run_in_executor(last, self._elector.give_back)
+
+    # -- health -------------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> MetricsServer:
+        try:
+            listener = socket.create_server((self._settings.host, self._settings.port))
+        except OSError as error:
+            where = f"{self._settings.host}:{self._settings.port}"
+            message = f"cannot listen on {where}: {error.strerror}; free it or set SHOAL_CONTROLLER_PORT"
+            raise StartFailed(message) from error
+        _log.info("health and metrics on port %d", listener.getsockname()[1])
+        probes = {"/healthz": self._not_alive_reason, "/readyz": self._side.not_ready_reason}
+        server = MetricsServer(listener, self._metrics.registry, self._refresh, self._loop, probes)
+        server.start()
+        return server
+
+    def _not_alive_reason(self) -> str:
+        """The loop answers, or this would not be asked; the threads must run, too."""
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        return f"ended: {', '.join(dead)}" if dead else ""
+
+    def _refresh(self) -> None:
+        api, side = self._api, self._side
+        if api is not None:
+            counts = api.counts
+            self._metrics.sent({"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes})
+        if isinstance(side, CustomResourceSide):
+            objects = {each.watched.kind: each.store.count for each in side.informers}
+            refused = len(side.looked.refusals) if side.looked is not None else 0
+            self._metrics.sees(objects, refused, side.writer.pending, suspended=self._pacer.suspended)
+        else:
+            self._metrics.sees({}, 0, 0, suspended=self._pacer.suspended)
+        self._metrics.published(self._publishing.last_epoch)
+
+
+def load_configuration(settings: KubernetesSettings) -> Configuration:
+    """How to reach the API server; StartFailed where nobody says."""
+    configuration = Configuration()
+    try:
+        if settings.kubeconfig is not None:
+            load_kube_config(str(settings.kubeconfig), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        else:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError) as error:
+        message = (
+            f"no way to the API server: {error}; run in a pod with a ServiceAccount, or set SHOAL_CONTROLLER_KUBECONFIG"
+        )
+        raise StartFailed(message) from error
+    return configuration

@@ -1,0 +1,76 @@
+"""The registry and the artifact store as this process reaches them: a publisher whose writes are fenced by the term.
+
+A publication outside a term is refused here, before anything is sent; one that is under way when the term ends is
+refused by the registry, which has seen the next leader's token by then.
+"""
+
+import ssl
+from collections.abc import Callable
+
+import httpx
+
+from functions.api.loader import Loaded
+from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
+from functions.controller.kubernetes.errors import LeadershipLost
+from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.pace import Result
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.publish import Publisher, PublishOutcome
+from functions.controller.publish_wire import RegistryWire
+from functions.controller.resolve import DigestReader, Resolver
+
+_TIMEOUT_S = 10.0
+
+
+class Publishing:
+    """Owned by one event loop. Made once; artifacts that were resolved are remembered over terms."""
+
+    def __init__(self, settings: KubernetesSettings, guard: Callable[[], TermGuard | None]) -> None:
+        """Blocks: reads the token, the credentials and the certificate authority."""
+        verify = ssl.create_default_context(
+            cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None
+        )
+        # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
+        self._guard = guard
+        token = settings.internal_token_file.read_text().strip()
+        self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence)
+        self.last_epoch = 0
+        self._publisher = Publisher(
+            wire=self.wire, resolver=Resolver(DigestReader(_store(settings), settings.models_root))
+        )
+
+    async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
+        """As `Publisher.publish`."""
+        outcome = await self._publisher.publish(loaded, revision)
+        self.last_epoch = outcome.epoch or self.last_epoch
+        return outcome
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _fence(self) -> int:
+        guard = self._guard()
+        if guard is None:
+            raise LeadershipLost("not leading: nothing is published")
+        return guard.token
+
+
+def _store(settings: KubernetesSettings) -> S3Store | None:
+    if settings.s3_credentials_file is None:
+        return None
+    credentials = load_credentials(settings.s3_credentials_file)
+    return S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.s3_bucket))
+
+
+def result_of(outcome: PublishOutcome) -> Result:
+    """A publication as a part of a reconcile."""
+    match outcome.kind:
+        case "unavailable":
+            return Result("passing", outcome.message)
+        case "refused" | "invalid":
+            return Result("stalled", outcome.message)
+    if outcome.complete:
+        return Result("done", outcome.message)
+    return Result("waiting", "; ".join([outcome.message, *outcome.held, *outcome.problems[:3]]))

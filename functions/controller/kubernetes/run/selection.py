@@ -1,0 +1,97 @@
+"""Which objects make the configuration, when they come one by one and some of them are wrong. Pure.
+
+From git, a configuration is all or nothing. Custom resources have no such unit: each is delivered by itself, by
+several hands, in any order; if one bad object stopped everything, every tenant could stop all others. So an object that
+is wrong is left out alone, and its last good version, where there is one, stands in for it. That goes for what is wrong
+in itself and for what contradicts others (a key id that another tenant has, a tier that nobody declares).
+
+Whom to blame for a contradiction is decided by seniority: objects that were accepted as they are come first, so
+that a newcomer who claims what is taken is refused, never the one who has it.
+
+Laws: the result has no contradictions; every object that was refused is told why; and where nothing is wrong, the
+result is everything (test_what_is_not_blamed_is_taken).
+Neighbours: `judging` judges single objects, `cr_source` remembers what was good.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from functions.api import consistency
+from functions.api.declared import Declared
+from functions.api.kinds.catalogue import AnyObject
+from functions.controller.kubernetes.run.judging import Judged, words
+
+MAX_ROUNDS = 16  # tier -> tenant -> model, each once by its new and once by its last good version, and some more
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    judged: Judged
+    last_good: Declared[AnyObject] | None = None
+    accepted: bool = False  # what it says now was good before
+
+    @property
+    def ladder(self) -> tuple[Declared[AnyObject], ...]:
+        """What may stand for the object, the best first."""
+        steps = (self.judged.declared, self.last_good)
+        known = [step for step in steps if step is not None]
+        return tuple(known[:1]) if len(known) == 2 and known[0].value == known[1].value else tuple(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    problems: tuple[str, ...]
+    stands_in: bool  # its last good version is in force
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    objects: tuple[Declared[AnyObject], ...]
+    refusals: Mapping[str, Refusal]  # by key; who is not here is in force as written
+
+
+def select(candidates: Mapping[str, Candidate]) -> Selection:
+    """`candidates` by key (`plural/name`), which is also the file that their places name."""
+    rungs = {key: 0 for key, candidate in candidates.items() if candidate.ladder}
+    told = {key: list(candidate.judged.problems) for key, candidate in candidates.items() if candidate.judged.problems}
+    for _ in range(MAX_ROUNDS):
+        blamed = _blamed(_in_force(candidates, rungs))
+        if not blamed:
+            break
+        for key, problems in blamed.items():
+            told.setdefault(key, []).extend(problem for problem in problems if problem not in told.get(key, []))
+            _step_down(key, candidates, rungs)
+    else:
+        _drop_all(blamed, rungs)
+    refusals = {key: Refusal(tuple(problems), stands_in=key in rungs) for key, problems in sorted(told.items())}
+    return Selection(tuple(_in_force(candidates, rungs)), refusals)
+
+
+def _in_force(candidates: Mapping[str, Candidate], rungs: Mapping[str, int]) -> list[Declared[AnyObject]]:
+    """Seniority first, then by name: the order in which contradictions are blamed."""
+
+    def seniority(key: str) -> tuple[bool, str]:
+        candidate = candidates[key]
+        senior = rungs[key] > 0 or candidate.accepted or candidate.judged.declared is None
+        return (not senior, key)
+
+    return [candidates[key].ladder[rungs[key]] for key in sorted(rungs, key=seniority)]
+
+
+def _blamed(objects: list[Declared[AnyObject]]) -> dict[str, list[str]]:
+    by_key: dict[str, list[str]] = {}
+    for problem in consistency.problems(objects, complete=True):
+        by_key.setdefault(problem.place.file, []).append(words(problem))
+    return by_key
+
+
+def _step_down(key: str, candidates: Mapping[str, Candidate], rungs: dict[str, int]) -> None:
+    if key in rungs:
+        rungs[key] += 1
+        if rungs[key] >= len(candidates[key].ladder):
+            del rungs[key]
+
+
+def _drop_all(keys: Iterable[str], rungs: dict[str, int]) -> None:
+    for key in keys:
+        rungs.pop(key, None)

@@ -1,0 +1,83 @@
+"""The Kubernetes controller's configuration, from the environment (prefix SHOAL_CONTROLLER_)."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class KubernetesSettings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="SHOAL_CONTROLLER_", frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    source: Literal["kubernetes", "git"] = Field(
+        "kubernetes", description="What is wanted: custom resources that others deliver, or a git branch."
+    )
+    namespace: str = Field("shoal", description="Where the custom resources, the Lease and the record are.")
+    models_namespace: str = Field("shoal-models", description="Where the InferenceServices are.")
+    kubeconfig: Path | None = Field(
+        None, description="A kubeconfig file; without it, the pod's ServiceAccount is used."
+    )
+    host: str = Field("0.0.0.0", description="Where health and metrics listen: the kubelet and Prometheus ask there.")
+    port: int = Field(8447, ge=0, le=65535, description="Their port; 0: any free one.")
+    registry_url: str = Field("https://127.0.0.1:8444", description="Who keeps and hands out the snapshot.")
+    registry_ca_file: Path | None = Field(
+        None, description="Authority of the registry's certificate; else the system's."
+    )
+    internal_token_file: Path = Field(description="The token that every process of the installation shows.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where artifacts' addresses are looked up.")
+    s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
+    s3_credentials_file: Path | None = Field(
+        None, description='JSON: {"access_key_id", "secret_access_key"}; without it, only pinned digests resolve.'
+    )
+    models_root: Path = Field(
+        Path("/models"), description="Where `pvc://` model volumes are mounted; a missing one needs pinned digests."
+    )
+    git_url: str = Field("", description="The repository, https:// or ssh://; for the git source.")
+    git_branch: str = Field("main", description="The branch that is the fleet.")
+    git_poll_s: float = Field(30.0, gt=0, le=3600, description="Seconds between two looks at the remote.")
+    git_askpass_file: Path | None = Field(None, description="A program that prints the user name or token for https.")
+    git_ssh_command: str = Field("", description="Such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`.")
+    git_dir: Path = Field(Path("/var/lib/shoal/git"), description="A bare clone; lost with the pod, and fetched again.")
+    settle_s: float = Field(
+        0.3, ge=0, le=30, description="After the first change, how long more are waited for: one apply is many events."
+    )
+    resync_s: float = Field(
+        300.0,
+        gt=0,
+        le=86400,
+        description="Seconds between two reconciles of an unchanged fleet: drift, moved pointers.",
+    )
+    publish_retry_s: float = Field(
+        5.0, gt=0, le=300, description="Seconds until the next try while an artifact or a load is still missing."
+    )
+    control_poll_s: float = Field(
+        2.0,
+        gt=0,
+        le=60,
+        description="Seconds between two looks at the annotations that suspend and ask for a reconcile.",
+    )
+    status_writes_per_s: float = Field(
+        50.0, gt=0, le=1000, description="Statuses a second: 50,000 tenants take 17 minutes once, and spare the server."
+    )
+    protect_deletion: bool = Field(
+        True, description="Finalizers on models and on policies that others name; needs `patch` on those three kinds."
+    )
+    lease_s: float = Field(15.0, ge=2, le=120, description="After this long without a renewal another may lead.")
+    renew_deadline_s: float = Field(10.0, ge=1, le=100, description="After this long without a renewal we do not lead.")
+    lease_retry_s: float = Field(2.0, ge=0.1, le=60, description="Between two looks at the Lease.")
+    conflicts: Literal["report", "force"] = Field(
+        "report", description="What to do where another field manager holds a field of ours."
+    )
+    gate_timeout_s: float = Field(
+        1800.0, gt=0, description="How long a wave may take to become healthy before it counts as stalled."
+    )
+    log_level: str = Field("INFO", description="Python's name of the level.")
+
+    @model_validator(mode="after")
+    def _git_needs_an_address(self) -> "KubernetesSettings":
+        if self.source == "git" and not self.git_url:
+            raise ValueError("SHOAL_CONTROLLER_GIT_URL is required with SHOAL_CONTROLLER_SOURCE=git")
+        return self

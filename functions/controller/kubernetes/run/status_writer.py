@@ -1,0 +1,146 @@
+"""Writing statuses and finalizers, at a bounded rate, each only when it says something new.
+
+`submit` replaces what was pending for an object, so that only the latest word is written, and the queue is never longer
+than there are objects. A write carries the version that was looked at: where somebody wrote meanwhile it is refused,
+and looked at again. What the watch has not shown yet of our own last write is not written twice.
+
+Laws: one write at a time, at most `per_second`; no write outside the term (`KubeApi` asks the guard); a failed status
+write never holds up a publication.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Literal
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import KindMissing, LeadershipLost, Retryable, Stale, Terminal
+from functions.controller.kubernetes.objects import version_of
+from functions.controller.kubernetes.run.conditions import status_of
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.writes import Write
+from functions.decisions.backoff import BackoffPolicy, delay_s
+
+PER_SECOND = 50.0
+_SHOWN_AGAIN_AFTER_S = 0.05  # for the watch to bring our own write back
+_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
+
+_log = logging.getLogger(__name__)
+
+Current = Callable[[str], StoredObject | None]
+
+
+class StatusWriter:
+    """Owned by one event loop; the requests run in worker threads."""
+
+    def __init__(
+        self, current: Current, *, per_second: float = PER_SECOND, wall_clock: Callable[[], datetime] | None = None
+    ) -> None:
+        """`current` gives an object as the watch shows it now, by key."""
+        self.problem = ""
+        self.writes_total = 0
+        self.failures_total = 0
+        self._current = current
+        self._pause_s = 1.0 / per_second
+        self._wall_clock = wall_clock or (lambda: datetime.now(UTC))
+        self._pending: dict[tuple[str, str], Write] = {}
+        self._against: dict[str, str] = {}  # by key: the version over which we wrote last
+        self._wake = asyncio.Event()
+        self._failures = 0
+        self._under_way = 0
+
+    @property
+    def pending(self) -> int:
+        """What is still to write, the one under way included."""
+        return len(self._pending) + self._under_way
+
+    def submit(self, writes: Iterable[Write]) -> None:
+        """What is due after the newest look; what was due after an older one is forgotten."""
+        self._pending = {(write.key, write.what): write for write in writes if self._due(write) != "said"}
+        self._wake.set()
+
+    async def run(self, api: KubeApi) -> None:
+        """Until cancelled; LeadershipLost at the end of the term."""
+        while True:
+            if not self._pending:
+                self._wake.clear()
+                await self._wake.wait()
+            else:
+                await asyncio.sleep(await self._next(api))
+
+    async def _next(self, api: KubeApi) -> float:
+        slot, write = next(iter(self._pending.items()))
+        del self._pending[slot]
+        self._under_way = 1
+        try:
+            return await self._attempt(api, slot, write)
+        finally:
+            self._under_way = 0
+
+    async def _attempt(self, api: KubeApi, slot: tuple[str, str], write: Write) -> float:
+        """One write; seconds to wait before the next."""
+        try:
+            due = self._due(write)
+            if due == "now":
+                await asyncio.to_thread(self._send, api, write)
+                self.writes_total += 1
+                self._failures, self.problem = 0, ""
+        except (Stale, Retryable) as error:  # Stale: the watch will show what changed
+            self.problem = "" if isinstance(error, Stale) else str(error)
+            return self._again(slot, write)
+        except (Terminal, KindMissing) as error:
+            self.failures_total += 1
+            if self.problem != str(error):
+                _log.error("a status cannot be written: %s", error)
+            self.problem = str(error)
+            return self._pause_s
+        except LeadershipLost:
+            self._pending.clear()
+            raise
+        if due == "later":
+            self._pending.setdefault(slot, write)
+            return _SHOWN_AGAIN_AFTER_S
+        return self._pause_s if due == "now" else 0.0
+
+    def _again(self, slot: tuple[str, str], write: Write) -> float:
+        self._failures += 1
+        self.failures_total += 1
+        self._pending.setdefault(slot, write)  # a newer word has come meanwhile: that one counts
+        return delay_s(self._failures, _BACKOFF)
+
+    def _due(self, write: Write) -> Literal["now", "later", "said"]:
+        stored = self._current(write.key)
+        if stored is None or stored.uid != write.stored.uid or stored.generation != write.stored.generation:
+            return "said"  # it is gone or changed; the next look will have its own word
+        if self._against.get(write.key) == stored.resource_version:
+            return "later"  # our own write is not shown yet
+        self._against.pop(write.key, None)
+        if write.what == "finalizers":
+            return "said" if stored.finalizers == write.finalizers else "now"
+        return "said" if self._status(write, stored) is None else "now"
+
+    def _status(self, write: Write, stored: StoredObject) -> dict[str, object] | None:
+        if write.standing is None:
+            return None
+        now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return status_of(write.standing, stored.generation, stored.status, now)
+
+    def _send(self, api: KubeApi, write: Write) -> None:
+        stored = self._current(write.key)
+        status = self._status(write, stored) if stored is not None else None
+        if stored is None or (write.what == "status" and status is None):
+            return  # gone, or said meanwhile
+        version, address = stored.resource_version, (write.kind, stored.namespace, stored.name)
+        if status is None:
+            metadata = {"finalizers": list(write.finalizers), "resourceVersion": version}
+            written = api.merge_patch(*address, {"metadata": metadata})
+        else:
+            written = api.patch_status(*address, status, resource_version=version)
+        if version_of(written) != version:
+            self._against[write.key] = version
+
+    def keep_only(self, keys: Iterable[str]) -> None:
+        """Forget objects that are gone."""
+        present = set(keys)
+        self._against = {key: version for key, version in self._against.items() if key in present}

@@ -1,0 +1,92 @@
+"""What has to be written on custom resources after a look: statuses and finalizers, decided without I/O.
+
+A finalizer is put where it protects something, and nowhere else, since each costs a write:
+
+    QuotaPolicy, RolloutPolicy   while a tenant, model or routing policy in force points at it, it stays in force
+    Model                        its deletion ends only when the snapshot without it is published: whoever then
+                                 removes its artifacts takes nothing from under a request that is routed by us
+
+Tenants have none: nothing is left to clean, keys end with the snapshot whether or not somebody waits, and 50,000 of
+them would cost as many writes. InferenceServices are not ours to write on.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from functions.controller.kubernetes.objects import Kind
+from functions.controller.kubernetes.run import conditions
+from functions.controller.kubernetes.run.conditions import Standing
+from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
+from functions.controller.kubernetes.run.object_store import StoredObject
+
+FINALIZER = "shoal.dev/in-force"
+_PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
+_NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What became of the look: whether its objects are in force now, and if not, why not yet."""
+
+    in_force: bool
+    reason: str = ""
+    message: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by key: valid, but not in the snapshot yet
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write on one object: a status, or its finalizers as they should be."""
+
+    key: str
+    kind: Kind
+    stored: StoredObject
+    what: Literal["status", "finalizers"]
+    standing: Standing | None = None
+    finalizers: tuple[str, ...] = ()
+
+
+def writes_after(looked: Looked, publication: Publication, *, protect: bool = True) -> Iterator[Write]:
+    """Those that may be due; the writer leaves out what is written already."""
+    for key, seen in looked.seen.items():
+        if seen.watched.kind == "InferenceService":
+            continue
+        kind, stored = Kind(seen.watched.api_version, seen.watched.kind), seen.stored
+        finalizers = _finalizers(seen, publication, protect)
+        if finalizers != stored.finalizers:
+            yield Write(key, kind, stored, "finalizers", finalizers=finalizers)
+        if not stored.deleting or seen.held_by:
+            standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
+            if standing is not None:
+                yield Write(key, kind, stored, "status", standing=standing)
+
+
+def _finalizers(seen: SeenObject, publication: Publication, protect: bool) -> tuple[str, ...]:
+    stored = seen.stored
+    others = tuple(each for each in stored.finalizers if each != FINALIZER)
+    if seen.watched.kind not in _PROTECTED:
+        return stored.finalizers
+    if not protect:
+        return others
+    if not stored.deleting:
+        return stored.finalizers if FINALIZER in stored.finalizers else (*others, FINALIZER)
+    may_go = publication.in_force and not seen.held_by
+    return others if may_go else stored.finalizers
+
+
+def _standing(key: str, seen: SeenObject, looked: Looked, publication: Publication, left_out: str) -> Standing | None:
+    if seen.held_by:
+        first = ", ".join(seen.held_by[:_NAMED_MAX])
+        more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
+        return conditions.held(f"deletion waits: {first}{more} still point at it; change or delete them first")
+    if key in looked.refusals:
+        refusal = looked.refusals[key]
+        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+    if left_out:
+        return conditions.waiting("ArtifactMissing", left_out)
+    if publication.in_force:
+        return conditions.PUBLISHED
+    if conditions.is_published(seen.stored.status, seen.stored.generation):
+        return None  # it is in force already; that a later publication is late says nothing about it
+    return conditions.waiting(publication.reason, publication.message)

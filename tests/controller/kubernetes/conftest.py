@@ -1,0 +1,18 @@
+"""The real API server for this folder's tests; see `fixtures`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.controller.kubernetes.fixtures import api_server, kserve_server, space
+
+__all__ = ["api_server", "kserve_server", "space"]
+
+TIMEOUT_S = 600  # the first test of a session starts the servers and loads a CRD of 2 MB, on a machine that may be busy
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A longer limit for the tests of this folder and those below that set none."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))

@@ -1,0 +1,76 @@
+"""Controllers that die: a client that lets no more than so many requests through."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.dynamic import DynamicClient
+
+from functions.controller.kubernetes.desired import Desired
+from tests.controller.kubernetes.fleet import Fleet, Leader
+
+
+class Killed(Exception):
+    """The process is gone; nothing after this line runs."""
+
+
+@dataclass
+class DyingClient:
+    """Dies at the `at_call`-th request (from 1): before it is sent, or `after` the server has done it, unheard."""
+
+    client: DynamicClient
+    at_call: int
+    after: bool = False
+    calls: int = 0
+
+    def request(self, *arguments: Any, **parameters: Any) -> Any:
+        self.calls += 1
+        if self.calls < self.at_call:
+            return self.client.request(*arguments, **parameters)
+        if self.after and self.calls == self.at_call:
+            self.client.request(*arguments, **parameters)
+        raise Killed(f"at call {self.calls}: {arguments[:2]}")
+
+
+@dataclass
+class InterruptedClient:
+    """Calls `interrupt` once, right before the `at_call`-th request, and goes on: a process stopped for a while."""
+
+    client: DynamicClient
+    at_call: int
+    interrupt: Callable[[], None]
+    calls: int = 0
+
+    def request(self, *arguments: Any, **parameters: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.at_call:
+            self.interrupt()
+        return self.client.request(*arguments, **parameters)
+
+
+CALLS_MAX = 200
+
+
+def killed_at_each_call(
+    fleet: Fleet, prepare: Callable[[], None], desired: Callable[[], Desired], *, after: bool
+) -> Iterator[tuple[int, Desired]]:
+    """For each request of one reconcile: prepared anew, and the controller killed there; until one reaches its end.
+
+    The fleet that is yielded to has a fresh controller, with a later token."""
+    for call in range(1, CALLS_MAX):
+        prepare()
+        wanted = desired()
+        client = DyingClient(fleet.space.client, call, after=after)
+        fleet.make_client = lambda client=client: client
+        fleet.restart()
+        died = False
+        try:
+            fleet.applier.reconcile(wanted)
+        except Killed:
+            died = True
+        fleet.make_client = None
+        fleet.restart(Leader(token=fleet.guard.token + 1))
+        yield call, wanted
+        if not died:
+            return
+    raise AssertionError(f"a reconcile of more than {CALLS_MAX} requests")

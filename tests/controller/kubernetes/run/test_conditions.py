@@ -1,0 +1,95 @@
+"""Statuses say what a person can act upon, and are silent where there is nothing new."""
+
+from typing import Any
+
+import pytest
+
+from functions.controller.kubernetes.run import conditions
+from functions.controller.kubernetes.run.conditions import PUBLISHED, Standing, is_published, status_of
+
+T0, T1 = "2027-01-01T00:00:00Z", "2027-01-02T00:00:00Z"
+
+
+def by_type(status: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    assert status is not None
+    return {each["type"]: each for each in status["conditions"]}
+
+
+def test_a_published_object_is_ready_and_nothing_else() -> None:
+    status = status_of(PUBLISHED, 3, {}, T0)
+    assert status is not None
+    assert status["observedGeneration"] == 3
+    (ready,) = status["conditions"]
+    assert ready["type"] == "Ready"
+    assert ready["status"] == "True"
+    assert ready["lastTransitionTime"] == T0
+    assert ready["observedGeneration"] == 3
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [PUBLISHED, conditions.waiting("Away", "the registry is away"), conditions.refused(["bad"], stands_in=True)],
+)
+def test_saying_the_same_again_is_no_write(standing: Standing) -> None:
+    first = status_of(standing, 1, {}, T0)
+    assert first is not None
+    assert status_of(standing, 1, first, T1) is None
+
+
+def test_the_time_of_transition_moves_with_the_status_only() -> None:
+    first = status_of(conditions.refused(["bad"], stands_in=False), 1, {}, T0)
+    assert first is not None
+    again = status_of(conditions.refused(["worse"], stands_in=False), 2, first, T1)
+    assert by_type(again)["Ready"]["lastTransitionTime"] == T0
+    assert "worse" in by_type(again)["Ready"]["message"]
+    mended = status_of(PUBLISHED, 3, first, T1)
+    assert by_type(mended)["Ready"]["lastTransitionTime"] == T1
+    assert "Stalled" not in by_type(mended)
+
+
+def test_a_new_generation_is_observed_although_the_rest_stays() -> None:
+    first = status_of(PUBLISHED, 1, {}, T0)
+    assert first is not None
+    second = status_of(PUBLISHED, 2, first, T1)
+    assert by_type(second)["Ready"]["observedGeneration"] == 2
+    assert by_type(second)["Ready"]["lastTransitionTime"] == T0
+
+
+def test_conditions_of_others_stay() -> None:
+    foreign = {"type": "Audited", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": T0}
+    status = status_of(PUBLISHED, 1, {"conditions": [foreign]}, T1)
+    assert by_type(status)["Audited"] == foreign
+
+
+def test_a_refusal_says_what_is_in_force_meanwhile() -> None:
+    kept = status_of(conditions.refused(["spec.tier: unknown"], stands_in=True), 1, {}, T0)
+    left_out = status_of(conditions.refused(["spec.tier: unknown"], stands_in=False), 1, {}, T0)
+    assert "its last good version stays in force" in by_type(kept)["Stalled"]["message"]
+    assert "it is left out" in by_type(left_out)["Stalled"]["message"]
+    assert by_type(left_out)["Ready"]["status"] == "False"
+
+
+def test_a_long_message_is_cut() -> None:
+    status = status_of(conditions.waiting("Away", "x" * 5000), 1, {}, T0)
+    assert len(by_type(status)["Ready"]["message"]) == conditions.MESSAGE_MAX_CHARS
+
+
+@pytest.mark.parametrize(
+    ("standing", "generation", "published"),
+    [
+        (PUBLISHED, 1, True),
+        (PUBLISHED, 2, False),
+        (conditions.waiting("Away", ""), 1, False),
+        (conditions.refused(["bad"], stands_in=True), 1, False),
+    ],
+)
+def test_what_counts_as_published(standing: Standing, generation: int, published: bool) -> None:
+    status = status_of(standing, 1, {}, T0)
+    assert status is not None
+    assert is_published(status, generation) is published
+
+
+@pytest.mark.parametrize("hostile", [{"conditions": None}, {"conditions": ["x", 3]}, {"observedGeneration": "one"}])
+def test_a_status_that_others_broke_is_written_anew(hostile: dict[str, Any]) -> None:
+    assert not is_published(hostile, 1)
+    assert by_type(status_of(PUBLISHED, 1, hostile, T0))["Ready"]["status"] == "True"

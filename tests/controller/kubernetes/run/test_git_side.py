@@ -1,0 +1,162 @@
+"""The git source on a cluster: a push becomes services, budgets and the snapshot; a bad one changes nothing."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controller.kubernetes.run.rig import ControllerProcess, Rig, model_spec, service_spec, tenant_spec
+from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
+from tests.controller.kubernetes.run.test_selection import written
+from tests.controller.kubernetes.run.waiting import until
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+
+OLD_BUDGETS = "policy/v1beta1"
+
+
+class Repository:
+    """A remote that people push to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._git("init", "--quiet", "--initial-branch=main")
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.folder}"
+
+    def push(self, message: str, **files: Any) -> str:
+        """Write (or, with None, remove) files of one object each; the commit."""
+        for name, it in files.items():
+            file = self.folder / f"{name}.yaml"
+            if it is None:
+                file.unlink()
+            else:
+                file.write_text(it if isinstance(it, str) else json.dumps(it))
+        self._git("add", "--all")
+        author = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+        self._git(*author, "commit", "--quiet", "--allow-empty", f"--message={message}")
+        return self._git("rev-parse", "HEAD").strip()
+
+    def _git(self, *arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=self.folder, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "remote")
+
+
+def first_push(repository: Repository) -> str:
+    return repository.push(
+        "a fleet",
+        pool_a=written("InferenceService", "pool-a", service_spec()),
+        pool_b=written("InferenceService", "pool-b", service_spec()),
+        pool_c=written("InferenceService", "pool-c", service_spec()),
+        tier=written("QuotaPolicy", "free", {"weight": 1.0}),
+        acme=written("Tenant", "acme", tenant_spec(key="ci", models=("acme/*",))),
+        bot=written("Model", "acme.bot", {**model_spec("acme/bot"), "base": "pool-a"}),
+    )
+
+
+def start(rig: Rig, repository: Repository, **changes: Any) -> ControllerProcess:
+    folder = str(rig.folder / f"clone-{len(rig.controllers)}")
+    return rig.controller(SOURCE="git", GIT_URL=repository.url, GIT_DIR=folder, GIT_POLL_S="0.3", **changes)
+
+
+def revision(rig: Rig) -> str:
+    snapshot = rig.snapshot()
+    return snapshot.revision if snapshot is not None else ""
+
+
+def applied(rig: Rig) -> str:
+    return str(rig.record().get("data", {}).get("lastAppliedRevision", ""))
+
+
+def services(rig: Rig) -> dict[str, Any]:
+    found = rig.get_path(rig.path("InferenceService")) or {"items": []}
+    return {item["metadata"]["name"]: item for item in found["items"]}
+
+
+def test_pushes_are_applied_with_the_rights_of_the_manifests(rig: Rig, repository: Repository) -> None:
+    token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
+    first = first_push(repository)
+    controller = start(rig, repository, token=token)
+    until(lambda: applied(rig) == revision(rig) == f"main@{first}", "the first push is applied")
+    assert set(services(rig)) == {"pool-a", "pool-b", "pool-c"}
+    assert rig.budgets() == ["pool-a", "pool-b", "pool-c"]
+    assert rig.tenants() == ["acme"]
+    bigger = repository.push("more replicas", pool_a=written("InferenceService", "pool-a", service_spec(replicas=3)))
+    until(lambda: applied(rig) == f"main@{bigger}")
+    assert services(rig)["pool-a"]["spec"]["predictor"]["minReplicas"] == 3
+    assert controller.end(signal.SIGTERM) == 0
+    assert "forbidden" not in controller.log
+
+
+def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, repository: Repository) -> None:
+    good = first_push(repository)
+    controller = start(rig, repository, RESYNC_S="1")
+    until(lambda: applied(rig) == f"main@{good}")
+    repository.push("a mistake", acme=written("Tenant", "acme", tenant_spec(tier="gold")), pool_b=None)
+    until(lambda: "problem(s)" in controller.log, "it is told")
+    assert "spec.tier" in controller.log
+    rig.delete("InferenceService", "pool-b")
+    until(lambda: "pool-b" in services(rig), "drift from the last good revision is repaired")
+    assert revision(rig) == f"main@{good}"
+    mended = repository.push("mended", acme=written("Tenant", "acme", tenant_spec(key="ci")))
+    until(lambda: revision(rig) == f"main@{mended}")
+
+
+def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Rig, repository: Repository) -> None:
+    good = first_push(repository)
+    controller = start(rig, repository)
+    until(lambda: applied(rig) == f"main@{good}")
+    controller.end(signal.SIGTERM)
+    removed = repository.push("one pool less", pool_c=None)
+    blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
+    until(lambda: applied(rig) == f"main@{removed}", blind.log)
+    until(lambda: blind.metric("reconciles_total", result="passing") >= 2)
+    assert "deletionTimestamp" not in services(rig)["pool-c"]["metadata"], "nobody could be told: it stays"
+    assert blind.end(signal.SIGTERM) == 0
+    start(rig, repository)
+    until(
+        lambda: "deletionTimestamp" in services(rig).get("pool-c", {"metadata": {"deletionTimestamp": 1}})["metadata"]
+    )
+    assert revision(rig) == f"main@{removed}"
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert [pool.name for pool in snapshot.pools] == ["pool-a", "pool-b"]
+
+
+def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository: Repository) -> None:
+    """Valid for shoal and not for KServe: tried before anything is applied, and before anything is published."""
+    good = first_push(repository)
+    controller = start(rig, repository)
+    until(lambda: applied(rig) == f"main@{good}")
+    spec = service_spec()
+    spec["predictor"]["timeout"] = "soon"
+    repository.push("odd", pool_a=written("InferenceService", "pool-a", spec), tier=written("QuotaPolicy", "free", {}))
+    until(lambda: "timeout" in controller.log, "the refusal is told")
+    assert revision(rig) == f"main@{good}"
+    assert services(rig)["pool-b"]["metadata"]["generation"] == 1
+
+
+def test_a_remote_that_is_away_costs_freshness_only(rig: Rig, repository: Repository) -> None:
+    good = first_push(repository)
+    controller = start(rig, repository)
+    until(lambda: applied(rig) == f"main@{good}")
+    hidden = repository.folder.rename(repository.folder.with_name("hidden"))
+    until(lambda: "cannot be followed" in controller.log)
+    rig.delete("InferenceService", "pool-b")
+    rig.annotate(reconcile_requested_at="now")
+    until(lambda: "pool-b" in services(rig))
+    hidden.rename(repository.folder)
+    later = repository.push("later", tier=written("QuotaPolicy", "free", {"weight": 2.0}))
+    until(lambda: revision(rig) == f"main@{later}")

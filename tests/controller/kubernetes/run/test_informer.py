@@ -1,0 +1,248 @@
+"""List and watch against the real API server: news, restarts, 410 in its several forms, and kinds that come late."""
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.dynamic.exceptions import ConflictError
+
+from functions.controller.kubernetes.errors import Gone
+from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
+from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
+from functions.decisions.backoff import BackoffPolicy
+from tests.controller.kubernetes.crds import create_crds, delete_crd
+from tests.controller.kubernetes.fixtures import Space, create
+from tests.controller.kubernetes.run.waiting import until
+
+pytestmark = pytest.mark.servers
+
+QUICK = InformerTiming(page_objects=2, missing_kind_s=0.2, backoff=BackoffPolicy(base_s=0.05, cap_s=0.5))
+InThread = Callable[[Callable[[], None], Callable[[], None]], None]
+
+
+class Watching:
+    """An informer of ConfigMaps and how often it told news."""
+
+    def __init__(self, space: Space, timing: InformerTiming = QUICK, wire: WatchWire | None = None) -> None:
+        self.space = space
+        self.news = 0
+        watched = WatchedKind("v1", "ConfigMap", "configmaps", space.system, label_selector="shoal.dev/test=yes")
+        self.informer = Informer(wire or WatchWire(space.client.client), watched, self._tell, timing)
+
+    def _tell(self) -> None:
+        self.news += 1
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.informer.store.objects()]
+
+
+def put(space: Space, name: str, value: str = "", **metadata: Any) -> dict[str, Any]:
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"shoal.dev/test": "yes"}, **metadata},
+        "data": {"value": value},
+    }
+    return create(space.client, f"/api/v1/namespaces/{space.system}/configmaps", body)
+
+
+def change(space: Space, name: str, patch: dict[str, Any]) -> None:
+    path = f"/api/v1/namespaces/{space.system}/configmaps/{name}"
+    space.client.request("patch", path, body=patch, content_type="application/merge-patch+json")
+
+
+def remove(space: Space, name: str) -> None:
+    space.client.request("delete", f"/api/v1/namespaces/{space.system}/configmaps/{name}")
+
+
+def test_lists_in_pages_then_follows(plain_space: Space, in_thread: InThread) -> None:
+    for number in range(5):
+        put(plain_space, f"c{number}")
+    put(plain_space, "other", labels={"shoal.dev/test": "no"})
+    watching = Watching(plain_space)
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.store.synced)
+    assert watching.names() == ["c0", "c1", "c2", "c3", "c4"]
+    assert watching.news == 1
+    put(plain_space, "c5")
+    until(lambda: "c5" in watching.names())
+    remove(plain_space, "c0")
+    until(lambda: "c0" not in watching.names())
+    change(plain_space, "c1", {"data": {"value": "new"}})
+    one = watching.informer.store.get
+    until(lambda: b'"new"' in (one("c1").document if one("c1") else b""))  # type: ignore[union-attr]
+    assert watching.news == 4
+
+
+def test_what_we_write_ourselves_is_no_news(plain_space: Space, in_thread: InThread) -> None:
+    put(plain_space, "c0")
+    watching = Watching(plain_space)
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.store.synced)
+    change(plain_space, "c0", {"metadata": {"finalizers": ["shoal.dev/test"]}})
+    until(lambda: watching.informer.store.objects()[0].finalizers == ("shoal.dev/test",))
+    assert watching.news == 1
+
+
+def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: InThread) -> None:
+    """After a restart the server's memory of events is empty: what was asked for is too old, 410, and listed again."""
+    put(plain_space, "c0")
+    watching = Watching(plain_space)
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.store.synced)
+    plain_space.server.stop(kill=True)
+    until(lambda: watching.informer.problem, "it is told that the server is away")
+    assert watching.names() == ["c0"], "what is in hand stays"
+    plain_space.server.start_again()
+    remove(plain_space, "c0")
+    put(plain_space, "c1")
+    until(lambda: watching.names() == ["c1"])
+    until(lambda: not watching.informer.problem)
+
+
+class _Compacting(WatchWire):
+    """Between the first page of a list and the second, etcd forgets the version that both are of."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space.client.client)
+        self.space = space
+        self.pages = 0
+
+    def page(self, path: str, query: dict[str, str], timeout_s: float) -> dict[str, Any]:
+        self.pages += 1
+        if self.pages == 2:
+            put(self.space, "late")
+            compact(self.space)
+        return super().page(path, query, timeout_s)
+
+
+def compact(space: Space) -> None:
+    """etcd forgets everything but the present."""
+    revision = etcd(space, "kv/range", {"key": "AA==", "limit": "1"})["header"]["revision"]
+    etcd(space, "kv/compaction", {"revision": revision, "physical": True})
+
+
+def etcd(space: Space, call: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(f"{space.server.etcd_url}/v3/{call}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_page_that_expired_begins_the_list_again(plain_space: Space, in_thread: InThread) -> None:
+    for number in range(4):
+        put(plain_space, f"c{number}")
+    wire = _Compacting(plain_space)
+    watching = Watching(plain_space, wire=wire)
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.store.synced)
+    assert watching.names() == ["c0", "c1", "c2", "c3", "late"]
+    assert wire.pages == 2 + 3, "two of the list that expired, three of the next"
+
+
+def test_a_watch_from_a_version_that_is_compacted_away_is_gone(plain_space: Space) -> None:
+    old = put(plain_space, "c0")["metadata"]["resourceVersion"]
+    for number in range(1, 5):
+        put(plain_space, f"c{number}")
+    compact(plain_space)
+    plain_space.server.stop()
+    plain_space.server.start_again()
+    watching = Watching(plain_space)
+    wire = WatchWire(plain_space.client.client)
+    with pytest.raises(Gone):
+        list(
+            wire.events(
+                watching.informer.watched.path, {"resourceVersion": old, "timeoutSeconds": "20"}, 30, lambda _cut: None
+            )
+        )
+
+
+class _Expiring(WatchWire):
+    """The first watch begins well and ends with the line that a server sends when it can follow no longer."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space.client.client)
+        self.expired = threading.Event()
+
+    def events(
+        self, path: str, query: dict[str, str], silence_s: float, opened: Callable[[Cut], None]
+    ) -> Iterator[dict[str, Any]]:
+        if not self.expired.is_set():
+            self.expired.set()
+            query = {**query, "resourceVersion": "1"}
+        yield from super().events(path, query, silence_s, opened)
+
+
+def test_an_expiry_inside_the_stream_lists_again(plain_space: Space, in_thread: InThread) -> None:
+    put(plain_space, "c0")
+    compact(plain_space)
+    watching = Watching(plain_space, wire=_Expiring(plain_space))
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.lists_total == 2)
+    put(plain_space, "c1")
+    until(lambda: watching.names() == ["c0", "c1"])
+    assert watching.news == 2, "a list that shows the same is no news"
+
+
+def test_watches_that_end_go_on_where_they_ended(plain_space: Space, in_thread: InThread) -> None:
+    """Watches of one second: many connections, one list."""
+    watching = Watching(plain_space, InformerTiming(watch_s=1.0, shortest_watch_s=0.1))
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.store.synced)
+    for number in range(30):
+        put(plain_space, f"c{number:02}")
+        if number % 10 == 0:
+            threading.Event().wait(1.2)  # beyond the end of a watch
+    until(lambda: len(watching.names()) == 30)
+    assert watching.informer.lists_total == 1
+
+
+def test_a_relist_is_made_when_it_is_due(plain_space: Space, in_thread: InThread) -> None:
+    watching = Watching(plain_space, InformerTiming(watch_s=1.0, shortest_watch_s=0.1, relist_s=0.5))
+    in_thread(watching.informer.run, watching.informer.stop)
+    until(lambda: watching.informer.lists_total >= 3)
+    assert watching.news == 1
+
+
+WIDGETS = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.test.shoal.dev}
+spec:
+  group: test.shoal.dev
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"""
+
+
+def test_a_kind_that_is_installed_later_is_waited_for(plain_space: Space, in_thread: InThread, tmp_path: Path) -> None:
+    (tmp_path / "widgets.yaml").write_text(WIDGETS)
+    watched = WatchedKind("test.shoal.dev/v1", "Widget", "widgets", plain_space.system)
+    informer = Informer(WatchWire(plain_space.client.client), watched, lambda: None, QUICK)
+    in_thread(informer.run, informer.stop)
+    until(lambda: "not installed" in informer.problem)
+    assert "Widget (test.shoal.dev/v1)" in informer.problem
+    assert not informer.store.synced
+    create_crds(plain_space.client, tmp_path / "widgets.yaml")
+    until(lambda: informer.store.synced)
+    assert informer.problem == ""
+    path = f"/apis/test.shoal.dev/v1/namespaces/{plain_space.system}/widgets"
+    body = {"apiVersion": "test.shoal.dev/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    create(plain_space.client, path, body)
+    until(lambda: informer.store.get("w"))
+    delete_crd(plain_space.client, "widgets.test.shoal.dev")
+    until(lambda: not informer.store.synced, "a kind that is taken away is unknown, not empty")
+
+
+def test_a_name_that_exists_is_refused_so_that_the_helpers_here_can_fail(plain_space: Space) -> None:
+    put(plain_space, "c0")
+    with pytest.raises(ConflictError):
+        put(plain_space, "c0")

@@ -1,0 +1,156 @@
+"""The loop of a term, on scripted reconciles: what each error means, and what ends a wait."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from functions.controller.kubernetes.errors import Conflict, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.run.loop import Loop
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.pace import Pace, Result
+
+NEVER_S = 1e6
+PATIENT = Pace(resync_s=NEVER_S, poll_s=NEVER_S, slowest_poll_s=NEVER_S, contested_s=NEVER_S)
+WAIT_S = 60.0
+
+
+@dataclass
+class Guard:
+    """A term that lasts until the test ends it."""
+
+    token: int = 1
+    over: bool = False
+
+    def check(self) -> None:
+        if self.over:
+            raise LeadershipLost("over")
+
+    def remaining_s(self) -> float:
+        return 0.0 if self.over else 10.0
+
+
+@dataclass
+class Api:
+    """An API server with nothing but the record's annotations."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    broken: bool = False
+
+    def get(self, *_: Any) -> dict[str, Any]:
+        if self.broken:
+            raise Retryable("away")
+        return {"metadata": {"annotations": dict(self.annotations)}, "data": {}}
+
+
+class Scene:
+    """A loop whose reconciles end as the test says."""
+
+    def __init__(self, *ends: Result | Exception, pace: Pace = PATIENT) -> None:
+        self.passes = 0
+        self.guard, self.api = Guard(), Api()
+        self.metrics = ControllerMetrics()
+        self._ends = list(ends)
+        self.loop = Loop(self._reconcile, "shoal", self.metrics, pace=pace, settle_s=0.0, control_poll_s=0.02)
+        self.task: asyncio.Task[None] | None = None
+
+    async def _reconcile(self, _guard: Any, _api: Any) -> Result:
+        self.passes += 1
+        end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    async def __aenter__(self) -> "Scene":
+        lead = self.loop.lead(self.guard, self.api)  # type: ignore[arg-type]
+        self.task = asyncio.get_running_loop().create_task(lead)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        with suppress(asyncio.CancelledError, LeadershipLost):
+            await self.task
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Retryable("away", after_s=3), "passing"),
+        (Terminal("invalid"), "stalled"),
+        (KindMissing("no CRD"), "contested"),
+        (Conflict("flux holds it", ()), "contested"),
+        (ValueError("nobody foresaw this"), "passing"),
+    ],
+)
+async def test_what_an_error_means(error: Exception, kind: str) -> None:
+    async with Scene(error) as scene:
+        await scene.until(lambda: scene.loop.last.kind == kind)
+        assert str(error) in scene.loop.last.message
+
+
+async def test_news_end_a_wait_that_would_never_end() -> None:
+    async with Scene(Terminal("invalid"), Result("done")) as scene:
+        await scene.until(lambda: scene.passes == 1)
+        await asyncio.sleep(0.1)
+        assert scene.passes == 1, "what cannot work is not tried again by itself"
+        scene.loop.wake()
+        await scene.until(lambda: scene.loop.last.kind == "done")
+
+
+async def test_news_during_a_pass_make_one_more_pass_not_many() -> None:
+    async with Scene(Result("done")) as scene:
+        for _ in range(50):
+            scene.loop.wake()
+        await scene.until(lambda: scene.passes >= 1)
+        for _ in range(50):
+            scene.loop.wake()
+        await asyncio.sleep(0.3)
+        assert 1 <= scene.passes <= 3
+
+
+async def test_suspended_nothing_is_done_until_somebody_asks_or_resumes() -> None:
+    scene = Scene(Result("done"))
+    scene.api.annotations = {"shoal.dev/suspend": "true"}
+    async with scene:
+        scene.loop.wake()
+        await scene.until(lambda: scene.loop.suspended)
+        await asyncio.sleep(0.1)
+        assert scene.passes == 0
+        scene.api.annotations = {"shoal.dev/suspend": "false"}
+        await scene.until(lambda: scene.passes == 1)
+
+
+async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
+    scene = Scene(Result("done"))
+    scene.api.annotations = {"shoal.dev/suspend": "true"}
+    async with scene:
+        await scene.until(lambda: scene.loop.suspended)
+        scene.api.broken = True
+        scene.loop.wake()
+        await asyncio.sleep(0.1)
+        assert scene.passes == 0
+
+
+async def test_the_end_of_the_term_ends_the_loop() -> None:
+    async with Scene(Result("done")) as scene:
+        await scene.until(lambda: scene.passes == 1)
+        scene.guard.over = True
+        with pytest.raises(LeadershipLost):
+            async with asyncio.timeout(WAIT_S):
+                await scene.task  # type: ignore[misc]
+
+
+async def test_failures_are_repeated_at_their_pace() -> None:
+    quick = Pace(resync_s=NEVER_S, poll_s=0.01, slowest_poll_s=0.02)
+    async with Scene(Result("waiting", "a load"), Result("waiting", "a load"), Result("done"), pace=quick) as scene:
+        await scene.until(lambda: scene.loop.last.kind == "done")
+        assert scene.passes == 3

@@ -1,0 +1,75 @@
+"""What counts as news, and that a relist is the truth."""
+
+from typing import Any
+
+import pytest
+
+from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
+
+
+def item(name: str = "acme", *, tier: str = "free", version: str = "1", **more: Any) -> StoredObject:
+    metadata = {"name": name, "namespace": "shoal", "uid": "u", "resourceVersion": version, "generation": 1}
+    metadata |= more.pop("metadata", {})
+    return stored({"metadata": metadata, "spec": {"tier": tier}, **more}, "shoal.dev/v1alpha1", "Tenant")
+
+
+def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
+    noise = {"annotations": {"kubectl": "x" * 1000}, "managedFields": [{}], "labels": {"team": "a"}}
+    one = item(metadata=noise, status={"conditions": []})
+    assert one.document == (
+        b'{"apiVersion":"shoal.dev/v1alpha1","kind":"Tenant","metadata":{"labels":{"team":"a"},"name":"acme",'
+        b'"namespace":"shoal"},"spec":{"tier":"free"}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("next_one", "is_news"),
+    [
+        (item(version="2"), False),
+        (item(version="2", status={"conditions": [1]}), False),
+        (item(version="2", metadata={"finalizers": ["shoal.dev/x"]}), False),
+        (item(version="2", tier="gold"), True),
+        (item(version="2", metadata={"deletionTimestamp": "now"}), True),
+        (item(version="2", metadata={"labels": {"a": "b"}}), True),
+        (item(version="2", metadata={"uid": "another"}), True),
+    ],
+)
+def test_only_an_authors_change_is_news(next_one: StoredObject, is_news: bool) -> None:
+    store = ObjectStore()
+    assert store.put(item())
+    assert store.put(next_one) is is_news
+    assert store.get("acme") == next_one
+
+
+def test_a_relist_shows_deletions_that_no_event_told() -> None:
+    store = ObjectStore()
+    store.replace_all([item("a"), item("b")])
+    assert store.replace_all([item("a")])
+    assert [one.name for one in store.objects()] == ["a"]
+    assert not store.replace_all([item("a", version="9")])
+
+
+def test_the_first_list_is_news_even_when_it_is_empty() -> None:
+    store = ObjectStore()
+    assert not store.synced
+    assert store.replace_all([])
+    assert store.synced
+
+
+def test_a_kind_that_goes_missing_is_unknown_not_empty() -> None:
+    store = ObjectStore()
+    store.replace_all([item()])
+    store.kind_is_missing()
+    assert not store.synced
+    assert store.objects()
+    assert store.replace_all([item()]), "that it is back is news"
+
+
+def test_more_than_may_be_held_is_refused_and_changes_nothing() -> None:
+    store = ObjectStore(max_objects=1)
+    store.put(item("a"))
+    with pytest.raises(TooManyObjects):
+        store.put(item("b"))
+    with pytest.raises(TooManyObjects):
+        store.replace_all([item("a"), item("b")])
+    assert [one.name for one in store.objects()] == ["a"]

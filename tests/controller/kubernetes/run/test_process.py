@@ -1,0 +1,196 @@
+"""The controller as a process against a real API server and a real registry: what operators rely on."""
+
+import signal
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.controller.kubernetes.run.writes import FINALIZER
+from tests.controller.kubernetes.run.rig import POOL, Rig, model_spec, populate, settled, tenant_spec, versions
+from tests.controller.kubernetes.run.waiting import until
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+
+
+def test_custom_resources_become_the_snapshot_and_say_so(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert snapshot.revision.startswith("kubernetes@")
+    assert [tenant.name for tenant in snapshot.tenants] == ["t0", "t1"]
+    assert [model.id for model in snapshot.models] == ["t0/m0", "t0/m1"]
+    assert [pool.name for pool in snapshot.pools] == [POOL]
+    assert httpx.get(f"{controller.url}/readyz", timeout=30).text == "ok\n"
+    assert httpx.get(f"{controller.url}/healthz", timeout=30).status_code == 200
+    assert controller.leads
+    assert controller.end(signal.SIGTERM) == 0
+
+
+def test_a_fleet_at_rest_costs_no_write_in_ten_resyncs(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller(RESYNC_S="0.3")
+    settled(rig, controller)
+    until(lambda: controller.metric("reconciles_total", result="done") >= 1)
+    before, passes = versions(rig), controller.metric("reconciles_total", result="done")
+    writes = controller.metric("api_requests", what="writes")
+    until(lambda: controller.metric("reconciles_total", result="done") >= passes + 10, "ten more passes")
+    assert controller.metric("api_requests", what="writes") == writes
+    assert versions(rig) == before
+
+
+def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    rig.patch("Tenant", "t1", {"spec": {"tier": "gold"}})  # nobody declares it
+    rig.create("Tenant", "t2", tenant_spec(key="k2"))
+    until(lambda: rig.is_ready("Tenant", "t2"))
+    stalled = rig.conditions("Tenant", "t1")["Stalled"]
+    assert stalled["status"] == "True"
+    assert "spec.tier" in stalled["message"]
+    assert "its last good version stays in force" in stalled["message"]
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert {tenant.name: tenant.tier for tenant in snapshot.tenants} == {"t0": "free", "t1": "free", "t2": "free"}
+    rig.patch("Tenant", "t1", {"spec": {"tier": "free"}})
+    until(lambda: rig.is_ready("Tenant", "t1"))
+    assert "Stalled" not in rig.conditions("Tenant", "t1")
+
+
+def test_a_new_controller_knows_what_was_good_before_it_began(rig: Rig) -> None:
+    populate(rig)
+    first = rig.controller()
+    settled(rig, first)
+    assert first.end(signal.SIGTERM) == 0
+    rig.patch("Tenant", "t1", {"spec": {"tier": "gold"}})
+    rig.create("Tenant", "t2", tenant_spec(key="k2"))
+    rig.controller()
+    until(lambda: rig.is_ready("Tenant", "t2"))
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert {tenant.name: tenant.tier for tenant in snapshot.tenants} == {"t0": "free", "t1": "free", "t2": "free"}
+    assert [key.key_id for key in snapshot.keys] == ["k0", "k1", "k2"]
+    assert rig.conditions("Tenant", "t1")["Stalled"]["reason"] == "InvalidKeepsLastGood"
+
+
+def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    rig.create("Tenant", "a-thief", tenant_spec(key="k1"))
+    until(lambda: "Stalled" in rig.conditions("Tenant", "a-thief"))
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert {key.key_id: key.tenant for key in snapshot.keys} == {"k0": "t0", "k1": "t1"}
+    assert rig.is_ready("Tenant", "t1")
+
+
+def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_it(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    assert (rig.get("QuotaPolicy", "free") or {})["metadata"]["finalizers"] == [FINALIZER]
+    assert "finalizers" not in (rig.get("Tenant", "t0") or {})["metadata"]
+    rig.delete("QuotaPolicy", "free")
+    until(lambda: rig.conditions("QuotaPolicy", "free")["Ready"]["reason"] == "DeletionWaits")
+    assert "tenants/t0" in rig.conditions("QuotaPolicy", "free")["Ready"]["message"]
+    rig.delete("Model", "t0.m1")
+    until(lambda: rig.get("Model", "t0.m1") is None, "the model's deletion ends")
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert [model.id for model in snapshot.models] == ["t0/m0"]
+    assert [quota.name for quota in snapshot.quotas] == ["free"]
+    rig.create("QuotaPolicy", "gold", {"weight": 2.0, "limits": {}})
+    for tenant in ("t0", "t1"):
+        rig.patch("Tenant", tenant, {"spec": {"tier": "gold"}})
+    until(lambda: rig.get("QuotaPolicy", "free") is None, "nobody needs it any more")
+    until(lambda: [quota.name for quota in rig.snapshot().quotas] == ["gold"])  # type: ignore[union-attr]
+
+
+def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    rig.annotate(suspend="true")
+    until(lambda: controller.metric("suspended") == 1)
+    rig.create("Tenant", "t2", tenant_spec(key="k2"))
+    time.sleep(2)  # nothing can be waited for: it is to do nothing
+    assert "t2" not in rig.tenants()
+    assert rig.conditions("Tenant", "t2") == {}
+    rig.annotate(reconcile_requested_at="now-please")
+    until(lambda: "t2" in rig.tenants(), "a request is heard although it is suspended")
+    until(lambda: rig.record()["data"]["lastHandledReconcileAt"] == "now-please")
+    rig.create("Tenant", "t3", tenant_spec(key="k3"))
+    time.sleep(2)
+    assert "t3" not in rig.tenants(), "one request is one pass"
+    rig.annotate(suspend=None)
+    until(lambda: "t3" in rig.tenants())
+
+
+def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller(REGISTRY_URL="http://127.0.0.1:1")
+    until(lambda: rig.conditions("Tenant", "t0").get("Reconciling", {}).get("reason") == "RegistryUnavailable")
+    assert rig.conditions("Tenant", "t0")["Ready"]["status"] == "Unknown"
+    assert controller.end(signal.SIGTERM) == 0
+    second = rig.controller()
+    settled(rig, second)
+    assert set(rig.conditions("Tenant", "t0")) == {"Ready"}
+
+
+def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
+    populate(rig)
+    before = rig.get("InferenceService", POOL)
+    controller = rig.controller()
+    settled(rig, controller)
+    path = f"/apis/policy/v1beta1/namespaces/{rig.space.models}/poddisruptionbudgets"
+    until(lambda: (rig.get_path(path) or {"items": []})["items"], "the budget is there")
+    budgets: list[dict[str, Any]] = (rig.get_path(path) or {})["items"]
+    assert [budget["spec"]["maxUnavailable"] for budget in budgets] == [1]
+    assert rig.get("InferenceService", POOL) == before
+
+
+def test_the_api_server_restarts_in_between(rig: Rig) -> None:
+    populate(rig)
+    controller = rig.controller()
+    settled(rig, controller)
+    rig.space.server.stop(kill=True)
+    time.sleep(1)
+    rig.space.server.start_again()
+    rig.create("Tenant", "t2", tenant_spec(key="k2"))
+    until(lambda: rig.is_ready("Tenant", "t2"), f"it goes on: {controller.log}", timeout_s=120)
+    assert controller.process.poll() is None
+
+
+def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Rig) -> None:
+    populate(rig)
+    unpinned = model_spec("t0/m9")
+    del unpinned["versions"][0]["digest"]
+    rig.create("Model", "t0.m9", unpinned)
+    controller = rig.controller()
+    until(lambda: rig.conditions("Model", "t0.m9").get("Reconciling", {}).get("reason") == "ArtifactMissing")
+    assert "s3://shoal-models/t0/m9/v1" in rig.conditions("Model", "t0.m9")["Ready"]["message"]
+    assert rig.is_ready("Model", "t0.m0")
+    rig.patch("Model", "t0.m9", {"spec": {"versions": [{**unpinned["versions"][0], "digest": "sha256:" + "b" * 64}]}})
+    until(lambda: rig.is_ready("Model", "t0.m9"), controller.log)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"INTERNAL_TOKEN_FILE": ""}, "internal_token_file"),
+        ({"SOURCE": "git"}, "SHOAL_CONTROLLER_GIT_URL is required"),
+        ({"KUBECONFIG": "/nonexistent/kubeconfig"}, "SHOAL_CONTROLLER_KUBECONFIG"),
+        ({"LEASE_S": "5"}, "must grow"),
+        ({"PORT": "99999"}, "port"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_said_in_words(rig: Rig, changes: dict[str, str], complaint: str) -> None:
+    controller = rig.controller(**changes)
+    assert controller.process.wait(60) == 1
+    assert complaint in controller.log
+    assert "Traceback" not in controller.log

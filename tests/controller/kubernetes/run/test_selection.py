@@ -1,0 +1,151 @@
+"""Objects that come one by one: who is left out, who stands in, and who is never blamed."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.api import consistency
+from functions.api.kinds.base import API_VERSION
+from functions.controller.kubernetes.run.judging import Judged, judge
+from functions.controller.kubernetes.run.references import referrers
+from functions.controller.kubernetes.run.selection import Candidate, Selection, select
+from tests.controller.kubernetes.run.rig import PLURALS, POOL, model_spec, service_spec, tenant_spec
+
+
+def judged(kind: str, name: str, spec: dict[str, Any]) -> Judged:
+    return judge(key(kind, name), orjson.dumps(written(kind, name, spec)))
+
+
+def written(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    if kind == "InferenceService":
+        metadata = {"name": name, "labels": {"shoal.dev/pool": name}}
+        return {"apiVersion": "serving.kserve.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def key(kind: str, name: str) -> str:
+    return f"{PLURALS.get(kind, 'inferenceservices')}/{name}"
+
+
+class World(dict[str, Candidate]):
+    def put(self, kind: str, name: str, spec: dict[str, Any], **more: Any) -> "World":
+        self[key(kind, name)] = Candidate(judged(kind, name, spec), **more)
+        return self
+
+
+def fleet() -> World:
+    world = World()
+    world.put("QuotaPolicy", "free", {}, accepted=True)
+    world.put("InferenceService", POOL, service_spec(), accepted=True)
+    world.put("Tenant", "acme", tenant_spec(key="ci"), accepted=True)
+    return world.put("Model", "acme.bot", model_spec("acme/bot"), accepted=True)
+
+
+def in_force(selection: Selection) -> set[str]:
+    return {declared.document.file for declared in selection.objects}
+
+
+def test_what_is_not_blamed_is_taken() -> None:
+    selection = select(fleet())
+    assert in_force(selection) == set(fleet())
+    assert selection.refusals == {}
+
+
+def test_a_place_names_the_object_and_a_problem_its_key_path() -> None:
+    bad = judged("Tenant", "acme", {"tier": "free", "modles": ["a"]})
+    assert bad.declared is None
+    assert bad.problems == ('spec.modles: unknown key; allowed: tier, keys, models, isolation; did you mean "models"?',)
+
+
+def test_an_object_that_is_wrong_in_itself_leaves_the_others_alone() -> None:
+    world = fleet().put("Tenant", "zeta", {"tier": 7})
+    selection = select(world)
+    assert in_force(selection) == set(fleet())
+    assert not selection.refusals["tenants/zeta"].stands_in
+    assert "spec.tier" in selection.refusals["tenants/zeta"].problems[0]
+
+
+def test_the_last_good_version_stands_in() -> None:
+    good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
+    world = fleet().put("Tenant", "acme", {"tier": 7}, last_good=good)
+    selection = select(world)
+    assert in_force(selection) == set(fleet())
+    assert selection.refusals["tenants/acme"].stands_in
+
+
+def test_a_contradiction_steps_back_to_the_last_good_version() -> None:
+    good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
+    world = fleet().put("Tenant", "acme", tenant_spec(tier="gold", key="ci"), last_good=good)
+    selection = select(world)
+    assert good in selection.objects
+    assert selection.refusals["tenants/acme"].stands_in
+    assert "gold" in selection.refusals["tenants/acme"].problems[0]
+
+
+def test_what_points_at_something_left_out_is_left_out_and_told() -> None:
+    world = fleet().put("Tenant", "acme", tenant_spec(tier="gold"))
+    selection = select(world)
+    assert in_force(selection) == {"quotapolicies/free", f"inferenceservices/{POOL}"}
+    assert set(selection.refusals) == {"tenants/acme", "models/acme.bot"}
+
+
+@pytest.mark.parametrize("thief", ["aaa", "zzz"])
+def test_who_came_first_keeps_what_two_claim(thief: str) -> None:
+    world = fleet().put("Tenant", thief, tenant_spec(key="ci"))
+    selection = select(world)
+    assert in_force(selection) == set(fleet())
+    assert set(selection.refusals) == {f"tenants/{thief}"}
+
+
+def test_a_second_service_for_a_pool_is_refused_not_the_first() -> None:
+    second = written("InferenceService", "another", service_spec())
+    second["metadata"]["labels"]["shoal.dev/pool"] = POOL
+    world = fleet()
+    world["inferenceservices/another"] = Candidate(judge("inferenceservices/another", orjson.dumps(second)))
+    selection = select(world)
+    assert set(selection.refusals) == {"inferenceservices/another"}
+
+
+_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["acme", "beta", "zeta"]),
+        st.sampled_from(["free", "gold", 7]),
+        st.sampled_from(["ci", "cd", ""]),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=_CHANGES, without_pool=st.booleans())
+def test_the_result_never_contradicts_itself_and_everybody_left_out_is_told(
+    changes: list[tuple[str, Any, str, bool, bool]], without_pool: bool
+) -> None:
+    world = fleet()
+    if without_pool:
+        del world[f"inferenceservices/{POOL}"]
+    for name, tier, key_id, accepted, remembered in changes:
+        last_good = judged("Tenant", name, tenant_spec(key=f"old-{name}")).declared if remembered else None
+        spec = {**tenant_spec(key=key_id), "tier": tier}
+        world.put("Tenant", name, spec, accepted=accepted and tier == "free", last_good=last_good)
+        world.put("Model", f"{name}.bot", model_spec(f"{name}/bot"))
+    selection = select(world)
+    assert list(consistency.problems(selection.objects, complete=True)) == []
+    left_out = set(world) - in_force(selection)
+    assert left_out <= set(selection.refusals)
+    assert all(refusal.stands_in == (key in in_force(selection)) for key, refusal in selection.refusals.items())
+
+
+def test_who_points_at_whom() -> None:
+    world = fleet()
+    routing = {"pools": ["*"], "fallback": [{"when": "saturated", "from": "a", "to": "b", "tiers": ["gold"]}]}
+    world.put("RoutingPolicy", "default", routing)
+    found = referrers(one.judged.declared for one in world.values() if one.judged.declared)
+    assert found["quotapolicies/free"] == ["tenants/acme"]
+    assert found["quotapolicies/gold"] == ["routingpolicies/default"]
+    assert found["rolloutpolicies/default"] == ["models/acme.bot"]

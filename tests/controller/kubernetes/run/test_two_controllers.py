@@ -1,0 +1,95 @@
+"""Two controllers: one leads; who was stopped beyond its lease, or cut short, never writes beside the next."""
+
+import signal
+import time
+
+import httpx
+import msgspec
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.controller.publish_wire import FENCE_HEADER
+from tests.controller.kubernetes.run.rig import TOKEN, ControllerProcess, Rig, populate, settled, tenant_spec, versions
+from tests.controller.kubernetes.run.waiting import until
+
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(600)]
+
+QUICK = {"LEASE_S": "6", "RENEW_DEADLINE_S": "4", "LEASE_RETRY_S": "0.5"}
+
+
+def record_token(rig: Rig) -> int:
+    return int(rig.record()["data"]["fencingToken"])
+
+
+def leader_of(first: ControllerProcess, second: ControllerProcess) -> tuple[ControllerProcess, ControllerProcess]:
+    until(lambda: first.leads or second.leads, "somebody leads")
+    assert not (first.leads and second.leads)
+    return (first, second) if first.leads else (second, first)
+
+
+def test_a_leader_that_is_stopped_in_the_middle_writes_nothing_when_it_wakes(rig: Rig) -> None:
+    """It is stopped while it writes statuses, one after the other, with many still to come."""
+    populate(rig, tenants=60)
+    first = rig.controller(STATUS_WRITES_PER_S="4", **QUICK)
+    until(lambda: first.metric("pending_status_writes") > 40, "it is in the middle of its writes")
+    first.send(signal.SIGSTOP)
+    second = rig.controller(**QUICK)
+    until(lambda: second.leads, "the other takes over")
+    settled(rig, second)
+    rig.create("Tenant", "t99", tenant_spec(key="k99"))
+    settled(rig, second)
+    until(lambda: record_token(rig) == 2)
+    before = versions(rig)
+    rig.create("Tenant", "u0", tenant_spec(key="u0"))  # news for both; only one may write it down
+    until(lambda: rig.is_ready("Tenant", "u0"))
+    after = versions(rig)
+    first.send(signal.SIGCONT)
+    until(lambda: first.metric("leader") == 0, "it has noticed")
+    writes = first.metric("api_requests", what="writes")
+    time.sleep(5)  # for whatever it might still do
+    assert versions(rig) == after
+    assert {key for key in after if before.get(key) != after[key]} <= {"record", rig.path("Tenant", "u0")}
+    assert first.metric("api_requests", what="writes") == writes
+    assert second.leads
+    assert "term 1 is over" in first.log
+
+
+def test_the_other_takes_over_at_once_from_one_that_is_asked_to_stop(rig: Rig) -> None:
+    populate(rig)
+    pair = rig.controller(LEASE_S="120", RENEW_DEADLINE_S="100"), rig.controller(LEASE_S="120", RENEW_DEADLINE_S="100")
+    leader, standby = leader_of(*pair)
+    settled(rig, leader)
+    assert leader.end(signal.SIGTERM) == 0
+    until(lambda: standby.leads, "without waiting for the lease of 120 s")
+    rig.create("Tenant", "t9", tenant_spec(key="k9"))
+    until(lambda: rig.is_ready("Tenant", "t9"))
+    assert record_token(rig) == 2
+
+
+def test_the_other_takes_over_from_one_that_is_killed(rig: Rig) -> None:
+    populate(rig)
+    leader, standby = leader_of(rig.controller(**QUICK), rig.controller(**QUICK))
+    settled(rig, leader)
+    leader.end(signal.SIGKILL)
+    rig.create("Tenant", "t9", tenant_spec(key="k9"))
+    until(lambda: rig.is_ready("Tenant", "t9"), standby.log)
+    assert record_token(rig) == 2
+
+
+def test_the_registry_refuses_a_publication_of_a_term_that_is_over(rig: Rig) -> None:
+    """As if a deposed leader's request had been held up in the network: the registry has seen a later token."""
+    populate(rig)
+    first = rig.controller(**QUICK)
+    settled(rig, first)
+    assert first.end(signal.SIGTERM) == 0
+    second = rig.controller(**QUICK)
+    until(lambda: second.leads)
+    rig.create("Tenant", "t9", tenant_spec(key="k9"))
+    until(lambda: "t9" in rig.tenants())
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    late = msgspec.structs.replace(snapshot, epoch=snapshot.epoch + 1, tenants=(), keys=(), models=())
+    headers = {"authorization": f"Bearer {TOKEN}", FENCE_HEADER: "1"}
+    answer = httpx.put(f"{rig.registry_url}/v1/snapshot", content=snapshots.encode(late), headers=headers, timeout=30)
+    assert answer.status_code == 409, answer.text
+    assert "t9" in rig.tenants()

@@ -1,0 +1,220 @@
+"""Which writes follow from a look, and that the writer sends only those that say something new."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from functions.api.loader import Loaded
+from functions.controller.kubernetes.errors import LeadershipLost, Retryable, Stale, Terminal
+from functions.controller.kubernetes.objects import Body, Kind
+from functions.controller.kubernetes.run import conditions
+from functions.controller.kubernetes.run.conditions import PUBLISHED
+from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
+from functions.controller.kubernetes.run.informer import WatchedKind
+from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.selection import Refusal
+from functions.controller.kubernetes.run.status_writer import StatusWriter
+from functions.controller.kubernetes.run.writes import FINALIZER, Publication, Write, writes_after
+
+SHOAL = "shoal.dev/v1alpha1"
+IN_FORCE = Publication(in_force=True)
+AWAY = Publication(in_force=False, reason="RegistryUnavailable", message="the registry is away")
+
+
+def obj(name: str = "acme", **more: Any) -> StoredObject:
+    return StoredObject(name, "shoal", f"uid-{name}", "1", 1, b"{}", **more)
+
+
+def seen(kind: str, plural: str, stored: StoredObject, *held_by: str) -> dict[str, SeenObject]:
+    return {f"{plural}/{stored.name}": SeenObject(WatchedKind(SHOAL, kind, plural, "shoal"), stored, held_by)}
+
+
+def looked(objects: Mapping[str, SeenObject], **refusals: Refusal) -> Looked:
+    return Looked(Loaded(()), "kubernetes@1", objects, {f"tenants/{name}": each for name, each in refusals.items()})
+
+
+def due(look: Looked, publication: Publication, *, protect: bool = True) -> list[Write]:
+    return list(writes_after(look, publication, protect=protect))
+
+
+def reasons(writes: list[Write]) -> list[str]:
+    return [each.standing.conditions[0].reason if each.standing else ",".join(each.finalizers) for each in writes]
+
+
+def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
+    assert reasons(due(looked(seen("Tenant", "tenants", obj())), IN_FORCE)) == ["Published"]
+
+
+@pytest.mark.parametrize(("kind", "plural"), [("Model", "models"), ("QuotaPolicy", "quotapolicies")])
+def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
+    writes = due(looked(seen(kind, plural, obj(finalizers=("other/one",)))), IN_FORCE)
+    assert reasons(writes) == [f"other/one,{FINALIZER}", "Published"]
+
+
+def test_a_finalizer_goes_when_the_snapshot_without_it_is_out_and_not_before() -> None:
+    dying = seen("Model", "models", obj(deleting=True, finalizers=(FINALIZER, "other/one")))
+    assert due(looked(dying), AWAY) == []
+    assert reasons(due(looked(dying), IN_FORCE)) == ["other/one"]
+
+
+def test_what_is_still_pointed_at_keeps_its_finalizer_and_says_by_whom() -> None:
+    held = seen("QuotaPolicy", "quotapolicies", obj(deleting=True, finalizers=(FINALIZER,)), *"abcde")
+    (write,) = due(looked(held), IN_FORCE)
+    assert write.standing is not None
+    assert "a, b, c and 2 more still point at it" in write.standing.conditions[0].message
+
+
+def test_unprotected_our_finalizers_are_taken_off() -> None:
+    marked = seen("Model", "models", obj(finalizers=(FINALIZER,)))
+    assert reasons(due(looked(marked), IN_FORCE, protect=False)) == ["", "Published"]
+
+
+def test_services_are_never_written_on() -> None:
+    watched = WatchedKind("serving.kserve.io/v1beta1", "InferenceService", "inferenceservices", "shoal-models")
+    assert due(looked({"inferenceservices/a": SeenObject(watched, obj("a"))}), IN_FORCE) == []
+
+
+def test_a_refusal_counts_whatever_became_of_the_publication() -> None:
+    look = looked(seen("Tenant", "tenants", obj()), acme=Refusal(("spec.tier: bad",), stands_in=True))
+    assert reasons(due(look, IN_FORCE)) == reasons(due(look, AWAY)) == ["InvalidKeepsLastGood"]
+
+
+def test_an_object_in_force_says_nothing_of_a_publication_that_is_late() -> None:
+    status = conditions.status_of(PUBLISHED, 1, {}, "2027-01-01T00:00:00Z")
+    assert status is not None
+    assert due(looked(seen("Tenant", "tenants", obj(status=status))), AWAY) == []
+    assert reasons(due(looked(seen("Tenant", "tenants", obj())), AWAY)) == ["RegistryUnavailable"]
+
+
+# -- the writer --------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """What a KubeApi does, for one object: versions, and refusals that a test has laid out."""
+
+    def __init__(self, stored: StoredObject) -> None:
+        self.shown: StoredObject | None = stored  # by the watch
+        self.held = stored
+        self.sent: list[Any] = []
+        self.refusals: list[Exception] = []
+
+    def current(self, _key: str) -> StoredObject | None:
+        return self.shown
+
+    def patch_status(
+        self, _kind: Kind, _namespace: str, _name: str, status: Mapping[str, Any], *, resource_version: str = ""
+    ) -> Body:
+        return self._take(status, resource_version, status=status)
+
+    def merge_patch(self, _kind: Kind, _namespace: str, _name: str, patch: Body) -> Body:
+        metadata = patch["metadata"]
+        return self._take(patch, metadata["resourceVersion"], finalizers=tuple(metadata["finalizers"]))
+
+    def _take(self, what: Any, version: str, **changes: Any) -> Body:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        if version != self.held.resource_version:
+            raise Stale("somebody wrote in between")
+        self.sent.append(what)
+        self.held = replace(self.held, resource_version=str(int(self.held.resource_version) + 1), **changes)
+        return {"metadata": {"resourceVersion": self.held.resource_version}}
+
+    def show(self) -> None:
+        """The watch brings what was written."""
+        self.shown = self.held
+
+
+async def drained(writer: StatusWriter, server: Server, rounds: int = 200) -> None:
+    task = asyncio.get_running_loop().create_task(writer.run(server))  # type: ignore[arg-type]
+    try:
+        for _ in range(rounds):
+            await asyncio.sleep(0.01)
+            if task.done() or not writer.pending:
+                break
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def status_write(stored: StoredObject) -> Write:
+    return Write("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", standing=PUBLISHED)
+
+
+async def test_a_status_is_written_once_however_often_it_is_due() -> None:
+    server = Server(obj())
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    await drained(writer, server)
+    assert len(server.sent) == 1
+    writer.submit([status_write(obj())])  # the watch has not shown it yet
+    await drained(writer, server, rounds=5)
+    assert len(server.sent) == 1
+    server.show()
+    await drained(writer, server)
+    assert (len(server.sent), writer.pending) == (1, 0)
+
+
+async def test_a_finalizer_and_a_status_of_one_object_both_arrive() -> None:
+    server = Server(obj())
+    writer = StatusWriter(server.current, per_second=1000)
+    finalizers = Write("models/acme", Kind(SHOAL, "Model"), obj(), "finalizers", finalizers=(FINALIZER,))
+    writer.submit([finalizers, replace(status_write(obj()), key="models/acme")])
+
+    async def watch() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0.02)
+            server.show()
+
+    showing = asyncio.get_running_loop().create_task(watch())
+    await drained(writer, server)
+    showing.cancel()
+    assert server.held.finalizers == (FINALIZER,)
+    assert conditions.is_published(server.held.status, 1)
+
+
+async def test_somebody_who_wrote_in_between_is_looked_at_again() -> None:
+    server = Server(obj())
+    server.held = replace(server.held, resource_version="7")
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    await drained(writer, server, rounds=3)
+    assert server.sent == []
+    server.show()
+    await drained(writer, server)
+    assert len(server.sent) == 1
+
+
+async def test_a_changed_object_is_left_to_the_next_look() -> None:
+    server = Server(replace(obj(), generation=2))
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    assert writer.pending == 0
+
+
+async def test_what_may_pass_is_tried_again_and_what_may_not_is_told() -> None:
+    server = Server(obj())
+    server.refusals = [Retryable("busy")]
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    await drained(writer, server)
+    assert len(server.sent) == 1
+    server = Server(obj())
+    server.refusals = [Terminal("forbidden: grant the verb patch")]
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    await drained(writer, server)
+    assert server.sent == []
+    assert "grant the verb patch" in writer.problem
+
+
+async def test_the_end_of_the_term_ends_the_writer() -> None:
+    server = Server(obj())
+    server.refusals = [LeadershipLost("over")]
+    writer = StatusWriter(server.current, per_second=1000)
+    writer.submit([status_write(obj())])
+    with pytest.raises(LeadershipLost):
+        await asyncio.wait_for(writer.run(server), 30)  # type: ignore[arg-type]
+    assert writer.pending == 0

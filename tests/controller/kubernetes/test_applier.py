@@ -1,0 +1,212 @@
+"""The applier against a real API server: create, update, repair what drifts, and nothing to do."""
+
+import pytest
+
+from functions.controller.kubernetes.objects import at, mapping_at
+from tests.controller.kubernetes.fixtures import Space
+from tests.controller.kubernetes.fleet import Fleet, pool
+from tests.controller.kubernetes.kserve_double import Script
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def fleet(space: Space) -> Fleet:
+    return Fleet(space)
+
+
+def test_creates_services_and_budgets(fleet: Fleet) -> None:
+    outcome = fleet.push(pool("a"), pool("b"))
+    assert outcome.result == "applied"
+    assert sorted((ref.kind, ref.name) for ref in outcome.written) == [
+        ("InferenceService", "a"),
+        ("InferenceService", "b"),
+        ("PodDisruptionBudget", "a"),
+        ("PodDisruptionBudget", "b"),
+    ]
+    assert fleet.replicas("a") == 2
+    selector = at(fleet.budget("b") or {}, "spec", "selector", "matchLabels")
+    assert selector == {"serving.kserve.io/inferenceservice": "b"}
+
+
+def test_is_healthy_only_once_the_pods_are(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    assert not fleet.applier.reconcile(desired).is_healthy
+    fleet.kserve.settle()
+    assert fleet.applier.reconcile(desired).is_healthy
+
+
+def test_a_converged_fleet_costs_no_write_in_ten_resyncs(fleet: Fleet) -> None:
+    desired = fleet.desired(*(pool(name) for name in "abc"))
+    fleet.converge(desired)
+    before = fleet.api.counts
+    for _ in range(10):
+        assert fleet.applier.reconcile(desired).is_healthy
+    after = fleet.api.counts
+    assert after.writes == before.writes
+    assert after.dry_runs == before.dry_runs + 10 * 6
+
+
+def test_a_resync_of_twenty_pools_takes_two_dry_runs_a_pool_and_four_reads(fleet: Fleet) -> None:
+    desired = fleet.desired(*(pool(f"pool-{number}") for number in range(20)))
+    fleet.converge(desired)
+    before = fleet.api.counts
+    fleet.applier.reconcile(desired)
+    after = fleet.api.counts
+    assert (after.reads - before.reads, after.dry_runs - before.dry_runs) == (4, 40)
+
+
+def test_a_new_revision_of_the_same_content_writes_only_the_record(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a")))
+    before = fleet.api.counts.writes
+    outcome = fleet.push(pool("a"))
+    assert outcome.written == ()
+    assert fleet.api.counts.writes == before + 1
+    assert mapping_at(fleet.record() or {}, "data")["lastAppliedRevision"] == outcome.revision
+
+
+def test_an_update_changes_only_what_changed(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a"), pool("b")))
+    desired = fleet.desired(pool("a", args="--max-loras=8"), pool("b"))
+    outcome = fleet.applier.reconcile(desired)
+    assert [(ref.kind, ref.name) for ref in outcome.written] == [("InferenceService", "a")]
+    fleet.converge(desired)
+    assert fleet.kserve.restarts == {"a": 1}
+
+
+def test_what_was_just_written_is_not_healthy_yet_whatever_the_cluster_says(fleet: Fleet) -> None:
+    """Arguments that only lost their first cannot be told from the old ones, which end alike."""
+    before, after = pool("a").replace("args: [", "args: [--first, "), pool("a")
+    fleet.converge(fleet.desired(before))
+    desired = fleet.desired(after)
+    outcome = fleet.applier.reconcile(desired)
+    assert [health.reason for ref, health in outcome.health.items() if ref.kind == "InferenceService"] == [
+        "JustWritten"
+    ]
+    assert not outcome.is_healthy
+    assert fleet.converge(desired).is_healthy
+
+
+def test_a_bigger_pool_restarts_no_pod(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a", replicas=2)))
+    fleet.converge(fleet.desired(pool("a", replicas=5)))
+    deployment = fleet.kserve.deployment("a")
+    assert at(deployment or {}, "spec", "replicas") == 5
+    assert fleet.kserve.restarts == {}
+
+
+def test_controller_annotations_never_reach_the_cluster(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a")))
+    notes = 'shoal.dev/wave: "1", shoal.dev/prune: disabled'
+    desired = fleet.desired(pool("a", annotations=notes))
+    outcome = fleet.converge(desired)
+    assert outcome.result == "applied"
+    annotations = mapping_at(fleet.service("a") or {}, "metadata", "annotations")
+    assert sorted(annotations) == ["serving.kserve.io/autoscalerClass", "serving.kserve.io/deploymentMode"]
+    assert fleet.kserve.restarts == {}
+
+
+def test_nothing_of_ours_is_stamped_on_the_service(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    fleet.converge(desired)
+    live = fleet.service("a") or {}
+    assert mapping_at(live, "metadata", "labels") == {"shoal.dev/pool": "a"}
+    assert live["spec"] == desired.objects[-1].body["spec"]
+
+
+def test_repairs_what_somebody_edited(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    fleet.converge(desired)
+    fleet.edit("a", {"spec": {"predictor": {"minReplicas": 7}}})
+    outcome = fleet.applier.reconcile(desired)
+    assert [ref.name for ref in outcome.written] == ["a"]
+    assert fleet.replicas("a") == 2
+
+
+def test_leaves_alone_what_it_does_not_declare(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    fleet.converge(desired)
+    fleet.edit("a", {"spec": {"predictor": {"timeout": 99}}})
+    assert fleet.applier.reconcile(desired).written == ()
+
+
+def test_makes_again_what_somebody_deleted(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    fleet.converge(desired)
+    fleet.delete("a")
+    outcome = fleet.applier.reconcile(desired)
+    assert [(ref.kind, ref.name) for ref in outcome.written] == [("InferenceService", "a")]
+    fleet.converge(desired)
+    assert fleet.replicas("a") == 2
+
+
+def test_takes_over_an_object_that_was_there_already(fleet: Fleet) -> None:
+    desired = fleet.desired(pool("a"))
+    fleet.apply_as("kubectl", desired.objects[-1].body)
+    outcome = fleet.applier.reconcile(desired)
+    assert "a" in [ref.name for ref in outcome.written if ref.kind == "InferenceService"]
+    fleet.converge(fleet.desired(pool("b")))
+    assert fleet.service("a") is None  # it was ours, so it could go
+
+
+def test_a_field_that_is_no_longer_declared_goes(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a", more="timeout: 60, ")))
+    fleet.converge(fleet.desired(pool("a")))
+    assert "timeout" not in (fleet.service("a") or {})["spec"]["predictor"]
+
+
+def test_the_next_wave_waits_for_the_health_of_the_one_before(fleet: Fleet) -> None:
+    fleet.kserve.scripts["first"] = Script(passes_until_available=10_000)
+    second = pool("second", annotations='shoal.dev/wave: "1"')
+    desired = fleet.desired(pool("first"), second)
+    for _ in range(3):
+        outcome = fleet.applier.reconcile(desired)
+        fleet.kserve.step()
+    assert outcome.result == "waiting"
+    assert fleet.service("second") is None
+    assert outcome.gate is not None
+    assert [ref.name for ref, _ in outcome.gate.unhealthy] == ["first"]
+    fleet.kserve.scripts["first"] = Script()
+    fleet.kserve._seen.clear()
+    fleet.converge(desired)
+    assert fleet.service("second") is not None
+
+
+def test_waiting_at_a_gate_costs_no_writes(fleet: Fleet) -> None:
+    fleet.kserve.scripts["first"] = Script(crashes=True)
+    desired = fleet.desired(pool("first"), pool("second", annotations='shoal.dev/wave: "1"'))
+    fleet.applier.reconcile(desired)
+    fleet.kserve.settle()
+    fleet.applier.reconcile(desired)
+    before = fleet.api.counts.writes
+    for _ in range(5):
+        assert fleet.applier.reconcile(desired).result == "waiting"
+    assert fleet.api.counts.writes == before
+
+
+def test_a_gate_calls_a_person_after_its_time_even_across_restarts(fleet: Fleet) -> None:
+    fleet.kserve.scripts["first"] = Script(crashes=True)
+    desired = fleet.desired(pool("first"), pool("second", annotations='shoal.dev/wave: "1"'))
+    fleet.applier.reconcile(desired)
+    fleet.kserve.settle()
+    assert fleet.applier.reconcile(desired).stalled == ""
+    fleet.clock.now_s += 1801
+    fleet.restart()
+    outcome = fleet.applier.reconcile(desired)
+    assert outcome.result == "waiting"
+    assert "first" in outcome.stalled
+
+
+def test_a_new_revision_ends_the_wait_for_the_old_one(fleet: Fleet) -> None:
+    fleet.kserve.scripts["first"] = Script(crashes=True)
+    second = pool("second", annotations='shoal.dev/wave: "1"')
+    fleet.applier.reconcile(fleet.desired(pool("first"), second))
+    fleet.kserve.scripts["first"] = Script()
+    fleet.converge(fleet.desired(pool("first", args="--mended"), second))
+    assert fleet.service("second") is not None
+
+
+def test_history_keeps_one_line_for_each_of_the_last_five_revisions(fleet: Fleet) -> None:
+    outcomes = [fleet.push(pool("a", args=f"--seed={number}")) for number in range(7)]
+    history = fleet.store.read().history
+    assert [attempt.revision for attempt in history] == [outcome.revision for outcome in outcomes[:1:-1]]

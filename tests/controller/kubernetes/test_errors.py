@@ -1,0 +1,112 @@
+"""The API server's refusals, as it words them, and what they become."""
+
+import json
+from typing import Any
+
+import pytest
+
+from functions.controller.kubernetes.errors import (
+    RETRY_AFTER_MAX_S,
+    Conflict,
+    FieldConflict,
+    Gone,
+    KubeError,
+    Retryable,
+    Stale,
+    Terminal,
+    from_status,
+    is_unknown_kind,
+)
+
+
+def answer(message: str, reason: str = "", causes: list[dict[str, str]] | None = None) -> str:
+    body: dict[str, Any] = {"kind": "Status", "message": message, "reason": reason}
+    if causes is not None:
+        body["details"] = {"causes": causes}
+    return json.dumps(body)
+
+
+MODIFIED = answer('Operation cannot be fulfilled on inferenceservices "a": the object has been modified', "Conflict")
+HELD = answer(
+    "Apply failed with 1 conflict",
+    "Conflict",
+    [
+        {
+            "reason": "FieldManagerConflict",
+            "message": 'conflict with "kubectl-edit" using serving.kserve.io/v1beta1',
+            "field": ".spec.predictor.minReplicas",
+        }
+    ],
+)
+FORBIDDEN = answer(
+    'poddisruptionbudgets.policy "a" is forbidden: User "x" cannot patch resource "poddisruptionbudgets" '
+    'in API group "policy" in the namespace "m"',
+    "Forbidden",
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (400, answer("bad"), Terminal),
+        (401, answer("Unauthorized"), Retryable),
+        (403, FORBIDDEN, Terminal),
+        (404, answer('namespaces "x" not found', "NotFound"), Terminal),
+        (409, MODIFIED, Stale),
+        (409, HELD, Conflict),
+        (409, answer("exists", "AlreadyExists"), Stale),
+        (410, answer("too old resource version", "Expired"), Gone),
+        (422, answer("must be of type integer", "Invalid"), Terminal),
+        (429, answer("slow down"), Retryable),
+        (500, answer("etcd"), Retryable),
+        (503, "not even JSON", Retryable),
+        (504, "", Retryable),
+    ],
+)
+def test_each_status_is_named_by_what_to_do(status: int, body: str, error: type[KubeError]) -> None:
+    assert type(from_status(status, body, {}, "apply X a/b")) is error
+
+
+def test_a_409_is_told_apart_by_its_causes() -> None:
+    conflict = from_status(409, HELD, {}, "apply")
+    assert isinstance(conflict, Conflict)
+    assert conflict.conflicts == (FieldConflict("kubectl-edit", ".spec.predictor.minReplicas"),)
+    assert isinstance(from_status(409, MODIFIED, {}, "apply"), Stale)
+
+
+def test_a_missing_right_says_what_to_grant() -> None:
+    assert "grant the verb patch on poddisruptionbudgets of API group policy" in str(
+        from_status(403, FORBIDDEN, {}, "")
+    )
+
+
+def test_an_apply_that_may_not_create_is_told_so_although_the_server_says_nothing() -> None:
+    silent = answer('poddisruptionbudgets.policy "a" is forbidden: ', "Forbidden")
+    assert "grant the verb create on poddisruptionbudgets of API group policy" in str(from_status(403, silent, {}, ""))
+
+
+def test_says_what_was_asked_and_what_was_answered() -> None:
+    assert str(from_status(422, answer("no"), {}, "apply Service a/b")) == "apply Service a/b: no"
+
+
+@pytest.mark.parametrize(
+    ("text", "after_s"), [("7", 7.0), ("99999999", RETRY_AFTER_MAX_S), ("-1", None), ("soon", None), ("", None)]
+)
+def test_retry_after_is_believed_within_bounds(text: str, after_s: float | None) -> None:
+    error = from_status(429, "{}", {"Retry-After": text}, "")
+    assert isinstance(error, Retryable)
+    assert error.after_s == after_s
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", "null", '{"details": []}', '{"details": {"causes": [1, null]}}'])
+def test_any_body_gives_an_error_of_ours(body: bytes | str) -> None:
+    assert isinstance(from_status(409, body, {}, "x"), Stale)
+
+
+def test_an_unserved_path_is_told_apart_from_a_missing_object() -> None:
+    assert is_unknown_kind("404 page not found\n")
+    assert not is_unknown_kind(answer('configmaps "a" not found', "NotFound"))
+
+
+def test_long_messages_are_cut() -> None:
+    assert len(str(from_status(422, answer("x" * 100_000), {}, ""))) < 1000

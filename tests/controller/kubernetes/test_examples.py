@@ -1,0 +1,33 @@
+"""The repository's own examples, through the real API server: each set is taken whole, and converges."""
+
+from pathlib import Path
+
+import pytest
+
+from functions.api.loader import load_directory
+from functions.controller.kubernetes.objects import BUDGET_OF_OLD_CLUSTERS
+from functions.controller.kubernetes.render import render
+from tests.controller.kubernetes.fixtures import Space
+from tests.controller.kubernetes.fleet import Fleet
+
+pytestmark = pytest.mark.servers
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("inferenceservices", "policies", "registry")
+
+
+@pytest.mark.parametrize("which", ["demo", "fleet"])
+def test_an_example_is_taken_and_converges(space: Space, which: str) -> None:
+    paths = (
+        [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.yaml"))]
+        if which == "demo"
+        else [ROOT / folder / "fleet" for folder in FOLDERS]
+    )
+    loaded = load_directory(paths, relative_to=ROOT)
+    rendered = render(loaded, "local", namespace=space.models, budget_kind=BUDGET_OF_OLD_CLUSTERS)
+    assert rendered.problems == ()
+    fleet = Fleet(space)
+    outcome = fleet.converge(rendered.desired)
+    services = [ref for ref in outcome.health if ref.kind == "InferenceService"]
+    assert len(services) == (1 if which == "demo" else 4)
+    assert fleet.kserve.restarts == {}
