@@ -17,6 +17,9 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from functions.controller.local.control import ask_controller
+from functions.controller.local.layout import StateLayout
+
 PROJECT = Path(__file__).parent.parent
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
 _PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
@@ -68,6 +71,49 @@ class Fleet:
             check=False,
         )
 
+    @property
+    def repository(self) -> Path:
+        return self.state_dir / "gitops.git"
+
+    @property
+    def checkout(self) -> Path:
+        """A clone of the fleet's repository, made when it is first asked for."""
+        checkout = self.state_dir.parent / f"{self.state_dir.name}-checkout"
+        if not checkout.is_dir():
+            git("clone", "--quiet", str(self.repository), str(checkout))
+        return checkout
+
+    def read(self, path: str) -> str:
+        """A file of the branch as it is now."""
+        return git("show", f"main:{path}", at=self.repository).stdout
+
+    def push(
+        self, files: dict[str, str | bytes | None], message: str = "a change", *options: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Commit these files on top of the branch's tip (None removes one) and push; options are git push's own."""
+        checkout = self.checkout
+        git("fetch", "--quiet", "origin", at=checkout)
+        git("checkout", "--quiet", "--force", "-B", "main", "origin/main", at=checkout)
+        git("clean", "--quiet", "-fdx", at=checkout)
+        for path, content in files.items():
+            file = checkout / path
+            if content is None:
+                file.unlink()
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        git("add", "--all", "--force", at=checkout)
+        git("commit", "--quiet", "--allow-empty", "--message", message, at=checkout)
+        return git("push", *options, "origin", "main", at=checkout, check=False)
+
+    def status(self) -> dict[str, Any]:
+        """What `shoal status -o json` has under `controller`, asked for without a process of its own."""
+        seen: dict[str, Any] = ask_controller(StateLayout.at(self.state_dir).control_socket, {"do": "status"}, 60.0)
+        return seen
+
+    def tip(self) -> str:
+        return git("rev-parse", "main", at=self.repository).stdout.strip()
+
     def processes(self) -> dict[str, dict[str, Any]]:
         """What the ledger says runs, by name."""
         ledger = json.loads((self.state_dir / "run" / "processes.json").read_text())
@@ -116,6 +162,25 @@ class Fleet:
         )
 
 
+def git(*arguments: str, at: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """git as a person would run it, without this machine's settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "operator",
+        "GIT_AUTHOR_EMAIL": "operator@localhost",
+        "GIT_COMMITTER_NAME": "operator",
+        "GIT_COMMITTER_EMAIL": "operator@localhost",
+    }
+    where = ["-C", str(at)] if at is not None else []
+    done = subprocess.run(
+        ["git", *where, *arguments], env=environment, capture_output=True, text=True, timeout=120,
+        encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 or not check, f"git {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 def _gauges(text: str) -> float:
     wanted = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
     return sum(
@@ -137,8 +202,11 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every
 
 
 @contextmanager
-def running_fleet(state_dir: Path, engine: str, replicas: int = 2, project: Path = PROJECT) -> Iterator[Fleet]:
-    """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters."""
+def running_fleet(state_dir: Path, engine: str, replicas: int | None = 2, project: Path = PROJECT) -> Iterator[Fleet]:
+    """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters.
+
+    `replicas` of each pool; None: as their YAML says.
+    """
     port_base = _free_port_base()
     environment = os.environ | {
         "SHOAL_STATE_DIR": str(state_dir),
@@ -146,7 +214,8 @@ def running_fleet(state_dir: Path, engine: str, replicas: int = 2, project: Path
         "SHOAL_PORT_BASE": str(port_base),
     }
     started_s = time.monotonic()
-    up = _run(environment, "up", "--engine", engine, "--replicas", str(replicas))
+    wanted = ["--replicas", str(replicas)] if replicas is not None else []
+    up = _run(environment, "up", "--engine", engine, *wanted)
     fleet = Fleet(state_dir, port_base, environment, up.stdout, time.monotonic() - started_s)
     try:
         assert up.returncode == 0, f"shoal up failed:\n{up.stdout}\n{up.stderr}\n{_logs(state_dir)}"

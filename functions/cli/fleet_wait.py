@@ -30,7 +30,7 @@ def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
                 step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
                 return
             _tell_failures(status, told, reporter)
-            if _matches(status, target) and status["settled"] and status["config"]["stalled"]:
+            if _matches(status, target) and status["settled"] and status["stalled"]:
                 raise Refused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
             incomplete_since_s = (incomplete_since_s or time.monotonic()) if status["ready"] else None
             if incomplete_since_s is not None and time.monotonic() - incomplete_since_s > INCOMPLETE_S:
@@ -55,8 +55,8 @@ def missing_words(status: dict[str, Any]) -> str:
             parts.append(f"{role} {phases.count('ready')}/{len(phases)}")
     if not status["snapshot"]["complete"]:
         parts.append("snapshot: " + status["snapshot"]["message"])
-    if status["config"]["stalled"]:
-        parts.append(status["config"]["stalled"])
+    if status["stalled"]:
+        parts.append(status["stalled"])
     return ", ".join(parts) or "settling"
 
 

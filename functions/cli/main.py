@@ -5,6 +5,7 @@ Exit status: 0 good, 1 refused or failed, 2 wrong usage.
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -76,7 +77,7 @@ def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> Non
 
 @app.command()
 def status(output: OutputOption = Output.TABLE) -> None:
-    """Pools, replicas, processes, snapshot, and what is wrong with the configuration."""
+    """The revision that runs, the condition of every object and why it is not ready, replicas and processes."""
     from functions.cli import status as command
 
     command.status(as_json=output is Output.JSON)
@@ -107,6 +108,43 @@ def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as
 
 
 @app.command()
+def suspend(reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "") -> None:
+    """Stop following the branch: what runs goes on, nothing is changed."""
+    from functions.cli import reconciliation
+
+    reconciliation.suspend(reason)
+
+
+@app.command()
+def resume() -> None:
+    """Follow the branch again, beginning with what came meanwhile."""
+    from functions.cli import reconciliation
+
+    reconciliation.resume()
+
+
+@app.command()
+def reconcile() -> None:
+    """Look at the branch now, and make sure that everything is as it says."""
+    from functions.cli import reconciliation
+
+    reconciliation.reconcile()
+
+
+@app.command()
+def diff(
+    path: Annotated[
+        Path | None, typer.Argument(help="A folder or a file; by default the folder that you are in.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What a configuration would change in what the fleet runs now."""
+    from functions.cli import diff as command
+
+    command.diff(path, as_json=output is Output.JSON)
+
+
+@app.command()
 def logs(
     name: Annotated[str, typer.Argument(help="A process, as `shoal status` names it.")],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on printing what is added.")] = False,
@@ -116,6 +154,40 @@ def logs(
     from functions.cli import logs as command
 
     command.logs(name, follow=follow, lines=lines)
+
+
+@app.command()
+def validate(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files and folders of YAML, or - for standard input.")
+    ] = None,
+    *,
+    crds: Annotated[
+        Path | None,
+        typer.Option(envvar="SHOAL_CRDS_DIR", help="A folder with KServe's CRDs: judge InferenceServices by them too."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check a configuration: what is wrong, in which file and line, and how to put it right.
+
+    Without a path: inferenceservices/, policies/ and registry/ of this folder, as `shoal up` takes them.
+    """
+    from functions.cli import validate as command
+
+    command.validate(paths or [], crds_dir=crds, as_json=output is Output.JSON)
+
+
+@app.command()
+def schema(
+    *,
+    kind: Annotated[str | None, typer.Option(help="One kind only, such as Tenant.")] = None,
+    crd: Annotated[bool, typer.Option("--crd", help="CustomResourceDefinitions, as YAML.")] = False,
+    write: Annotated[Path | None, typer.Option(help="With --crd: write a file for each into this folder.")] = None,
+) -> None:
+    """Print the kinds as JSON Schema, which editors understand, or as CustomResourceDefinitions for Kubernetes."""
+    from functions.cli import schema as command
+
+    command.schema(kind=kind, crd=crd, write=write)
 
 
 def main() -> None:

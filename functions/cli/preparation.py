@@ -1,7 +1,7 @@
 """`shoal prepare`, and the first half of `shoal up`: everything that must be there before a process can start."""
 
-from functions.api.problems import ConfigInvalid
 from functions.artifacts.errors import ArtifactError
+from functions.cli.branch import read_branch
 from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
@@ -13,7 +13,6 @@ from functions.controller.local.prepare.engine_environment import ensure_engine_
 from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model
 from functions.controller.local.prepare.reporting import CannotPrepare, Reporter
 from functions.controller.local.prepare.secret_files import ensure_secrets
-from functions.controller.local.reconciler import read_pools
 from functions.controller.local.target import EngineKind
 
 
@@ -34,10 +33,9 @@ def prepare_basics(place: Place, reporter: Reporter) -> None:
             step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
         with reporter.step("Configuration") as step:
             notes = ensure_configuration(layout, place.settings.project_dir)
-            pools = read_pools(layout.config_dir)
-            step.note(f"{layout.config_dir}, pools: {', '.join(pool.name for pool in pools) or 'none'}")
-    except ConfigInvalid as error:
-        raise Refused(f"the configuration in {layout.config_dir} has mistakes: {error}") from error
+            branch = read_branch(layout)
+            notes += branch.notes
+            step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
     except (CannotPrepare, OSError) as error:
         raise Refused(str(error)) from error
     for note in notes:

@@ -1,4 +1,4 @@
-"""What `shoal status` shows to people."""
+"""What `shoal status` shows to people: fits 80 columns, uses more where there are more."""
 
 from typing import Any
 
@@ -6,7 +6,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from functions.cli.status_revision import show_revision
+
 COLOURS = {"ready": "green", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
+STATE_COLOURS = {"Ready": "green", "Reconciling": "yellow", "Stalled": "red"}
+ALWAYS_LISTED = ("InferenceService", "Model")  # the other kinds only where something is wrong with one
+LISTED_MAX = 60
+WIDE_COLUMNS = 100
 
 
 def show(seen: dict[str, Any], console: Console) -> None:
@@ -16,10 +22,15 @@ def show(seen: dict[str, Any], console: Console) -> None:
         return
     target = controller["target"]
     word = "[green]ready[/]" if seen["ready"] else "[yellow]not ready[/]"
-    console.print(f"{escape(seen['gateway'])}  {word}  engine {target['engine']}, {_snapshot(controller)}")
+    console.print(f"{escape(seen['gateway'])}  {word}  engine {target['engine']}")
+    show_revision(controller, console)
+    console.print()
+    _show_objects(controller, console)
+    console.print()
     _show_replicas(seen, console)
+    console.print()
     _show_processes(controller["processes"], console)
-    for line in _problems(controller, seen["registry_problem"]):
+    for line in _problems(controller):
         console.print(f"[red]![/] {escape(line)}")
 
 
@@ -33,15 +44,47 @@ def _show_without_controller(seen: dict[str, Any], console: Console) -> None:
     console.print("`shoal up` takes them over, `shoal down` stops them.")
 
 
-def _snapshot(controller: dict[str, Any]) -> str:
-    snapshot = controller["snapshot"]
-    return f"snapshot epoch {snapshot['epoch']}" if snapshot["epoch"] else f"snapshot: {escape(snapshot['message'])}"
+def _show_objects(controller: dict[str, Any], console: Console) -> None:
+    listed = [o for o in controller["objects"] if o["kind"] in ALWAYS_LISTED or o["state"] != "Ready"]
+    table = Table("object", "condition", "reason", "message", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for each in listed[:LISTED_MAX]:
+        name = f"{_short_kind(each['kind'])}/{each['name']}"
+        state = f"[{STATE_COLOURS[each['state']]}]{each['state']}[/]"
+        table.add_row(escape(name), state, escape(each["reason"]), escape(each["message"]))
+    if table.row_count:
+        console.print(table)
+    if len(listed) > LISTED_MAX:
+        console.print(f"[dim]… and {len(listed) - LISTED_MAX} more: shoal status -o json[/]")
+    others = [
+        f"{counts['Ready']} {kind}"
+        for kind, counts in sorted(controller["counts"].items())
+        if kind not in ALWAYS_LISTED and counts["Ready"]
+    ]
+    if others:
+        console.print(f"[dim]also ready: {', '.join(others)}[/]")
+
+
+def _short_kind(kind: str) -> str:
+    return "pool" if kind == "InferenceService" else kind.removesuffix("Policy").lower()
 
 
 def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     known = {replica["replica_id"]: replica for replica in seen["replicas"]}
     engines = {p["replica"]: p for p in seen["controller"]["processes"] if p["role"] == "engine"}
-    table = Table("replica", "pool", "phase", "running", "waiting", "kv", "adapters", "restarts", "heard", box=None)
+    table = Table(
+        "replica",
+        "pool",
+        "phase",
+        "running",
+        "waiting",
+        "kv",
+        "adapters",
+        "restarts",
+        "heard",
+        box=None,
+        pad_edge=False,
+    )
     for column in (3, 4, 5, 6, 7, 8):
         table.columns[column].justify = "right"
     for replica_id in sorted(known.keys() | engines.keys()):
@@ -62,6 +105,8 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
             restarts,
             f"{beat['age_s']:.1f} s ago",
         )
+    if console.width < WIDE_COLUMNS:
+        del table.columns[1]  # a replica's name begins with its pool's
     if table.row_count:
         console.print(table)
     for beat in known.values():
@@ -70,7 +115,7 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
 
 
 def _show_processes(processes: list[dict[str, Any]], console: Console) -> None:
-    table = Table("process", "phase", "for", "pid", "port", "restarts", "reason", box=None)
+    table = Table("process", "phase", "for", "pid", "port", "restarts", "reason", box=None, pad_edge=False)
     for column in (2, 3, 4, 5):
         table.columns[column].justify = "right"
     for process in processes:
@@ -86,17 +131,15 @@ def _show_processes(processes: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
-def _problems(controller: dict[str, Any], registry_problem: str) -> list[str]:
-    config, snapshot = controller["config"], controller["snapshot"]
-    lines = [f"configuration: {problem}" for problem in config["problems"]]
-    lines += [config["stalled"]] if config["stalled"] else []
-    # A bad file is told by both, in the same words.
-    lines += [f"snapshot: {problem}" for problem in snapshot["problems"] if problem not in config["problems"]]
-    if not snapshot["complete"] and not snapshot["problems"]:
+def _problems(controller: dict[str, Any]) -> list[str]:
+    snapshot = controller["snapshot"]
+    lines = [controller["stalled"]] if controller["stalled"] else []
+    lines += [f"snapshot: {problem}" for problem in snapshot["problems"]]
+    if not snapshot["complete"] and not snapshot["problems"] and not snapshot["held"]:
         lines.append(f"snapshot: {snapshot['message']}")
     operation = controller["controller"]["operation"]
     lines += [operation] if operation.startswith("failed") else []
-    return [*lines, *([registry_problem] if registry_problem else [])]
+    return [*lines, *([controller["registry_problem"]] if controller["registry_problem"] else [])]
 
 
 def _phase(phase: str) -> str:

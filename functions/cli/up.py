@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 from functions.cli.answers import Asker, demo_key
+from functions.cli.branch import read_branch
 from functions.cli.controller_process import controller_status, ensure_controller
 from functions.cli.first_answers import show_first_answers
 from functions.cli.fleet_wait import wait_for_fleet
@@ -21,7 +22,6 @@ from functions.controller.local import ledger as ledgers
 from functions.controller.local.orphans import left_over
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.prepare.reporting import Reporter
-from functions.controller.local.reconciler import read_pools
 from functions.controller.local.target import EngineKind, Target
 
 
@@ -48,7 +48,7 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
     if controller_status(place) is not None:
         return
     with reporter.step("Ports") as step:
-        pools = read_pools(place.layout.config_dir)
+        pools = read_branch(place.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
         ours = {found.pid for found in left_over(place.layout, ledgers.read(place.layout.ledger_file))}
         try:
@@ -79,6 +79,11 @@ def _show_how_to_go_on(place: Place, reporter: Reporter) -> None:
         '  for chunk in client.chat.completions.create(model="smollm2-135m", messages=question, stream=True):',
         '      print(chunk.choices[0].delta.content or "", end="")',
         "",
+        "Change it: what runs is what the branch main of this repository says.",
+        "",
+        f"  git clone {shlex.quote(_short(place.layout.gitops_dir))} fleet && cd fleet",
+        "  …edit, commit…, git push    # refused with file and line, or live in a second",
+        "",
         f"Look: {shoal} status · {shoal} chat acme/support-bot.  Stop: {shoal} down (or make down).",
     ):
         reporter.say(line)
@@ -88,5 +93,8 @@ def _command() -> str:
     """What to type for `shoal` here: its name where that is found, else its path, as short as it can be."""
     if shutil.which("shoal") is not None:
         return "shoal"
-    path = Path(sysconfig.get_path("scripts")) / "shoal"
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    return shlex.quote(_short(Path(sysconfig.get_path("scripts")) / "shoal"))
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -9,7 +9,7 @@ from functions.controller.local.locks import LockTaken
 from functions.controller.local.port_check import PortsTaken
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas
-from functions.controller.process import Controller
+from functions.controller.process import Controller, NothingToRun
 from functions.controller.settings import ControllerSettings
 
 
@@ -23,7 +23,7 @@ async def run() -> None:
 def main() -> int:
     try:
         asyncio.run(run())
-    except (LockTaken, PortsTaken, BinaryMissing, TooManyReplicas) as error:
+    except (LockTaken, PortsTaken, BinaryMissing, TooManyReplicas, NothingToRun) as error:
         sys.stderr.write(f"controller: {error}\n")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Keeping the registry's snapshot equal to what the files say: seed the artifacts, compile, publish, try again.
+"""Keeping the registry's snapshot equal to what is desired: seed the artifacts, compile, publish, try again.
 
 The registry and S3 are processes of the same fleet: at the start they are not there yet, and that is no error but a
 reason to try again soon.
@@ -10,13 +10,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.controller.local.context import PlanContext
 from functions.controller.local.seeding import open_store, seed_adapters
 from functions.controller.publish import PublishOutcome
 
-_log = logging.getLogger(__name__)
+HELD_RETRY_S = 0.3  # a channel waits for replicas to load something: they say so within a second
 
+_log = logging.getLogger(__name__)
 
 Publish = Callable[[], Awaitable[PublishOutcome]]
 
@@ -26,6 +28,7 @@ class Publication:
 
     def __init__(self, publish: Publish, context: Callable[[], PlanContext], adapters_dir: Path) -> None:
         self.last = PublishOutcome("unavailable", "not published yet")
+        self.snapshot: Snapshot | None = None  # what the registry holds, as far as is known
         self.seeded: tuple[str, ...] = ()
         self.seed_problems: tuple[str, ...] = ()
         self._publish = publish
@@ -41,12 +44,14 @@ class Publication:
         changed.set()
 
     async def run(self, changed: asyncio.Event, retry_s: float, resync_s: float) -> None:
-        """Until cancelled: publish at once when files change, soon while something is missing, else now and then."""
+        """Until cancelled: publish at once after a change, soon while something is missing, else now and then."""
         while True:
             changed.clear()
             self.last = await self._publish()
+            self.snapshot = self.last.snapshot or self.snapshot
+            again_s = min(retry_s, HELD_RETRY_S) if self.last.held else retry_s
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(resync_s if self.last.complete else retry_s):
+                async with asyncio.timeout(resync_s if self.last.complete else again_s):
                     await changed.wait()
 
     def _seed_once(self) -> bool:

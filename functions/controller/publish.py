@@ -1,33 +1,33 @@
-"""Publishing: the configuration's content becomes the registry's snapshot, when it is another.
+"""Publishing: a checked configuration becomes the registry's snapshot, when its content is another.
 
-The one entry for a controller process; call it at the start, when files change, and now and then besides:
+The one entry for a controller process; call it at the start, for each new revision, and now and then besides:
 
     wire = RegistryWire(http_client, registry_url, token)
     publisher = Publisher(wire=wire, resolver=Resolver(DigestReader(s3_store, models_root)))
-    outcome = await publisher.publish_if_changed(config_dir)
+    outcome = await publisher.publish(loaded, "main@0123…")
     outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
-    outcome.problems      # file and line each: a configuration that is refused, or versions left out
-    outcome.complete      # False: something is missing; try again soon
+    outcome.problems      # file and line each: versions left out
+    outcome.held          # channels that stay where they are until their new version is loaded; try again at once
+    outcome.complete      # False: something is missing or held; try again soon
 
-It never raises for a bad file, a missing artifact or a registry that is away. Level-triggered: each call compares what
-should be with what the registry holds, so a lost registry gets everything again, above every epoch ever seen.
-Laws: a configuration with one problem publishes nothing; an empty one publishes nothing (a wrong path must not close
-all tenants out); the epoch grows only when the content's hash differs.
+It never raises for a missing artifact or a registry that is away. Level-triggered: each call compares what should be
+with what the registry holds, so a lost registry gets everything again, above every epoch ever seen.
+Laws: an empty configuration publishes nothing unless that is meant (a wrong path must not close all tenants out); the
+epoch grows only when the content's hash differs; no channel moves to what is not loaded (`holding`).
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from functions.api import snapshot as snapshots
 from functions.api.ids import Digest
-from functions.api.loader import Loaded, load_directory
-from functions.api.problems import ConfigInvalid
+from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
+from functions.api.snapshot_index import Indexed, indexed
 from functions.controller.compile import Compiled, compile_snapshot, unpinned_artifacts
+from functions.controller.holding import flips, hold, serving_of
 from functions.controller.publish_wire import (
     EpochTaken,
     RegistryRefused,
@@ -49,7 +49,10 @@ class PublishOutcome:
     epoch: int = 0  # what the registry holds now, as far as is known
     snapshot_hash: str = ""
     problems: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
     complete: bool = False
+    revision: str = ""
+    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # what the registry holds now
 
 
 class Publisher:
@@ -60,33 +63,32 @@ class Publisher:
         *,
         wire: RegistryWire,
         resolver: Resolver,
-        revision: str = "local",
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._wire = wire
         self._resolver = resolver
-        self._revision = revision
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._lock = asyncio.Lock()
+        self._past: Indexed | None = None  # what the registry holds, as far as is known
+        self._past_hash = ""
         self._knows_the_past = False
 
-    async def publish_if_changed(self, config_dir: Path) -> PublishOutcome:
+    async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
+        """Compile and publish what changed; never raises for what may pass."""
         async with self._lock:
-            try:
-                loaded = await asyncio.to_thread(load_directory, [config_dir], relative_to=config_dir)
-            except ConfigInvalid as error:
-                problems = tuple(str(problem) for problem in error.problems)
-                return _invalid(f"the configuration has {len(problems)} problem(s); nothing was published", problems)
-            if not loaded.objects:
-                return _invalid(f"{config_dir} holds no Tenant, Model or InferenceService; nothing was published", ())
-            return await self._publish_retrying(loaded)
+            if not loaded.objects and not empty_is_meant:
+                message = f"{revision} declares no object at all; nothing was published"
+                return PublishOutcome("invalid", message, revision=revision)
+            outcome = await self._publish_retrying(loaded, revision)
+            held = self._past.snapshot if self._past is not None else None
+            return replace(outcome, revision=revision, snapshot=held)
 
-    async def _publish_retrying(self, loaded: Loaded) -> PublishOutcome:
+    async def _publish_retrying(self, loaded: Loaded, revision: str) -> PublishOutcome:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._publish(loaded)
+                return await self._publish(loaded, revision)
             except RegistryRefused as error:
                 return PublishOutcome("refused", str(error))
             except (RegistryUnavailable, EpochTaken) as error:
@@ -95,34 +97,49 @@ class Publisher:
                 await self._sleep(delay_s(attempt, BACKOFF))
         return PublishOutcome("unavailable", f"the registry took nothing in {ATTEMPTS} attempts: {last}")
 
-    async def _publish(self, loaded: Loaded) -> PublishOutcome:
+    async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         state = await self._wire.state()
-        await self._learn_the_past()
+        await self._learn_the_past(state)
         resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
-        compiled = compile_snapshot(
+        compiled = await asyncio.to_thread(
+            compile_snapshot,
             loaded.objects,
             resolved.digests,
             epoch=state.next_epoch,
-            revision=self._revision,
+            revision=revision,
             compiled_unix_s=self._wall_clock(),
         )
         problems = (*(str(problem) for problem in compiled.problems), *resolved.problems)
-        snapshot_hash = snapshots.content_hash(compiled.snapshot)
+        snapshot, held = await self._held_back(compiled)
+        content = await asyncio.to_thread(indexed, snapshot, self._past)
+        snapshot_hash = content.content_hash
+        complete = not problems and not held
         if _holds(state, snapshot_hash):
             message = f"unchanged: the registry holds this content as epoch {state.epoch}"
-            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, complete=not problems)
-        await self._wire.put(compiled.snapshot)
-        message = f"published epoch {compiled.snapshot.epoch}: {_counts(compiled)}"
-        epoch = compiled.snapshot.epoch
-        return PublishOutcome("published", message, epoch, snapshot_hash, problems, complete=not problems)
+            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, held, complete)
+        await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+        self._past, self._past_hash = content, snapshot_hash
+        message = f"published epoch {snapshot.epoch}: {_counts(compiled)}"
+        return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, complete)
 
-    async def _learn_the_past(self) -> None:
-        """Once: what the last snapshot knew of artifacts, so that a store that is away now takes no model away."""
-        if self._knows_the_past:
+    async def _held_back(self, compiled: Compiled) -> tuple[Snapshot, tuple[str, ...]]:
+        """What to publish now. Nobody is asked what is loaded where no channel moves."""
+        past = self._past.snapshot if self._past is not None else None
+        if not flips(past, compiled.snapshot):
+            return compiled.snapshot, ()
+        beats = [heard.beat for heard in await self._wire.fleet() if not heard.is_silent]
+        held = hold(past, compiled.snapshot, serving_of(beats))
+        return held.snapshot, held.flips
+
+    async def _learn_the_past(self, state: RegistryState) -> None:
+        """At the start, and where somebody else has published: what the registry holds. So a store that is away now
+        takes no model away."""
+        if self._knows_the_past and state.snapshot_hash == self._past_hash:
             return
-        snapshot = await self._wire.current()
-        if snapshot is not None:
-            self._resolver.remember(_digests_in(snapshot))
+        content = await self._wire.content() if state.epoch else None
+        if content is not None:
+            self._resolver.remember(_digests_in(content.snapshot))
+        self._past, self._past_hash = content, state.snapshot_hash
         self._knows_the_past = True
 
 
@@ -139,7 +156,3 @@ def _counts(compiled: Compiled) -> str:
     snapshot = compiled.snapshot
     left_out = f"; {len(compiled.problems)} thing(s) left out" if compiled.problems else ""
     return f"{len(snapshot.tenants)} tenants, {len(snapshot.models)} models, {len(snapshot.pools)} pools{left_out}"
-
-
-def _invalid(message: str, problems: tuple[str, ...]) -> PublishOutcome:
-    return PublishOutcome("invalid", message, problems=problems)

@@ -4,16 +4,29 @@ Foreign exceptions end here. A registry that is away or overloaded is `RegistryU
 understood and said no is `RegistryRefused` (trying again changes nothing); `EpochTaken` names the epoch to go beyond.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
+import msgspec
 
-from functions.api import snapshot as snapshots
+from functions.api import snapshot_document as documents
 from functions.api.snapshot import SNAPSHOT_MAX_BYTES, Snapshot, SnapshotInvalid
-from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, HASH_HEADER, SNAPSHOT_PATH
+from functions.api.snapshot_index import Indexed, changes_between, empty
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER, SNAPSHOT_PATH
+
+FLEET_PATH = "/v1/fleet"
+DELTA_MAX_ENTRIES = 20_000  # beyond, the whole is sent
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _QUOTED_CHARS = 300
+
+_log = logging.getLogger(__name__)
 
 
 class RegistryUnavailable(Exception):
@@ -28,6 +41,10 @@ class EpochTaken(Exception):
     """The registry holds a later epoch than was thought; read again and go beyond."""
 
 
+class _BaseUnknown(Exception):
+    """The registry holds something else than what the delta changes: send the whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryState:
     epoch: int  # 0: it holds nothing
@@ -39,10 +56,27 @@ class RegistryState:
         return max(self.epoch, self.epoch_floor) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a replica said last, and how long ago."""
+
+    beat: Heartbeat
+    age_s: float
+
+    @property
+    def is_silent(self) -> bool:
+        return self.age_s >= SILENCE_LIMIT_S
+
+
 class RegistryWire:
-    def __init__(self, client: httpx.AsyncClient, registry_url: str, token: str) -> None:
+    """`fence` gives the number that says who leads, where several publishers may believe that they do."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, registry_url: str, token: str, fence: Callable[[], int] | None = None
+    ) -> None:
         self._client = client
-        self._url = registry_url.rstrip("/") + SNAPSHOT_PATH
+        self._base = registry_url.rstrip("/")
+        self._fence = fence
         self._headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
 
     async def state(self) -> RegistryState:
@@ -54,39 +88,82 @@ class RegistryWire:
                 epoch_floor=int(response.headers[EPOCH_FLOOR_HEADER]),
             )
         except (KeyError, ValueError) as error:
-            raise RegistryUnavailable(f"{self._url} does not answer as a registry does: {error!r}") from error
+            raise RegistryUnavailable(f"{self._base} does not answer as a registry does: {error!r}") from error
 
     async def current(self) -> Snapshot | None:
-        """The whole document; None where there is none, or none that can be read."""
+        """The snapshot that it holds; None where there is none, or none that can be read."""
+        content = await self.content()
+        return content.snapshot if content is not None else None
+
+    async def content(self) -> Indexed | None:
+        """What it holds; None where there is nothing, or nothing that can be read."""
         response = await self._send("GET", params={"after": 0})
         if response.status_code != 200 or len(response.content) > SNAPSHOT_MAX_BYTES:
             return None
         try:
-            return snapshots.decode(response.content)
+            return await asyncio.to_thread(
+                documents.read, documents.in_chunks(response.content), empty(), breather(PATIENT_SLICE_S)
+            )
         except SnapshotInvalid:
             return None
 
-    async def put(self, snapshot: Snapshot) -> None:
-        document = snapshots.encode(snapshot)
+    async def put(self, content: Indexed, base: Indexed | None = None) -> None:
+        """Publish it: as what changed since the base, where the registry holds that and it is less than the whole."""
+        delta = await asyncio.to_thread(_delta, content, base) if base is not None else b""
+        if delta:
+            try:
+                await self._send("PUT", content=delta)
+                return
+            except _BaseUnknown:
+                _log.info("the registry does not hold the base any more; it gets the whole snapshot")
+        document = await asyncio.to_thread(lambda: b"".join(documents.full_lines(content.snapshot)))
         if len(document) > SNAPSHOT_MAX_BYTES:
             raise RegistryRefused(f"the snapshot has {len(document)} bytes, over the limit of {SNAPSHOT_MAX_BYTES}")
         await self._send("PUT", content=document)
 
+    async def fleet(self) -> tuple[Heard, ...]:
+        """What every replica said last."""
+        response = await self._send("GET", FLEET_PATH)
+        try:
+            replicas: list[dict[str, Any]] = msgspec.json.decode(response.content)["replicas"]
+            return tuple(Heard(msgspec.convert(each, Heartbeat), float(each["age_s"])) for each in replicas)
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+            words = f"{self._base}{FLEET_PATH} does not answer as a registry does: {error}"
+            raise RegistryUnavailable(words) from error
+
     async def _send(
-        self, method: str, *, params: dict[str, int] | None = None, content: bytes | None = None
+        self,
+        method: str,
+        path: str = SNAPSHOT_PATH,
+        *,
+        params: dict[str, int] | None = None,
+        content: bytes | None = None,
     ) -> httpx.Response:
-        headers = {**self._headers, "content-type": "application/json"} if content is not None else self._headers
+        headers, url = dict(self._headers), self._base + path
+        if content is not None:
+            headers["content-type"] = "application/json"
+            headers |= {FENCE_HEADER: str(self._fence())} if self._fence is not None else {}
         try:
             response = await self._client.request(
-                method, self._url, params=params, content=content, headers=headers, timeout=_TIMEOUT
+                method, url, params=params, content=content, headers=headers, timeout=_TIMEOUT
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise RegistryUnavailable(f"{self._url}: {str(error) or type(error).__name__}") from error
+            raise RegistryUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
         if response.status_code < 300:
             return response
-        explanation = f"{self._url} answered {response.status_code}: {response.text[:_QUOTED_CHARS]}"
+        explanation = f"{url} answered {response.status_code}: {response.text[:_QUOTED_CHARS]}"
+        if response.status_code == 412:
+            raise _BaseUnknown(explanation)
         if response.status_code == 409:
             raise EpochTaken(explanation)
         if response.status_code == 429 or response.status_code >= 500:
             raise RegistryUnavailable(explanation)
         raise RegistryRefused(explanation)
+
+
+def _delta(content: Indexed, base: Indexed) -> bytes:
+    """What makes the content of the base; empty where the whole is no dearer."""
+    changes = changes_between(base, content)
+    if sum(map(len, changes.values())) > DELTA_MAX_ENTRIES:
+        return b""
+    return b"".join(documents.delta_lines(content.snapshot, base.content_hash, changes))

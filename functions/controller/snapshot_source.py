@@ -13,8 +13,8 @@ import httpx
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.seeding import open_store
-from functions.controller.publish import Publisher, PublishOutcome
-from functions.controller.publish_wire import RegistryWire
+from functions.controller.publish import Publisher
+from functions.controller.publish_wire import EpochTaken, Heard, RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.controller.resolve import DigestReader, Resolver
 
 REGISTRY_TIMEOUT_S = 10.0
@@ -29,25 +29,37 @@ class SnapshotSource:
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
 
-    async def publish(self) -> PublishOutcome:
-        """Compile and publish what changed; never raises for what may pass."""
+    async def publisher(self) -> Publisher:
+        """The one for the present engine; OSError or ArtifactError where its files are not there."""
         context = self._context()
         if self._publisher is None or context.models_root != self._models_root:
             self._publisher = await self._make(context)
             self._models_root = context.models_root
-        return await self._publisher.publish_if_changed(context.layout.config_dir)
+        return self._publisher
+
+    async def replicas(self) -> tuple[Heard, ...] | str:
+        """What every replica said last, or why the registry does not tell."""
+        try:
+            return await (await self._wire()).fleet()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+            return str(error)
+        except OSError as error:
+            return f"the registry cannot be asked: {error}"
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
     async def _make(self, context: PlanContext) -> Publisher:
+        store = await asyncio.to_thread(open_store, context)
+        return Publisher(wire=await self._wire(), resolver=Resolver(DigestReader(store, context.models_root)))
+
+    async def _wire(self) -> RegistryWire:
+        context = self._context()
         if self._client is None:
             verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
             # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
         token = await asyncio.to_thread(context.layout.secret("internal-token").read_text)
-        store = await asyncio.to_thread(open_store, context)
-        resolver = Resolver(DigestReader(store, context.models_root))
-        return Publisher(wire=RegistryWire(self._client, context.registry_url, token.strip()), resolver=resolver)
+        return RegistryWire(self._client, context.registry_url, token.strip())

@@ -1,34 +1,113 @@
 """What the controller says of itself and the fleet: plain values for the control channel, and so for people."""
 
+import time
+from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
+from functions.controller.conditions import Seen, conditions
+from functions.controller.gitops.following import Following
+from functions.controller.gitops.words import printable
 from functions.controller.local.instances import Instance
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pool_conditions import pool_conditions
 from functions.controller.local.reconciler import Wanted
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.publication import Publication
+from functions.controller.publish_wire import Heard
+from functions.fleet.heartbeat import Heartbeat
+
+SHOWN_PROBLEMS = 50
 
 
 def describe(
-    *, pid: int, layout: StateLayout, supervisor: Supervisor, wanted: Wanted, publication: Publication, operation: str
+    *,
+    pid: int,
+    layout: StateLayout,
+    supervisor: Supervisor,
+    wanted: Wanted,
+    following: Following,
+    publication: Publication,
+    replicas: tuple[Heard, ...] | str,
+    gateway_epoch: int | None,
+    operation: str,
 ) -> dict[str, Any]:
     instances = [instance for _, instance in sorted(supervisor.instances.items())]
+    heard = replicas if isinstance(replicas, tuple) else ()
+    beats = tuple(each.beat for each in heard if not each.is_silent)
     return {
         "controller": {"pid": pid, "operation": operation},
         "target": {"engine": wanted.target.engine, "replicas": wanted.target.replicas},
         "pools": [{"name": pool.name, "replicas": wanted.target.replicas or pool.replicas} for pool in wanted.pools],
         "settled": wanted.settled,
+        "stalled": wanted.stalled,
         "ready": wanted.settled and _all_ready(instances),
         "processes": [_process(instance, layout, supervisor) for instance in instances],
-        "config": {"problems": list(wanted.problems), "stalled": wanted.stalled, "directory": str(layout.config_dir)},
-        "snapshot": {
-            "epoch": publication.last.epoch,
-            "message": publication.last.message,
-            "problems": [*publication.last.problems, *publication.seed_problems],
-            "complete": publication.last.complete,
-        },
+        "revision": _revision(following, layout),
+        "snapshot": _snapshot(publication, gateway_epoch),
         "artifacts": list(publication.seeded),
+        "replicas": [{**msgspec.to_builtins(each.beat), "age_s": each.age_s} for each in heard],
+        "registry_problem": replicas if isinstance(replicas, str) else "",
+        **_objects(following, publication, wanted, instances, beats),
     }
+
+
+def _revision(following: Following, layout: StateLayout) -> dict[str, Any]:
+    record, desired, tip = following.record, following.desired, following.tip
+    return {
+        "repository": str(layout.gitops_dir),
+        "branch": following.branch,
+        "tip": f"{following.branch}@{tip.commit}" if tip is not None and tip.commit else "",
+        "tip_message": tip.message if tip is not None else "",
+        "desired": desired.revision if desired is not None else "",
+        "message": desired.message if desired is not None else "",
+        "published": desired is not None and desired.published,
+        "last_attempted": record.last_attempted,
+        "last_applied": record.last_applied,
+        "applied_unix_s": record.applied_unix_s,
+        "suspended": msgspec.to_builtins(record.suspended),
+        "problems": [printable(str(problem)) for problem in following.refused[:SHOWN_PROBLEMS]],
+        "problem_count": len(following.refused),
+        "trouble": following.trouble,
+        "history": msgspec.to_builtins(record.history),
+    }
+
+
+def _snapshot(publication: Publication, gateway_epoch: int | None) -> dict[str, Any]:
+    last, snapshot = publication.last, publication.snapshot
+    return {
+        "epoch": last.epoch,
+        "message": last.message,
+        "problems": [*last.problems[:SHOWN_PROBLEMS], *publication.seed_problems[:SHOWN_PROBLEMS]],
+        "held": list(last.held),
+        "complete": last.complete,
+        "age_s": round(max(0.0, time.time() - snapshot.compiled_unix_s), 1) if snapshot is not None else None,
+        "gateway_epoch": gateway_epoch,
+    }
+
+
+def _objects(
+    following: Following,
+    publication: Publication,
+    wanted: Wanted,
+    instances: list[Instance],
+    beats: tuple[Heartbeat, ...],
+) -> dict[str, Any]:
+    desired = following.desired
+    if desired is None:
+        return {"counts": {}, "objects": []}
+    last = publication.last
+    seen = Seen(
+        snapshot=publication.snapshot,
+        is_current=last.revision == desired.revision and last.kind in ("published", "unchanged"),
+        problems=last.problems,
+        held=last.held,
+        beats=beats,
+        now_unix_s=time.time(),
+    )
+    found = conditions(desired.loaded, pool_conditions(desired.loaded, wanted, instances), seen)
+    return {"counts": found.counts, "objects": [asdict(condition) for condition in found.listed]}
 
 
 def _process(instance: Instance, layout: StateLayout, supervisor: Supervisor) -> dict[str, Any]:

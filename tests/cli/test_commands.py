@@ -142,14 +142,14 @@ def test_up_outside_a_project_says_so(shoal: Shoal, tmp_path: Path) -> None:
     assert "SHOAL_PROJECT_DIR" in answer.stderr
 
 
-def test_up_with_a_mistake_in_the_configuration_starts_nothing(
-    shoal: Shoal, prepared: StateLayout, state_dir: Path
-) -> None:
-    (prepared.config_dir / "policies" / "tenants.yaml").write_text("kind: Tenant\n")
-    answer = shoal("up", "--engine", "sim")
+def test_up_with_a_mistake_in_the_configuration_starts_nothing(shoal: Shoal, state_dir: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "policies").mkdir(parents=True)
+    (project / "policies" / "tenants.yaml").write_text("kind: Tenant\n")
+    answer = shoal("up", "--engine", "sim", SHOAL_PROJECT_DIR=str(project))
     assert answer.returncode == 1
     assert "policies/tenants.yaml:1" in answer.stderr
-    assert not prepared.control_socket.exists()
+    assert not StateLayout.at(state_dir).control_socket.exists()
 
 
 def test_logs_prints_the_end_of_the_one_asked_for(shoal: Shoal, prepared: StateLayout) -> None:

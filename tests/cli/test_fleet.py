@@ -84,17 +84,15 @@ def test_a_restarted_replica_comes_back_with_its_adapters(fleet: Fleet) -> None:
     wait_until("all adapters", lambda: all(len(r["adapters"]) >= 3 for r in fleet.replicas()), 20)
 
 
-def test_a_mistake_in_a_file_is_shown_and_changes_nothing(fleet: Fleet) -> None:
-    file = fleet.state_dir / "config" / "inferenceservices" / "smollm2-135m.yaml"
-    good, before = file.read_text(), pids(fleet)
-    file.write_text(good.replace("minReplicas: 2", "minReplicas: two"))
-    try:
-        wait_until("the mistake in status", lambda: "smollm2-135m.yaml:" in fleet.shoal("status").stdout, 20)
-        assert "minReplicas" in fleet.shoal("status").stdout
-        assert pids(fleet) == before
-    finally:
-        file.write_text(good)
-    wait_until("all is well", lambda: fleet.shoal("status").returncode == 0, 20)
+def test_a_mistake_is_refused_to_the_pusher_and_changes_nothing(fleet: Fleet) -> None:
+    path = "inferenceservices/smollm2-135m.yaml"
+    good, before, tip = fleet.read(path), pids(fleet), fleet.tip()
+    pushed = fleet.push({path: good.replace("minReplicas: 2", "minReplicas: two")})
+    assert pushed.returncode != 0
+    assert f"{path}:" in pushed.stderr
+    assert 'spec.predictor.minReplicas: found "two"; allowed: a whole number' in pushed.stderr
+    assert (fleet.tip(), pids(fleet)) == (tip, before)
+    assert fleet.shoal("status").returncode == 0
 
 
 def test_another_number_of_replicas_adds_and_drains(fleet: Fleet) -> None:

@@ -47,13 +47,28 @@ def process(role: str, phase: str, **more: Any) -> dict[str, Any]:
     return {**known, "pool": "x", "pid": 7, "port": 1, "restarts": 2, "age_s": 3.0, "reason": "", **more}
 
 
+REVISION = {
+    "branch": "main", "tip": "main@aaa", "tip_message": "tip", "desired": "main@aaa", "message": "more tokens",
+    "published": True, "last_attempted": "main@aaa", "last_applied": "main@aaa", "applied_unix_s": 0.0,
+    "suspended": None, "problems": [], "problem_count": 0, "trouble": "", "history": [],
+}  # fmt: skip
+SNAPSHOT = {
+    "epoch": 3, "message": "published epoch 3", "problems": [], "held": [], "complete": True, "age_s": 90.0,
+    "gateway_epoch": 3,
+}  # fmt: skip
+
+
 def controller(*processes: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "controller": {"pid": 1, "operation": ""},
         "target": {"engine": "sim", "replicas": None},
         "processes": list(processes),
-        "config": {"problems": [], "stalled": "", "directory": "/config"},
-        "snapshot": {"epoch": 3, "message": "published epoch 3", "problems": [], "complete": True},
+        "stalled": "",
+        "revision": REVISION,
+        "snapshot": SNAPSHOT,
+        "counts": {},
+        "objects": [],
+        "registry_problem": "",
         **more,
     }
 
@@ -65,27 +80,72 @@ def test_what_is_missing_is_counted_by_role() -> None:
     assert missing_words(status) == "engine 1/2, gateway 0/1"
 
 
-def shown(seen: dict[str, Any]) -> str:
+def shown(seen: dict[str, Any], width: int = 160) -> str:
     output = io.StringIO()
-    everything = {"ready": True, "gateway": "https://g", "state_dir": "/s", "replicas": [], "registry_problem": ""}
-    show({**everything, "without_controller": [], **seen}, Console(file=output, width=160))
+    everything = {"ready": True, "gateway": "https://g", "state_dir": "/s", "replicas": []}
+    show({**everything, "without_controller": [], **seen}, Console(file=output, width=width))
     return output.getvalue()
 
 
 def test_a_replica_that_nobody_heard_of_is_still_shown() -> None:
-    text = shown({"controller": controller(process("engine", "starting")), "registry_problem": "registry away"})
+    text = shown({"controller": controller(process("engine", "starting"), registry_problem="registry away")})
     assert "x-0" in text
     assert "not heard of" in text
     assert "registry away" in text
 
 
-def test_a_problem_that_two_report_is_shown_once() -> None:
-    problem = "policies/tenants.yaml:3:1: spec.tier: is required"
+def test_a_refused_revision_is_told_with_its_problems_and_what_runs_instead() -> None:
+    problems = [f"policies/tenants.yaml:{line}:1: spec.tier: is required" for line in range(7)]
+    revision = {**REVISION, "tip": "main@bbb", "tip_message": "oops", "problems": problems, "problem_count": 7}
+    text = shown({"controller": controller(revision=revision)})
+    assert "main@aaa  more tokens  applied" in text
+    assert "main@bbb  oops  7 problems" in text
+    assert text.count("spec.tier: is required") == 5
+    assert "… and 2 more" in text
+
+
+def test_a_suspension_is_told_with_its_reason_and_how_it_ends() -> None:
+    suspended = {"reason": "moving house", "since_unix_s": 0.0}
+    revision = {**REVISION, "suspended": suspended, "tip": "main@bbb", "tip_message": "later"}
+    text = shown({"controller": controller(revision=revision)})
+    assert "moving house; `shoal resume` ends it" in text
+    assert "main@bbb  later  waits" in text
+
+
+@pytest.mark.parametrize(
+    ("gateway_epoch", "words"),
+    [(3, "epoch 3, 90 s old, on the gateway"), (2, "the gateway uses epoch 2"), (None, "does not say which it uses")],
+)
+def test_the_snapshots_way_to_the_gateway_is_told(gateway_epoch: int | None, words: str) -> None:
+    assert words in shown({"controller": controller(snapshot={**SNAPSHOT, "gateway_epoch": gateway_epoch})})
+
+
+def condition(kind: str, name: str, state: str, message: str = "because") -> dict[str, str]:
+    return {"kind": kind, "name": name, "state": state, "reason": "Why", "message": message}
+
+
+def test_what_is_well_is_counted_and_what_is_not_is_listed() -> None:
     told = controller(
-        config={"problems": [problem], "stalled": "", "directory": "/config"},
-        snapshot={"epoch": 3, "message": "", "problems": [problem], "complete": False},
-    )
-    assert shown({"controller": told}).count(problem) == 1
+        objects=[condition("Tenant", "acme", "Stalled", "no key"), condition("QuotaPolicy", "free", "Ready"),
+                 condition("InferenceService", "base", "Ready")],
+        counts={"Tenant": {"Ready": 41, "Reconciling": 0, "Stalled": 1}, "QuotaPolicy": {"Ready": 1},
+                "InferenceService": {"Ready": 1}},
+    )  # fmt: skip
+    text = shown({"controller": told})
+    assert "tenant/acme" in text
+    assert "no key" in text
+    assert "pool/base" in text
+    assert "quota/free" not in text
+    assert "also ready: 1 QuotaPolicy, 41 Tenant" in text
+
+
+def test_the_tables_fit_into_80_columns() -> None:
+    objects = [
+        condition("Model", "a-tenant/with-quite-a-long-model-name", "Reconciling", "v1 loaded on 1 of 2 replicas")
+    ]
+    text = shown({"controller": controller(process("engine", "ready"), objects=objects)}, width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "".join(text.split()).count("loadedon1of2replicas") == 1
 
 
 def test_markup_in_foreign_words_is_only_text() -> None:

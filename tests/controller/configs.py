@@ -47,6 +47,50 @@ spec:
 """
 
 
+def tier(name: str = "standard", spec: str = "{}") -> str:
+    return f"""\
+apiVersion: shoal.dev/v1alpha1
+kind: QuotaPolicy
+metadata: {{name: {name}}}
+spec: {spec}
+"""
+
+
+def policies() -> str:
+    """One of each other kind, for the pools `base` and `other`."""
+    return """\
+apiVersion: shoal.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: llamas}
+spec:
+  pools: ["other*", base]
+  session: {ttl: 60s}
+  prefix: {source: sent}
+  boundedLoad: 2
+  spreadAbove: {utilization: 1}
+  retry: {maxAttempts: 2, budget: 0.5}
+  fallback: [{when: saturated, from: base, to: other, tiers: [standard]}]
+---
+apiVersion: shoal.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {name: default}
+spec: {bands: {batch: {share: 0.25}, interactive: {share: 0.5, ttftSlo: 500ms}}, maxQueuedTokens: 9000}
+---
+apiVersion: shoal.dev/v1alpha1
+kind: RolloutPolicy
+metadata: {name: default}
+spec: {stages: [{percent: 10, duration: 5m, autoHalt: ["error_rate  >  2%"]}, {percent: 100}], minRequests: 7}
+---
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: base}
+spec: {pool: base, replicas: {min: 1, max: 1}, warm: 1, scaleUp: ["kv_usage > 85% for 180s: +5%"]}
+"""
+
+
 def load(*documents: str) -> Loaded:
-    """Each document a file of its own: `0.yaml`, `1.yaml` …"""
-    return load_texts((f"{number}.yaml", document.encode()) for number, document in enumerate(documents))
+    """Each document a file of its own: `0.yaml`, `1.yaml` …; the tier `standard` is there unless a tier is given."""
+    files = [(f"{number}.yaml", document.encode()) for number, document in enumerate(documents)]
+    if not any("kind: QuotaPolicy" in document for document in documents):
+        files.append(("tiers.yaml", tier().encode()))
+    return load_texts(files)

@@ -10,6 +10,9 @@ from functions.controller.local.spec import ProcessSpec, TcpProbe
 GATEWAY = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 1))
 ENGINE = ProcessSpec(name="engine-a-0", role="engine", argv=("e",), readiness=TcpProbe("127.0.0.1", 2))
 WANTED = {"gateway": GATEWAY, "engine-a-0": ENGINE}
+FORMER_ENGINE = ProcessSpec(name="engine-a-0", role="engine", argv=("e", "--former"), readiness=ENGINE.readiness)
+REMOVED = ProcessSpec(name="engine-old-0", role="engine", argv=("o",), readiness=ENGINE.readiness)
+FORMERLY = {"engine-a-0": FORMER_ENGINE, "engine-old-0": REMOVED}
 
 
 def found(pid: int, name: str, spec_hash: str, *, leads: bool = True) -> Found:
@@ -18,7 +21,7 @@ def found(pid: int, name: str, spec_hash: str, *, leads: bool = True) -> Found:
 
 def plan(*processes: Found, sessions: dict[int, int] | None = None, ledger: Ledger | None = None) -> AdoptionPlan:
     leaders = {process.pid: process.pid for process in processes}
-    return plan_adoption(processes, {**leaders, **(sessions or {})}, ledger or Ledger(), WANTED)
+    return plan_adoption(processes, {**leaders, **(sessions or {})}, ledger or Ledger(), [WANTED, FORMERLY])
 
 
 def test_keeps_what_was_started_with_the_wanted_spec_and_remembers_its_restarts() -> None:
@@ -31,6 +34,13 @@ def test_keeps_what_was_started_with_the_wanted_spec_and_remembers_its_restarts(
 def test_ends_what_was_started_with_another_spec() -> None:
     result = plan(found(7, "engine-a-0", "old"))
     assert (result.keep, [process.pid for process in result.end]) == ((), [7])
+
+
+def test_keeps_with_its_former_spec_what_was_wanted_a_moment_ago() -> None:
+    """The controller was killed in the middle of a change: what serves is changed in order, by the next one."""
+    result = plan(found(7, "engine-a-0", FORMER_ENGINE.spec_hash), found(8, "engine-old-0", REMOVED.spec_hash))
+    assert [(adoption.pid, adoption.spec) for adoption in result.keep] == [(7, FORMER_ENGINE), (8, REMOVED)]
+    assert result.end == ()
 
 
 def test_ends_what_nobody_wants_any_more() -> None:

@@ -3,6 +3,7 @@
 import random
 from datetime import UTC, datetime
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from functions.api.ids import Digest
 from functions.api.loader import load_texts
 from functions.api.snapshot import Snapshot
 from functions.controller.compile import Compiled, compile_snapshot, unpinned_artifacts
-from tests.controller.configs import base, load, lora, pool, tenant
+from tests.controller.configs import base, load, lora, policies, pool, tenant, tier
 
 V1, V2 = "s3://shoal-models/acme/bot/v1", "s3://shoal-models/acme/bot/v2"
 WEIGHTS = "pvc://shoal-models/base"
@@ -49,7 +50,7 @@ def test_everything_declared_arrives() -> None:
         ("v2", D2, "acme/bot@sha256:2222222222222222"),
     ]
     assert (weights.id, weights.versions[0].engine_name) == ("base", "base"), "the engine serves a base by its own name"
-    assert bot.declared_in == "3.yaml:1"
+    assert bot.declared_in == "3.yaml"
     assert [(p.name, p.context_window_tokens, p.min_replicas) for p in it.pools] == [("base", 2048, 1)]
 
 
@@ -103,6 +104,8 @@ def test_replicas_without_a_limit_are_bounded_all_the_same() -> None:
 
 
 DOCUMENTS = [
+    tier(),
+    policies(),
     pool(),
     pool("other"),
     tenant("globex", "z", "a"),
@@ -124,9 +127,12 @@ def test_order_of_input_never_changes_the_hash(rng: random.Random, epoch: int, r
 
     named = [(f"{number}.yaml", text.encode()) for number, text in enumerate(DOCUMENTS)]
     first = built(named, 1, "")
+    document = snapshots.encode(msgspec.structs.replace(first.snapshot, epoch=0, revision="", compiled_unix_s=0.0))
     again = built(rng.sample(named, len(named)), epoch, revision)
     assert snapshots.content_hash(again.snapshot) == snapshots.content_hash(first.snapshot)
     assert again.problems == first.problems
+    same = msgspec.structs.replace(again.snapshot, epoch=0, revision="", compiled_unix_s=0.0)
+    assert snapshots.encode(same) == document, "not only the hash: the bytes"
 
 
 def test_arrays_are_sorted_and_without_repeats() -> None:

@@ -1,6 +1,7 @@
 """Where the local target meets the machine: ports, the control channel, logs, the ledger, configuration files."""
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -10,18 +11,16 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded, load_texts
 from functions.controller.local import ledger as ledgers
 from functions.controller.local import target as targets
-from functions.controller.local.config_source import PoolUnusable, pool_from, signature
+from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller, serve_control
 from functions.controller.local.layout import SOCKET_PATH_MAX_BYTES, StateLayout
 from functions.controller.local.ledger import Entry, Ledger
 from functions.controller.local.log_files import LOG_MAX_BYTES, last_lines, open_log
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.ports import PortUse
-from functions.controller.local.reconciler import Reconciler, read_pools
-from functions.controller.local.settings import LocalSettings
 from functions.controller.local.target import Target
 
 PROJECT = Path(__file__).parents[2]
@@ -152,65 +151,50 @@ def test_a_target_that_makes_no_sense_is_the_default(tmp_path: Path, document: b
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def config_dir(layout: StateLayout) -> Path:
-    directory = layout.config_dir / "inferenceservices"
-    directory.mkdir()
-    (directory / SERVICE.name).write_bytes(SERVICE.read_bytes())
-    return layout.config_dir
+def loaded(**model: Any) -> Loaded:
+    """One InferenceService whose predictor.model has these parts."""
+    document = yaml_of(model, "x")
+    return load_texts([("x.yaml", document.encode())])
 
 
-def test_our_inference_service_becomes_a_pool(config_dir: Path) -> None:
-    (pool,) = read_pools(config_dir)
+def yaml_of(model: dict[str, Any], name: str, labels: str = "", replicas: int = 1) -> str:
+    parts = {"modelFormat": {"name": "vLLM"}, "args": ["--max-model-len=2048"], **model}
+    return f"""\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: {name}, labels: {{{labels or f"shoal.dev/pool: {name}"}}}}}
+spec: {{predictor: {{minReplicas: {replicas}, maxReplicas: 20, model: {json.dumps(parts)}}}}}
+"""
+
+
+def test_our_inference_service_becomes_a_pool() -> None:
+    (pool,) = pools_of(load_texts([(SERVICE.name, SERVICE.read_bytes())]))
     assert (pool.name, pool.replicas, pool.model) == ("smollm2-135m", 2, "smollm2-135m")
     assert "--dtype=float32" in pool.args
     assert dict(pool.env)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
 
 
-def test_a_mistake_keeps_the_last_good_pools_even_for_the_next_controller(
-    layout: StateLayout, config_dir: Path
-) -> None:
-    settings = LocalSettings(_env_file=None)
-    Reconciler(layout, settings, config_dir).look()
-    (config_dir / "inferenceservices" / SERVICE.name).write_text("kind: InferenceService\n")
-    successor = Reconciler(layout, settings, config_dir)
-    assert successor.look()
-    assert [pool.name for pool in successor.wanted.pools] == ["smollm2-135m"]
-    assert any(f"inferenceservices/{SERVICE.name}:1" in problem for problem in successor.wanted.problems)
-    assert not successor.look()
-
-
-def test_any_edit_changes_the_signature(config_dir: Path) -> None:
-    before = signature(config_dir)
-    file = config_dir / "inferenceservices" / SERVICE.name
-    os.utime(file, ns=(1, 1))
-    touched = signature(config_dir)
-    file.unlink()
-    assert len({before, touched, signature(config_dir)}) == 3
-
-
-def service(**model: Any) -> InferenceService:
-    return InferenceService.model_validate(
-        {
-            "apiVersion": "serving.kserve.io/v1beta1",
-            "kind": "InferenceService",
-            "metadata": {"name": "x", "labels": {"shoal.dev/pool": "x"}},
-            "spec": {"predictor": {"model": {"modelFormat": {"name": "vLLM"}, **model}}},
-        }
-    )
-
-
 @pytest.mark.parametrize("uri", ["s3://elsewhere/x", "pvc://shoal-models/", "pvc://shoal-models/a/b", "pvc://other/x"])
-def test_a_model_that_lies_elsewhere_is_refused_with_what_would_do(uri: str) -> None:
-    with pytest.raises(PoolUnusable, match="pvc://shoal-models/<name>"):
-        pool_from(service(storageUri=uri))
+def test_a_model_that_lies_elsewhere_is_refused_with_place_and_what_would_do(uri: str) -> None:
+    (problem,) = unusable(loaded(storageUri=uri), Target())
+    assert problem.key_path == "spec.predictor.model.storageUri"
+    assert (problem.place.file, problem.place.line) == ("x.yaml", 4)
+    assert f"found {uri}; allowed on one machine: pvc://shoal-models/<name>" in problem.message
+    with pytest.raises(PoolUnusable, match=r"x\.yaml:4"):
+        pools_of(loaded(storageUri=uri))
 
 
 def test_a_service_of_somebody_else_is_none_of_ours() -> None:
-    theirs = service(storageUri="s3://elsewhere/x").model_copy(
-        update={"metadata": service().metadata.model_copy(update={"labels": {}})}
-    )
-    assert pool_from(theirs) is None
+    theirs = yaml_of({"storageUri": "s3://elsewhere/x"}, "x", labels="app: other")
+    assert pools_of(load_texts([("x.yaml", theirs.encode())])) == ()
+
+
+@pytest.mark.parametrize(("target", "count"), [(Target(), 24), (Target(replicas=11), 22)])
+def test_more_replicas_than_there_are_ports_for_are_refused(target: Target, count: int) -> None:
+    texts = [yaml_of({"storageUri": "pvc://shoal-models/m"}, name, replicas=12) for name in ("a", "b")]
+    (problem,) = unusable(load_texts((f"{n}.yaml", text.encode()) for n, text in enumerate(texts)), target)
+    assert f"{count} replicas are asked for in all" in problem.message
+    assert unusable(load_texts([("0.yaml", texts[0].encode())]), Target()) == ()
 
 
 # -- KServe -----------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ import pytest
 from cryptography import x509
 
 from functions.api.keys import keyed_hash, parse
-from functions.api.kinds.tenant import Tenant
-from functions.api.loader import load_directory
+from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import LockTaken, held
 from functions.controller.local.prepare import base_model
@@ -31,6 +30,7 @@ from functions.controller.local.prepare.engine_environment import STAMP, ensure_
 from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model, models_root
 from functions.controller.local.prepare.reporting import CannotPrepare
 from functions.controller.local.prepare.secret_files import ensure_secrets
+from tests.fleets import git
 
 TENANTS = """\
 # who may call
@@ -180,18 +180,39 @@ def test_keys_are_for_their_owner_only(layout: StateLayout) -> None:
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 
+def on(layout: StateLayout, branch: str, path: str = "policies/tenants.yaml") -> str:
+    """A file as a branch of the fleet's repository has it."""
+    return git("show", f"{branch}:{path}", at=layout.gitops_dir).stdout
+
+
+def commits(layout: StateLayout, branch: str) -> list[str]:
+    return git("rev-list", branch, at=layout.gitops_dir).stdout.split()
+
+
+def push(layout: StateLayout, tmp_path: Path, path: str, content: str) -> None:
+    """Somebody's own change, straight onto main."""
+    checkout = tmp_path / "checkout"
+    git("clone", "--quiet", str(layout.gitops_dir), str(checkout))
+    (checkout / path).write_text(content)
+    git("commit", "--quiet", "--all", "--message", "mine", at=checkout)
+    git("push", "--quiet", "origin", "HEAD:refs/heads/pushed", at=checkout)
+    git("update-ref", "refs/heads/main", "refs/heads/pushed", at=layout.gitops_dir)
+
+
 def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     assert ensure_configuration(layout, project) == []
-    copy = layout.config_dir / "policies" / "tenants.yaml"
-    assert all(comment in copy.read_text() for comment in ("# who may call", "# the first"))
-    tenant = load_directory([layout.config_dir]).of(Tenant)[0].value
+    text = on(layout, "main")
+    assert all(comment in text for comment in ("# who may call", "# the first"))
+    observed = GitSource(layout.gitops_dir).look()
+    assert observed.problems or observed.loaded  # whatever the loader thinks of it, it is there to be judged
     demo = read_demo_keys(layout)["acme"]
     parsed = parse(demo.key)
     assert parsed is not None
-    pepper = layout.secret("pepper").read_bytes().strip()
-    assert [(key.id, key.hmac_sha256) for key in tenant.spec.keys] == [(demo.key_id, keyed_hash(pepper, parsed.secret))]
-    assert demo.key not in copy.read_text()
+    hashed = keyed_hash(layout.secret("pepper").read_bytes().strip(), parsed.secret)
+    assert f"id: {demo.key_id}" in text
+    assert f"hmacSha256: {hashed}" in text
+    assert demo.key not in text
     assert mode(layout.demo_keys_file) == 0o600
     assert demo.key not in repr(demo)
 
@@ -199,58 +220,60 @@ def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateL
 def test_a_second_time_changes_nothing(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     ensure_configuration(layout, project)
-    copy = layout.config_dir / "policies" / "tenants.yaml"
-    before = (copy.read_bytes(), copy.stat().st_mtime_ns)
-    ensure_configuration(layout, project)
-    assert (copy.read_bytes(), copy.stat().st_mtime_ns) == before
-
-
-def test_what_the_operator_edited_stays(layout: StateLayout, project: Path) -> None:
-    ensure_secrets(layout)
-    ensure_configuration(layout, project)
-    copy = layout.config_dir / "policies" / "tenants.yaml"
-    copy.write_text(copy.read_text() + "# mine\n")
+    before = commits(layout, "main")
     assert ensure_configuration(layout, project) == []
-    assert copy.read_text().endswith("# mine\n")
+    assert commits(layout, "main") == commits(layout, "shipped") == before
+    assert len(before) == 1
 
 
-def test_a_source_that_changed_replaces_what_nobody_edited(layout: StateLayout, project: Path) -> None:
+def test_main_moves_along_while_nobody_has_pushed(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     ensure_configuration(layout, project)
-    source = project / "policies" / "tenants.yaml"
-    source.write_text(TENANTS.replace("enterprise", "free"))
-    assert ensure_configuration(layout, project) == []
-    assert "tier: free" in (layout.config_dir / "policies" / "tenants.yaml").read_text()
-
-
-def test_where_both_changed_the_operators_stays_and_the_new_one_lies_beside(layout: StateLayout, project: Path) -> None:
-    ensure_secrets(layout)
-    ensure_configuration(layout, project)
-    copy = layout.config_dir / "policies" / "tenants.yaml"
-    copy.write_text(copy.read_text() + "# mine\n")
     (project / "policies" / "tenants.yaml").write_text(TENANTS.replace("enterprise", "free"))
-    notes = ensure_configuration(layout, project)
-    assert len(notes) == 1
-    assert "tenants.yaml.new" in notes[0]
-    assert "# mine" in copy.read_text()
-    assert "tier: free" in copy.with_name("tenants.yaml.new").read_text()
+    (project / "policies" / "more.yaml").write_text("# nothing\n")
+    assert ensure_configuration(layout, project) == []
+    assert "tier: free" in on(layout, "main")
+    assert len(commits(layout, "main")) == 2
+    (project / "policies" / "more.yaml").unlink()
+    ensure_configuration(layout, project)
+    assert "more.yaml" not in git("ls-tree", "-r", "--name-only", "main", at=layout.gitops_dir).stdout
+
+
+def test_what_somebody_pushed_stays_and_the_projects_change_is_there_to_merge(
+    layout: StateLayout, project: Path, tmp_path: Path
+) -> None:
+    ensure_secrets(layout)
+    ensure_configuration(layout, project)
+    push(layout, tmp_path, "policies/tenants.yaml", on(layout, "main") + "# mine\n")
+    assert ensure_configuration(layout, project) == []
+    (project / "policies" / "tenants.yaml").write_text(TENANTS.replace("enterprise", "free"))
+    (note,) = ensure_configuration(layout, project)
+    assert "git merge origin/shipped" in note
+    assert on(layout, "main").endswith("# mine\n")
+    assert "tier: free" in on(layout, "shipped")
     assert ensure_configuration(layout, project) == []  # told once
 
 
-def test_a_source_that_is_gone_takes_its_copy_along(layout: StateLayout, project: Path) -> None:
+def test_a_configuration_from_before_the_repository_becomes_a_commit_on_main(
+    layout: StateLayout, project: Path
+) -> None:
     ensure_secrets(layout)
-    (project / "policies" / "more.yaml").write_text("# nothing\n")
+    former = layout.former_config_dir / "policies" / "tenants.yaml"
+    former.parent.mkdir(parents=True)
+    former.write_text("# edited\n")
     ensure_configuration(layout, project)
-    (project / "policies" / "more.yaml").unlink()
-    ensure_configuration(layout, project)
-    assert not (layout.config_dir / "policies" / "more.yaml").exists()
+    assert on(layout, "main") == "# edited\n"
+    assert commits(layout, "main")[1:] == commits(layout, "shipped")
+    assert not layout.former_config_dir.exists()
 
 
-def test_a_file_that_is_no_yaml_is_copied_for_the_loader_to_judge(layout: StateLayout, project: Path) -> None:
+def test_a_file_that_is_no_yaml_is_there_for_the_loader_to_judge(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     (project / "policies" / "bad.yaml").write_text("a: [1\n")
     ensure_configuration(layout, project)
-    assert (layout.config_dir / "policies" / "bad.yaml").read_text() == "a: [1\n"
+    observed = GitSource(layout.gitops_dir).look()
+    assert observed.loaded is None
+    assert "policies/bad.yaml" in {problem.place.file for problem in observed.problems}
 
 
 def test_a_directory_that_is_no_project_is_said(layout: StateLayout, tmp_path: Path) -> None:

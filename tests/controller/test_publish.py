@@ -7,13 +7,15 @@ import httpx
 import pytest
 
 from functions.api.ids import Digest
+from functions.api.loader import Loaded
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.controller import publish
 from functions.controller.publish import Publisher, PublishOutcome
 from functions.controller.publish_wire import RegistryWire
 from functions.controller.resolve import Resolver
 from functions.fleet.snapshots import SNAPSHOT_PATH
-from tests.controller.configs import base, lora, pool, tenant
+from functions.registry.feed import Feed
+from tests.controller.configs import base, load, lora, pool, tenant
 from tests.registry.world import TOKEN, World, serving
 
 BOT = lora("acme/bot", "v1")
@@ -23,8 +25,6 @@ class Setting:
     """A configuration folder, artifacts, a registry, and publishers that come and go."""
 
     def __init__(self, folder: Path, world: World) -> None:
-        self.config = folder / "config"
-        self.config.mkdir()
         self.world = world
         self.store_is_away = False
         self.missing: set[str] = set()
@@ -39,10 +39,10 @@ class Setting:
         )
 
     def write(self, *documents: str) -> None:
-        (self.config / "all.yaml").write_text("---\n".join(documents))
+        self.loaded = load(*documents)
 
     async def publish(self) -> PublishOutcome:
-        return await self.publisher.publish_if_changed(self.config)
+        return await self.publisher.publish(self.loaded, "main@" + "1" * 40)
 
     def served_ids(self) -> list[str]:
         assert self.world.store.current is not None
@@ -87,22 +87,19 @@ async def test_changed_content_is_the_next_epoch(setting: Setting) -> None:
     assert ((await setting.publish()).kind, setting.world.store.epoch) == ("published", 2)
 
 
-async def test_a_configuration_with_a_mistake_publishes_nothing(setting: Setting) -> None:
-    await setting.publish()
-    setting.write(pool(), tenant("acme", "ci").replace("tier:", "teir:"), base(), BOT)
+async def test_the_snapshot_says_which_revision_it_came_from(setting: Setting) -> None:
     outcome = await setting.publish()
-    assert (outcome.kind, outcome.complete, setting.world.store.epoch) == ("invalid", False, 1)
-    assert any(problem.startswith("all.yaml:9:8: spec.teir: unknown key") for problem in outcome.problems)
+    assert setting.world.store.current is not None
+    assert outcome.revision == setting.world.store.current.snapshot.revision == "main@" + "1" * 40
 
 
-async def test_an_empty_configuration_publishes_nothing(setting: Setting) -> None:
+async def test_an_empty_configuration_publishes_nothing_unless_that_is_meant(setting: Setting) -> None:
     await setting.publish()
-    setting.write("")
-    outcome = await setting.publish()
+    outcome = await setting.publisher.publish(Loaded(()), "main@empty")
     assert (outcome.kind, setting.world.store.epoch) == ("invalid", 1)
-    assert "holds no Tenant, Model or InferenceService" in outcome.message
-    gone = await setting.publisher.publish_if_changed(setting.config / "nowhere")
-    assert (gone.kind, setting.world.store.epoch) == ("invalid", 1)
+    assert outcome.message == "main@empty declares no object at all; nothing was published"
+    outcome = await setting.publisher.publish(Loaded(()), "main@empty", empty_is_meant=True)
+    assert (outcome.kind, setting.world.store.epoch, setting.served_ids()) == ("published", 2, [])
 
 
 async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(setting: Setting) -> None:
@@ -158,8 +155,8 @@ async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeyp
         seen = await state(wire)
         if not raced:
             raced = True
-            (setting.config / "more.yaml").write_text(tenant("globex", "g"))
-            assert (await other.publish_if_changed(setting.config)).epoch == 1
+            other_content = load(pool(), tenant("acme", "ci"), tenant("globex", "g"), base(), BOT)
+            assert (await other.publish(other_content, "main@other")).epoch == 1
         return seen
 
     monkeypatch.setattr(RegistryWire, "state", state_then_race)
@@ -178,3 +175,37 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
         outcome = await setting.publish()
     assert outcome.kind == "unavailable"
     assert "does not answer as a registry does" in outcome.message
+
+
+async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    await setting.publish()
+    sent: list[int] = []
+    send = RegistryWire._send
+
+    async def watched(wire: RegistryWire, method: str, *args: object, **options: object) -> httpx.Response:
+        content = options.get("content")
+        if isinstance(content, bytes):
+            sent.append(content.count(b"\n"))
+        return await send(wire, method, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RegistryWire, "_send", watched)
+    setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
+    assert (await setting.publish()).kind == "published"
+    assert sent == [2], "a header, and the new key"
+    assert setting.world.store.current is not None
+    assert [key.key_id for key in setting.world.store.current.snapshot.keys] == ["ci", "second"]
+
+
+async def test_a_registry_that_lost_the_base_gets_the_whole(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    await setting.publish()
+    state = RegistryWire.state
+
+    async def state_then_loss(wire: RegistryWire) -> object:
+        seen = await state(wire)
+        setting.world.store.feed = Feed()
+        return seen
+
+    monkeypatch.setattr(RegistryWire, "state", state_then_loss)
+    setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
+    assert (await setting.publish()).kind == "published"
+    assert setting.served_ids() == ["acme/bot", "base"]

@@ -15,9 +15,9 @@ import pytest
 from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.children import is_alive, start_time
 from functions.controller.local.ledger import Ledger
-from functions.controller.local.operations import NoSuchProcess, NotReadyAgain
+from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Superseded
 from functions.controller.local.orphans import drain_all, end_now, left_over, sessions_of
-from functions.controller.local.spec import HttpProbe, Timing
+from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
 from tests.controller.conftest import Shop, free_port, tiny
 
 
@@ -138,6 +138,96 @@ async def test_an_engines_agent_is_stopped_first_and_comes_back_with_it(shop: Sh
     assert not set(before) & set(after)
 
 
+def replica_of(pool: str, index: int, spec: str = "1") -> dict[str, ProcessSpec]:
+    """An engine and its agent; `spec` makes another command line of the engine."""
+    name = f"{pool}-{index}"
+    engine = tiny(f"engine-{name}", "--spec", spec, stops_before=(f"agent-{name}",))
+    agent = tiny(f"agent-{name}", role="agent")
+    return {each.name: replace(each, pool=pool, replica_id=name) for each in (engine, agent)}
+
+
+def phases_of(shop: Shop, *names: str) -> list[str]:
+    found = [shop.supervisor.current(name) for name in names]
+    return [instance.state.phase if instance is not None else "gone" for instance in found]
+
+
+async def test_of_a_removed_replica_the_engine_outlives_its_agent(shop: Shop) -> None:
+    """The agent drains: its engine must answer until the last request has ended."""
+    pair = replica_of("a", 0)
+    pair["agent-a-0"] = replace(pair["agent-a-0"], argv=(*pair["agent-a-0"].argv, "--ignore-term"))
+    await shop.operations.converge(pair)
+    for name in pair:
+        await shop.reaches(name, "ready")
+    removal = asyncio.get_running_loop().create_task(shop.operations.converge({}))
+    await shop.reaches("agent-a-0", "draining")
+    await asyncio.sleep(1.0)  # real: the agent takes its two seconds to be killed
+    assert phases_of(shop, "agent-a-0", "engine-a-0") == ["draining", "ready"]
+    await removal
+    await asyncio.sleep(0.5)
+    assert phases_of(shop, "agent-a-0", "engine-a-0") == ["gone", "gone"]
+
+
+async def test_replicas_of_a_pool_are_replaced_one_at_a_time(shop: Shop) -> None:
+    before = {**replica_of("a", 0), **replica_of("a", 1)}
+    await shop.operations.converge(before)
+    for name in before:
+        await shop.reaches(name, "ready")
+    after = {
+        name: replace(spec, argv=(*spec.argv[:-1], "2")) if spec.role == "engine" else spec
+        for name, spec in before.items()
+    }
+    change = asyncio.get_running_loop().create_task(shop.operations.converge(after))
+    serving = []
+    while not change.done():
+        serving.append(sum(phase == "ready" for phase in phases_of(shop, "engine-a-0", "engine-a-1")))
+        await asyncio.sleep(0.02)
+    await change
+    assert min(serving) == 1
+    assert [shop.supervisor.specs()[name].argv[-1] for name in ("engine-a-0", "engine-a-1")] == ["2", "2"]
+
+
+async def test_a_change_is_given_up_when_something_else_is_wanted_and_what_was_begun_is_made_good(shop: Shop) -> None:
+    before = {**replica_of("a", 0), **replica_of("a", 1)}
+    await shop.operations.converge(before)
+    for name in before:
+        await shop.reaches(name, "ready")
+    never_ready = {
+        name: replace(spec, argv=("/bin/sleep", "600")) if spec.role == "engine" else spec
+        for name, spec in before.items()
+    }
+    superseded = False
+    change = asyncio.get_running_loop().create_task(
+        shop.operations.converge(never_ready, superseded=lambda: superseded)
+    )
+    await shop.reaches("engine-a-0", "starting")
+    superseded = True
+    with pytest.raises(Superseded):
+        await change
+    assert phases_of(shop, "engine-a-1") == ["ready"], "the other one was not touched"
+    await shop.operations.converge(before)
+    for name in before:
+        await shop.reaches(name, "ready")
+
+
+async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not(shop: Shop, tmp_path: Path) -> None:
+    sick = tmp_path / "sick"
+    before = {**replica_of("a", 0), **replica_of("a", 1)}
+    broken = before["engine-a-1"]
+    argv = (*broken.argv, "--sick", str(sick))
+    before["engine-a-1"] = replace(broken, argv=argv, timing=Timing(start_s=2, drain_s=1))
+    await shop.operations.converge(before)
+    for name in before:
+        await shop.reaches(name, "ready")
+    sick.touch()
+    await shop.reaches("engine-a-1", "unready")
+    first = before["engine-a-0"]
+    change = {**before, "engine-a-0": replace(first, argv=(*first.argv[:-1], "2"))}
+    pid = (await shop.reaches("engine-a-0", "ready")).state.pid
+    with pytest.raises(NotReadyAgain, match="engine-a-1"):
+        await shop.operations.converge(change)
+    assert (await shop.reaches("engine-a-0", "ready")).state.pid == pid
+
+
 async def test_restarting_what_does_not_exist_lists_what_does(shop: Shop) -> None:
     await shop.operations.converge({"one": tiny()})
     with pytest.raises(NoSuchProcess, match="there are: one"):
@@ -186,7 +276,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
     successor = await Shop(shop.layout).open()
     try:
         found = left_over(shop.layout, shop.ledger())
-        plan = plan_adoption(found, sessions_of(found), shop.ledger(), wanted)
+        plan = plan_adoption(found, sessions_of(found), shop.ledger(), [wanted])
         assert end_now(plan.end) == []
         successor.supervisor.adopt(plan.keep)
         await successor.operations.converge(wanted)

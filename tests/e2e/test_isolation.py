@@ -93,22 +93,22 @@ def test_tenants_share_no_prefix_cache(sim_fleet: Fleet) -> None:
 
 
 def test_a_revoked_key_is_refused_within_seconds(sim_fleet: Fleet) -> None:
-    policies = [path for path in (sim_fleet.state_dir / "config").rglob("*.yaml") if "hmacSha256" in path.read_text()]
-    assert len(policies) == 1
-    before = policies[0].read_text()
+    path = "policies/tenants.yaml"
+    before = sim_fleet.read(path)
     with sim_fleet.client("globex") as client, sim_fleet.client("acme") as other:
         assert ask(client, "smollm2-135m", "hi").status_code == 200
         try:
-            policies[0].write_text(_without_keys_of(before, "globex"))
+            pushed = sim_fleet.push({path: _without_keys_of(before, "globex")}, "revoke globex's key")
+            assert pushed.returncode == 0, pushed.stderr
             seconds = wait_until(
                 "the key is refused", lambda: ask(client, "smollm2-135m", "hi").status_code == 401, timeout_s=10
             )
             check_error(ask(client, "smollm2-135m", "hi"), 401, "invalid_api_key")
             assert ask(other, "smollm2-135m", "hi").status_code == 200
         finally:
-            policies[0].write_text(before)
+            assert sim_fleet.push({path: before}, "give it back").returncode == 0
         wait_until("the key works again", lambda: ask(client, "smollm2-135m", "hi").status_code == 200, timeout_s=10)
-    print(f"revoked key refused after {seconds:.1f} s")
+    print(f"revoked key refused {seconds:.1f} s after the push returned")
 
 
 def _without_keys_of(yaml_text: str, tenant: str) -> str:

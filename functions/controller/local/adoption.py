@@ -1,7 +1,8 @@
 """Which processes of an earlier controller to keep, and which to end. Pure.
 
-Kept: a session leader whose name is wanted, and which was started with the wanted spec. Of several generations of one
-process all are kept: a takeover was under way and is finished by the new controller.
+Kept: a session leader that was started with a spec which is wanted, or was until a moment ago: the controller may have
+been killed while it changed the fleet from one to the other, and what serves is then changed in order, not ended. Of
+several generations of one process all are kept: a takeover was under way and is finished by the new controller.
 Everything else of the fleet that belongs to no kept leader's session is ended.
 """
 
@@ -30,17 +31,21 @@ class AdoptionPlan:
 
 
 def plan_adoption(
-    found: Iterable[Found], sessions: Mapping[int, int], ledger: Ledger, wanted: Mapping[str, ProcessSpec]
+    found: Iterable[Found],
+    sessions: Mapping[int, int],
+    ledger: Ledger,
+    candidates: Iterable[Mapping[str, ProcessSpec]],
 ) -> AdoptionPlan:
-    """`sessions` gives each found pid's session leader."""
+    """`sessions` gives each found pid's session leader; `candidates` are specs by name, what is wanted now first."""
+    known = {(name, spec.spec_hash): spec for specs in reversed(list(candidates)) for name, spec in specs.items()}
     everyone = list(found)
     restarts = {entry.name: entry.restarts for entry in ledger.processes}
     keep: list[Adoption] = []
     taken: set[str] = set()
     for process in sorted(everyone, key=lambda process: process.started_at):
         name, generation = parse_instance_name(process.name)
-        spec = wanted.get(name)
-        if not process.leads or process.name in taken or spec is None or spec.spec_hash != process.spec_hash:
+        spec = known.get((name, process.spec_hash))
+        if not process.leads or process.name in taken or spec is None:
             continue
         taken.add(process.name)
         keep.append(Adoption(spec, generation, process.pid, process.started_at, restarts.get(process.name, 0)))

@@ -1,49 +1,69 @@
-"""Pools from the configuration directory: read with the one loader, judged whole, bad files never half-used."""
+"""Pools from a checked configuration: what of it this machine runs, and what it could not run.
 
-from pathlib import Path
+Where an AutoscalingPolicy covers a pool, the loader has seen to it that minReplicas lies within the policy's bounds; so
+minReplicas is what a pool has, until something scales it.
+"""
 
+from functions.api.declared import Declared
 from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded
+from functions.api.problems import Problem
 from functions.controller.local.pools import Pool
+from functions.controller.local.ports import MAX_SLOTS
+from functions.controller.local.target import Target
 
 VOLUME_PREFIX = "pvc://shoal-models/"
-CONFIG_MAX_FILES = 10_000
-
-# (path, modification time, size) of every file: what changes when anybody edits anything.
-Signature = tuple[tuple[str, int, int], ...]
 
 
 class PoolUnusable(Exception):
-    """An InferenceService that the local target cannot run; the message says what to change."""
+    """An InferenceService that the local target cannot run; the problem says what to change."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
-def signature(directory: Path) -> Signature:
-    """Cheap enough for once a second; files that come and go meanwhile are seen the next time."""
-    found: list[tuple[str, int, int]] = []
-    for path in sorted(directory.rglob("*.y*ml"))[:CONFIG_MAX_FILES]:
+def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
+    """The pools by name; PoolUnusable where one cannot run here."""
+    found = [pool_from(service) for service in loaded.of(InferenceService)]
+    return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
+
+
+def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
+    """Everything that this machine could not run of it."""
+    problems: list[Problem] = []
+    services: list[tuple[Declared[InferenceService], Pool]] = []
+    for service in loaded.of(InferenceService):
         try:
-            status = path.stat()
-        except OSError:
+            pool = pool_from(service)
+        except PoolUnusable as error:
+            problems.append(error.problem)
             continue
-        found.append((str(path), status.st_mtime_ns, status.st_size))
-    return tuple(found)
+        if pool is not None:
+            services.append((service, pool))
+    count = sum(target.replicas if target.replicas is not None else pool.replicas for _, pool in services)
+    if count > MAX_SLOTS:
+        largest, _ = max(services, key=lambda found: found[1].replicas)
+        message = f"{count} replicas are asked for in all; this machine's port range holds {MAX_SLOTS}"
+        problems.append(largest.problem(["spec", "predictor", "minReplicas"], message))
+    return tuple(sorted(problems))
 
 
-def pool_from(service: InferenceService) -> Pool | None:
+def pool_from(service: Declared[InferenceService]) -> Pool | None:
     """None for a service without our label; PoolUnusable where the local target cannot run it."""
-    if service.pool is None:
+    value = service.value
+    model = value.spec.predictor.model
+    if value.pool is None:
         return None
-    model = service.spec.predictor.model
     if model is None:
-        raise PoolUnusable(f"InferenceService {service.metadata.name}: spec.predictor.model is missing")
+        raise PoolUnusable(service.problem(["spec", "predictor", "model"], "is required, and not there"))
     uri = model.storage_uri or ""
     if not uri.startswith(VOLUME_PREFIX) or "/" in uri.removeprefix(VOLUME_PREFIX) or uri == VOLUME_PREFIX:
-        raise PoolUnusable(
-            f"InferenceService {service.metadata.name}: the local target serves storageUri {VOLUME_PREFIX}<name>, "
-            f"a directory below .shoal/models, not {uri or 'nothing'}"
-        )
+        message = f"found {uri or 'nothing'}; allowed on one machine: {VOLUME_PREFIX}<name>, a directory below models/"
+        raise PoolUnusable(service.problem(["spec", "predictor", "model", "storageUri"], message))
     return Pool(
-        name=service.pool,
-        replicas=service.spec.predictor.min_replicas,
+        name=value.pool,
+        replicas=value.spec.predictor.min_replicas,
         model=uri.removeprefix(VOLUME_PREFIX),
         args=model.args,
         env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),

@@ -1,6 +1,6 @@
 """The control channel: a unix socket on which the controller takes orders, one JSON line each, one JSON line back.
 
-    {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
+    {"do": "status"} | {"do": "stop"} | …                     what there is: `functions.controller.orders`
     {"ok": true, "result": …} | {"ok": false, "error": "…"}
 
 The socket lies in a directory of the owner's only; who can open it may do everything.

@@ -36,7 +36,13 @@ class StateLayout:
         return self.root / "secrets"
 
     @property
-    def config_dir(self) -> Path:
+    def gitops_dir(self) -> Path:
+        """The bare repository whose branch is what the fleet should be."""
+        return self.root / "gitops.git"
+
+    @property
+    def former_config_dir(self) -> Path:
+        """Where the configuration lay before there was a repository; taken over into it, then removed."""
         return self.root / "config"
 
     @property
@@ -63,8 +69,9 @@ class StateLayout:
         return self.run_dir / "target.json"
 
     @property
-    def pools_file(self) -> Path:
-        return self.run_dir / "pools.json"
+    def revisions_file(self) -> Path:
+        """What became of the branch's revisions. With the repository, not in run/: it must outlive everything."""
+        return self.data_dir("controller") / "revisions.json"
 
     @property
     def controller_lock(self) -> Path:
@@ -119,10 +126,10 @@ class StateLayout:
 
     def make(self) -> None:
         """Create the directories; secrets and sockets for their owner only."""
-        for directory in (self.root, self.logs_dir, self.tls_dir, self.config_dir, self.models_dir, self.download_dir):
+        for directory in (self.root, self.logs_dir, self.tls_dir, self.models_dir, self.download_dir):
             directory.mkdir(parents=True, exist_ok=True)
         for directory in (self.run_dir, self.secrets_dir, self.control_socket.parent):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
-        for name in ("s3", "bus", "registry"):
+        for name in ("s3", "bus", "registry", "controller"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -44,6 +44,12 @@ def read(path: Path) -> Ledger:
         return Ledger()
 
 
+def slots(ledger: Ledger) -> dict[str, int]:
+    """Which replica has which slot."""
+    found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
+    return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
+
+
 def encode(ledger: Ledger) -> bytes:
     """For people too: one field a line."""
     return msgspec.json.format(msgspec.json.encode(ledger), indent=1)

@@ -2,11 +2,13 @@
 
 One operation at a time. Law: who takes requests is stopped before those who serve them; of processes that must be
 replaced, one is replaced and ready again before the next is touched; one that does not come back stops the rest.
+What does not serve anyway is replaced first, and nothing that serves is touched while another of its pool does not.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from itertools import groupby
 
 from functions.controller.local.door import serving_pid
 from functions.controller.local.instances import Instance
@@ -24,6 +26,8 @@ from functions.controller.local.supervisor import Supervisor
 
 # Beyond a process's own drain limit: SIGKILL, and the sweep of its session.
 STOP_SLACK_S = 15.0
+# A replica that is ready again says so with its next beat; until gateways have heard it, no other may be drained.
+NEWS_TRAVELS_S = 2.5
 TAKEOVER_S = 60.0  # from the start of a new generation to the moment in which it serves the old one's sockets
 
 
@@ -33,6 +37,14 @@ class NoSuchProcess(Exception):
 
 class NotReadyAgain(Exception):
     """A replaced process did not become ready; the others were left as they were."""
+
+
+class Superseded(Exception):
+    """Something else is wanted meanwhile; what was begun is whole, the rest was not begun."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Operations:
@@ -59,20 +71,38 @@ class Operations:
                     await self._replace(instance.spec)
             return f"restarted {', '.join(names)}"
 
-    async def converge(self, wanted: Mapping[str, ProcessSpec]) -> None:
-        """Make what runs what is wanted."""
+    async def converge(
+        self, wanted: Mapping[str, ProcessSpec], superseded: Callable[[], bool] = _never
+    ) -> tuple[str, ...]:
+        """Make what runs what is wanted; Superseded where that changed before the end.
+
+        Returns what was added. It starts by itself: `all_ready` waits for it, without keeping others from their turn.
+        """
         async with self._turn():
+            self._start_what_stands()
             change = difference(self._supervisor.specs(), wanted)
             for spec in change.adjusted:
                 self._adjust(spec)
-            await self._stop(self._instances(change.removed), remove=True)
+            for _, removed in groupby(self._instances(change.removed), key=lambda instance: instance.spec.stop_rank):
+                await self._stop(removed, remove=True)
             for spec in change.added:
                 self._supervisor.add(spec)
             replaced = {spec.name: spec for spec in change.replaced}
             done: set[str] = set()
-            for spec in change.replaced:  # an engine comes before its agent, and brings it along
-                if spec.name not in done:
-                    done.update(await self._replace(spec, replaced))
+            # An engine comes before its agent, and brings it along; sorting is stable.
+            for spec in sorted(change.replaced, key=lambda spec: self._serves(spec.name)):
+                if spec.name in done:
+                    continue
+                await self._others_serve(spec, superseded)
+                done.update(await self._replace(spec, replaced, superseded))
+                if spec.pool is not None:
+                    await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+            return tuple(spec.name for spec in change.added)
+
+    async def all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
+        """Wait until each is ready; NotReadyAgain where one is not within its time."""
+        for name in names:
+            await self._ready(name, superseded)
 
     async def finish_takeovers(self) -> None:
         """Two generations were found after a restart of the controller: the newer one was taking over."""
@@ -94,7 +124,30 @@ class Operations:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    async def _replace(self, spec: ProcessSpec, others: Mapping[str, ProcessSpec] | None = None) -> list[str]:
+    def _start_what_stands(self) -> None:
+        """What an operation that was given up has stopped, and not started again."""
+        for instance in self._supervisor.instances.values():
+            if instance.state.phase == "stopped" and not instance.state.removed:
+                self._supervisor.apply(instance, StartRequested())
+
+    def _serves(self, name: str) -> bool:
+        instance = self._supervisor.current(name)
+        return instance is not None and instance.state.phase == "ready"
+
+    async def _others_serve(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
+        """Wait until every other replica of its pool is ready: two at once would be one too many."""
+        if spec.pool is None or not self._serves(spec.name):
+            return
+        for other in list(self._supervisor.specs().values()):
+            if other.pool == spec.pool and other.replica_id != spec.replica_id:
+                await self._ready(other.name, superseded)
+
+    async def _replace(
+        self,
+        spec: ProcessSpec,
+        others: Mapping[str, ProcessSpec] | None = None,
+        superseded: Callable[[], bool] = _never,
+    ) -> list[str]:
         """Stop and start one process (with those that must be drained before it); returns the names dealt with."""
         if spec.takes_over:
             await self._take_over(spec)
@@ -108,7 +161,7 @@ class Operations:
                 instance.spec = spec if name == spec.name else (others or {}).get(name, instance.spec)
                 self._supervisor.apply(instance, StartRequested())
         for name in reversed(names):
-            await self._ready(name)
+            await self._ready(name, superseded)
         return names
 
     async def _take_over(self, spec: ProcessSpec) -> None:
@@ -153,12 +206,18 @@ class Operations:
         limit_s = max((instance.spec.timing.drain_s for instance in stopping), default=0.0) + STOP_SLACK_S
         await self._supervisor.until(lambda: all(i.state.phase == "stopped" for i in stopping), limit_s)
 
-    async def _ready(self, name: str) -> None:
+    async def _ready(self, name: str, superseded: Callable[[], bool] = _never) -> None:
         instance = self._supervisor.current(name)
         if instance is None:
             return
-        in_time = await self._supervisor.until(lambda: instance.state.phase == "ready", instance.spec.timing.start_s)
-        if not in_time:
+
+        def is_ready() -> bool:
+            return instance.state.phase == "ready"
+
+        await self._supervisor.until(lambda: is_ready() or superseded(), instance.spec.timing.start_s)
+        if superseded() and not is_ready():
+            raise Superseded(f"{instance.name} is {instance.state.phase}")
+        if not is_ready():
             raise NotReadyAgain(
                 f"{instance.name} is {instance.state.phase}: {instance.state.reason or 'no reason given'}"
             )
@@ -169,8 +228,10 @@ class Operations:
             instance.spec = spec
 
     def _instances(self, names: Iterable[str]) -> list[Instance]:
+        """Those of these names, who stops first coming first."""
         wanted = set(names)
-        return [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
+        found = [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
+        return sorted(found, key=lambda instance: instance.spec.stop_rank)
 
     def named(self, name: str) -> list[str]:
         """The processes meant: one by its name, or a replica's engine (whose agent is restarted with it)."""

@@ -103,6 +103,11 @@ class Supervisor:
         newest = {instance.spec.name: self.current(instance.spec.name) for instance in self.instances.values()}
         return {name: found.spec for name, found in newest.items() if found is not None and not found.state.removed}
 
+    def slots(self) -> dict[str, int]:
+        """Which replica has which slot: they keep them."""
+        found = ((spec.replica_id, spec.slot) for spec in self.specs().values())
+        return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
+
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for something that a round may bring about; False when it did not in time."""
         deadline_s = self._clock() + timeout_s

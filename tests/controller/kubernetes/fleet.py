@@ -183,13 +183,17 @@ class Fleet:
             response.close()
 
     def annotate_record(self, name: str, value: str) -> None:
+        self.edit_record({"metadata": {"annotations": {name: value}}})
+
+    def edit_record(self, patch: Body) -> None:
+        """A person's change of the controller's own ConfigMap."""
         api = self._admin()
         api._client.request(
             "patch",
             api.path(CONFIG_MAP, self.space.system, RECORD_NAME),
-            body={"metadata": {"annotations": {name: value}}},
+            body=patch,
             content_type="application/merge-patch+json",
-            field_manager="kubectl-annotate",
+            field_manager="kubectl",
             serializer=lambda _client, data: data,
         )
 

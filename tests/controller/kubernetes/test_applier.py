@@ -210,3 +210,10 @@ def test_history_keeps_one_line_for_each_of_the_last_five_revisions(fleet: Fleet
     outcomes = [fleet.push(pool("a", args=f"--seed={number}")) for number in range(7)]
     history = fleet.store.read().history
     assert [attempt.revision for attempt in history] == [outcome.revision for outcome in outcomes[:1:-1]]
+
+
+def test_a_record_that_somebody_edited_is_ours_to_write(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a")))
+    fleet.edit_record({"data": {"lastAppliedRevision": "main@forged"}})
+    outcome = fleet.push(pool("a"))
+    assert fleet.store.read().last_applied == outcome.revision

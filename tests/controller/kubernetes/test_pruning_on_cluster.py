@@ -1,7 +1,10 @@
 """Deleting from a real API server: only ours, only on purpose, and never in a hurry."""
 
+from typing import Any
+
 import pytest
 
+from functions.controller.kubernetes.errors import Stale
 from functions.controller.kubernetes.objects import mapping_at
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, pool
@@ -108,6 +111,24 @@ def test_opting_out_on_the_live_object_keeps_it(fleet: Fleet) -> None:
     fleet.edit("b", {"metadata": {"annotations": {"shoal.dev/prune": "disabled"}}})
     fleet.converge(fleet.desired(pool("a")))
     assert fleet.service("b") is not None
+
+
+def test_opting_out_in_the_last_moment_is_heeded(fleet: Fleet) -> None:
+    """Between the look and the deletion: the object has another resourceVersion by then."""
+    fleet.converge(fleet.desired(pool("a"), pool("b")))
+    admin = fleet.space.client
+
+    class OptsOutBeforeTheFirstDeletion:
+        def request(self, method: str, *arguments: Any, **parameters: Any) -> Any:
+            if method == "delete":
+                fleet.edit("b", {"metadata": {"annotations": {"shoal.dev/prune": "disabled"}}})
+            return admin.request(method, *arguments, **parameters)
+
+    fleet.make_client = OptsOutBeforeTheFirstDeletion
+    fleet.restart()
+    with pytest.raises(Stale):
+        fleet.push(pool("a"))
+    assert not (fleet.service("b") or {})["metadata"].get("deletionTimestamp")
 
 
 def test_an_object_that_somebody_made_anew_is_not_ours_to_delete(fleet: Fleet) -> None:

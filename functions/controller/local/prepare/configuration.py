@@ -1,92 +1,89 @@
-"""The configuration that the controller reconciles, laid out below the state directory from the project's YAML.
+"""The configuration in git, laid out from the project's YAML: what `shoal up` makes of a fresh directory.
 
-`inferenceservices/`, `policies/` and `registry/*.yaml` are copied to `config/`; each Tenant without keys gets its demo
-key's hash on the way (comments are kept). The operator may edit the copies; so, as package managers do:
+`inferenceservices/`, `policies/` and `registry/*.yaml` are committed to the branch `shipped` of the bare repository;
+each Tenant without keys gets its demo key's hash on the way (comments are kept). `main`, which the fleet follows,
+begins there. When the project's files change later:
 
-* a copy whose source did not change since is left alone, edited or not;
-* a source that changed replaces a copy that nobody edited;
-* where both changed, the operator's stays, and the new one is put beside it as `<name>.yaml.new`.
+* `main` moves along while nobody has pushed anything of their own;
+* otherwise it stays, and the person is told to merge `shipped`, as they would merge any upstream.
 
-`config/.sources.json` remembers, per file, the hashes of the source and of what was written.
+A configuration directory from before there was a repository becomes a commit on `main`.
 """
 
-import hashlib
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.repository import BRANCH, Repository
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ledger import replace_file
 from functions.controller.local.prepare.demo_keys import DemoKey, ensure_demo_keys, hashed
 from functions.controller.local.prepare.reporting import CannotPrepare
 
+SHIPPED = "shipped"
 SOURCE_DIRS = ("inferenceservices", "policies", "registry")
 SOURCE_MAX_BYTES = 8 * 1024 * 1024
-
-
-class Copied(msgspec.Struct, frozen=True):
-    source_sha256: str
-    written_sha256: str
+FORMER_MAX_FILES = 10_000
 
 
 def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
-    """Bring the copies up to date; what the operator should know, a line each."""
-    sources = _sources(project_dir)
-    if not sources:
-        where = f"{', '.join(SOURCE_DIRS)} below {project_dir.resolve()}"
-        raise CannotPrepare(f"no YAML in {where}: run this in the project, or set SHOAL_PROJECT_DIR")
-    documents = {relative: _read(path) for relative, path in sources.items()}
-    keys = ensure_demo_keys(layout, _keyless_tenants(documents))
-    record = _read_record(layout)
-    notes: list[str] = []
-    for relative, text in documents.items():
-        content = _with_keys(layout, text, keys).encode()
-        # What is written depends on the source, and on the keys that go into it.
-        record[relative], note = _place(layout.config_dir / relative, content, record.get(relative))
-        notes += [note] if note else []
-    for relative in [relative for relative in record if relative not in documents]:
-        notes += _remove(layout.config_dir / relative, record.pop(relative))
-    replace_file(_record_file(layout), msgspec.json.encode(record))
-    return notes
+    """Make the repository, bring `shipped` up to date; what the operator should know, a line each."""
+    repository = Repository(layout.gitops_dir)
+    try:
+        repository.ensure(layout.control_socket)
+        return _ship(repository, layout, shipped_files(layout, project_dir))
+    except GitFailed as error:
+        raise CannotPrepare(f"the repository {layout.gitops_dir} cannot be prepared: {error}") from error
 
 
-def _place(target: Path, content: bytes, former: Copied | None) -> tuple[Copied, str]:
-    fresh = _sha256(content)
-    present = _sha256(target.read_bytes()) if target.is_file() else None
-    edited = present is not None and (former is None or present != former.written_sha256)
-    if former is not None and former.source_sha256 == fresh and present is not None:
-        return former, ""
-    if edited and present != fresh:
-        beside = target.with_name(target.name + ".new")
-        replace_file(beside, content)
-        written = former.written_sha256 if former is not None else ""
-        return Copied(fresh, written), f"{target} was edited here and its source changed too: see {beside.name}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, content)
-    return Copied(fresh, fresh), ""
-
-
-def _remove(target: Path, former: Copied) -> list[str]:
-    if not target.is_file():
-        return []
-    if _sha256(target.read_bytes()) != former.written_sha256:
-        return [f"{target} has no source any more; it was edited here, so it stays"]
-    target.unlink()
-    return []
-
-
-def _sources(project_dir: Path) -> dict[str, Path]:
-    """By path relative to the project; only the top of each directory, since deeper ones hold data."""
-    return {
+def shipped_files(layout: StateLayout, project_dir: Path) -> dict[str, bytes]:
+    """By path; only the top of each directory, since deeper ones hold other fleets and data."""
+    sources = {
         f"{directory}/{path.name}": path
         for directory in SOURCE_DIRS
         for path in sorted((project_dir / directory).glob("*.y*ml"))
         if path.suffix in (".yaml", ".yml") and path.is_file()
     }
+    if not sources:
+        where = f"{', '.join(SOURCE_DIRS)} below {project_dir.resolve()}"
+        raise CannotPrepare(f"no YAML in {where}: run this in the project, or set SHOAL_PROJECT_DIR")
+    documents = {relative: _read(path) for relative, path in sources.items()}
+    keys = ensure_demo_keys(layout, _keyless_tenants(documents))
+    return {relative: _with_keys(layout, text, keys).encode() for relative, text in documents.items()}
+
+
+def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) -> list[str]:
+    former, main = (repository.git.commit_of(f"refs/heads/{branch}") for branch in (SHIPPED, BRANCH))
+    shipped = former
+    if former is None or repository.files(former) != files:
+        message = "The configuration that the project ships"
+        shipped = repository.commit(SHIPPED, files, message, parent=former)
+    if main is None:
+        _begin(repository, layout, shipped or "")
+    elif main == former and shipped is not None and shipped != former:
+        repository.point(BRANCH, shipped, former=main)
+    elif shipped != former:
+        return [f"the project's YAML changed, and so did {BRANCH}: to have both, `git merge origin/{SHIPPED}` and push"]
+    return []
+
+
+def _begin(repository: Repository, layout: StateLayout, shipped: str) -> None:
+    """`main` is what ships; or, where there was a configuration directory, what that held."""
+    files = _former_files(layout.former_config_dir)
+    if files:
+        repository.commit(BRANCH, files, "The configuration from before there was a repository", parent=shipped)
+        shutil.rmtree(layout.former_config_dir)
+    else:
+        repository.point(BRANCH, shipped, former=None)
+
+
+def _former_files(directory: Path) -> dict[str, bytes]:
+    found = sorted(path for path in directory.rglob("*.y*ml") if path.is_file() and not path.is_symlink())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found[:FORMER_MAX_FILES]}
 
 
 def _read(path: Path) -> str:
@@ -141,18 +138,3 @@ def _yaml() -> YAML:
     yaml.preserve_quotes = True
     yaml.width = 4096
     return yaml
-
-
-def _read_record(layout: StateLayout) -> dict[str, Copied]:
-    try:
-        return msgspec.json.decode(_record_file(layout).read_bytes(), type=dict[str, Copied])
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-def _record_file(layout: StateLayout) -> Path:
-    return layout.config_dir / ".sources.json"
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,142 @@
+"""Each declared object's condition, with the reason why it is not ready. Pure.
+
+Ready: it is as declared, and serves. Reconciling: it is on its way, and nobody has to do anything. Stalled: it stays as
+it is until somebody changes something; the message says what.
+Neighbours: `status` shows them; `local.pool_conditions` says how the pools' processes are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from functions.api.ids import DEFAULT_CHANNEL
+from functions.api.kinds.expiry import expiry_unix_s
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.model import Model
+from functions.api.kinds.tenant import Tenant
+from functions.api.loader import Loaded
+from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
+from functions.fleet.heartbeat import Heartbeat
+
+State = Literal["Ready", "Reconciling", "Stalled"]
+ORDER: dict[State, int] = {"Stalled": 0, "Reconciling": 1, "Ready": 2}
+SHOWN_PER_KIND = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    kind: str
+    name: str
+    state: State
+    reason: str  # one word, in CamelCase
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of the fleet now."""
+
+    snapshot: Snapshot | None  # what was published last
+    is_current: bool  # that is the desired revision's
+    problems: tuple[str, ...]  # what was left out of it, and why
+    held: tuple[str, ...]  # channels that wait for their new version
+    beats: tuple[Heartbeat, ...]
+    now_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    counts: Mapping[str, Mapping[State, int]]  # by kind, over all objects
+    listed: tuple[Condition, ...]  # bounded: what is not ready comes first
+
+
+def conditions(loaded: Loaded, pools: Iterable[Condition], seen: Seen) -> Conditions:
+    """`pools` are the target's own findings, one for each InferenceService."""
+    entries = {str(model.id): model for model in seen.snapshot.models} if seen.snapshot is not None else {}
+    ready: dict[str, list[Heartbeat]] = {}
+    for beat in seen.beats:
+        if beat.phase == "ready":
+            ready.setdefault(beat.pool, []).append(beat)
+    found = [*pools]
+    for declared in loaded.objects:
+        value = declared.value
+        if isinstance(value, Model):
+            found.append(_model(value, entries.get(value.spec.id), ready, seen))
+        elif isinstance(value, Tenant):
+            found.append(_tenant(value, seen))
+        elif not isinstance(value, InferenceService):
+            found.append(_in_snapshot(value.kind, value.metadata.name, seen))
+    counts: dict[str, dict[State, int]] = {}
+    for condition in found:
+        of_kind = counts.setdefault(condition.kind, {"Ready": 0, "Reconciling": 0, "Stalled": 0})
+        of_kind[condition.state] += 1
+    return Conditions(counts, tuple(_listed(found)))
+
+
+def _listed(found: list[Condition]) -> Iterator[Condition]:
+    """All of them but the tenants that are well, each kind up to its bound."""
+    taken: dict[str, int] = {}
+    for condition in sorted(found, key=lambda each: (ORDER[each.state], each.kind, each.name)):
+        taken[condition.kind] = taken.get(condition.kind, 0) + 1
+        if taken[condition.kind] <= SHOWN_PER_KIND and (condition.kind != "Tenant" or condition.state != "Ready"):
+            yield condition
+
+
+def _in_snapshot(kind: str, name: str, seen: Seen) -> Condition:
+    if seen.is_current:
+        return Condition(kind, name, "Ready", "Published", "in force")
+    return Condition(kind, name, "Reconciling", "NotPublished", "gateways do not have it yet")
+
+
+def _tenant(tenant: Tenant, seen: Seen) -> Condition:
+    name, keys = tenant.metadata.name, tenant.spec.keys
+    valid = [key for key in keys if key.expires is None or expiry_unix_s(key.expires) > seen.now_unix_s]
+    if not keys:
+        return Condition("Tenant", name, "Stalled", "NoKey", "nobody can call as this tenant: it has no key")
+    if not valid:
+        return Condition("Tenant", name, "Stalled", "KeysExpired", "every key has expired: add one under spec.keys")
+    return _in_snapshot("Tenant", name, seen)
+
+
+def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]], seen: Seen) -> Condition:
+    id_ = model.spec.id
+    left_out = _about(id_, seen.problems)
+    held = [flip for flip in seen.held if flip.startswith(f"{id_}:")]
+    if held:
+        return Condition("Model", id_, "Reconciling", "Loading", "; ".join(held))
+    if left_out or (entry is None and seen.is_current):
+        return Condition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
+    if entry is None or not seen.is_current:
+        return Condition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
+    return _served(entry, ready.get(entry.pool, []))
+
+
+def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> Condition:
+    if not replicas:
+        return Condition("Model", entry.id, "Reconciling", "NoReplica", f"no replica of pool {entry.pool} is ready")
+    if entry.type == "base":
+        return Condition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas")
+    return _adapter(entry, replicas)
+
+
+def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> Condition:
+    """Ready when what its default channel names is loaded on every ready replica."""
+    versions = {version.name: version for version in entry.versions}
+    default = entry.channels.get(DEFAULT_CHANNEL) or next(iter(entry.channels.values()), None)
+    version = versions[default] if default is not None else entry.versions[0]
+    have = sum(version.engine_name in beat.adapters for beat in replicas)
+    where = f"{version.name} loaded on {have} of {len(replicas)} replicas"
+    if have == 0:
+        return Condition("Model", entry.id, "Reconciling", "NotLoaded", where + _why_not(version, replicas))
+    state: State = "Ready" if have == len(replicas) else "Reconciling"
+    return Condition("Model", entry.id, state, "Loaded" if state == "Ready" else "Loading", where)
+
+
+def _why_not(version: VersionEntry, replicas: list[Heartbeat]) -> str:
+    words = next((beat.reason for beat in replicas if version.engine_name in beat.reason), "")
+    return f": {words}" if words else ""
+
+
+def _about(id_: str, problems: Iterable[str]) -> str:
+    """The first problem that names this model."""
+    return next((p for p in problems if f" {id_} " in p or f" {id_}@" in p or f" {id_}:" in p), "")

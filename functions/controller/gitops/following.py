@@ -1,0 +1,257 @@
+"""Following the branch: which revision the fleet should be, and how far it has got.
+
+The laws: what does not validate changes nothing, however it came onto the branch; the last good revision stays wanted,
+over restarts too (`refs/shoal/last-good` keeps its objects from being collected). A newer good revision takes the place
+of one that is still being applied. Suspended, nothing is taken up; what runs goes on.
+
+A revision is applied once it is published (`published`) and the target is what it says (`converged`).
+Neighbours: `source` reads, `record` remembers; the process's loops wait on `subscribe()` and read `desired`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from functions.api.loader import Loaded
+from functions.api.problems import Place, Problem
+from functions.controller.gitops import record as records
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.record import Past, Record, Result, Suspension
+from functions.controller.gitops.source import GitSource, Observed
+
+LAST_GOOD = "refs/shoal/last-good"
+NOTHING_LEFT = "it declares nothing at all; to remove everything, push with -o allow-empty"
+
+_log = logging.getLogger(__name__)
+
+Check = Callable[[Loaded], tuple[Problem, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the fleet should be."""
+
+    revision: str
+    message: str
+    loaded: Loaded
+    empty_is_meant: bool
+    began_s: float  # monotonic
+    published: bool = False
+    converged: bool = False
+    concluded: bool = False
+
+
+class Following:
+    """Owned by one event loop; git runs in worker threads. `check` says what the target could not run."""
+
+    def __init__(
+        self,
+        source: GitSource,
+        record_file: Path,
+        check: Check,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.desired: Desired | None = None
+        self.record: Record = records.read(record_file)
+        self.tip: Observed | None = None
+        self.refused: tuple[Problem, ...] = ()  # why the tip is not what is wanted
+        self.trouble = ""  # why the branch cannot be read
+        self.news = asyncio.Event()  # replaced each time: something here is another
+        self._source = source
+        self._record_file = record_file
+        self._check = check
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._subscribers: list[asyncio.Event] = []
+        self._woken = asyncio.Event()
+        self._judged: str | None = None  # the commit that was judged last
+
+    @property
+    def branch(self) -> str:
+        return self._source.branch
+
+    @property
+    def suspended(self) -> bool:
+        return self.record.suspended is not None
+
+    def subscribe(self) -> asyncio.Event:
+        """Set whenever another revision is desired, or the present one is to be made sure of."""
+        event = asyncio.Event()
+        self._subscribers.append(event)
+        return event
+
+    async def start(self) -> None:
+        """The first look; where the tip is no good (or suspended), what was good last."""
+        with contextlib.suppress(GitFailed):  # kept in `trouble`, and `watch` tries again
+            await self.look()
+        if self.desired is None and self.record.last_good:
+            await self._fall_back(self.record.last_good)
+
+    async def watch(self, every_s: float) -> None:
+        """Until cancelled; GitFailed where the branch cannot be read."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._woken.wait()
+            self._woken.clear()
+            await self.look()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._woken.set()
+
+    async def look(self) -> None:
+        """Judge the tip, where it is another; GitFailed where the repository does not let us."""
+        try:
+            observed = await asyncio.to_thread(self._source.look)
+            self.tip = observed
+            if not self.suspended and observed.commit != self._judged:
+                await self._judge(observed)
+        except GitFailed as error:
+            self.trouble = str(error)
+            self._tell()
+            raise
+        if self.trouble:
+            self.trouble = ""
+            self._tell()
+
+    async def _judge(self, observed: Observed) -> None:
+        self.refused = ()
+        if self.desired is None or self._revision(observed) != self.desired.revision:
+            problems = self._problems(observed)
+            if problems or observed.loaded is None:
+                self._refuse(observed, problems)
+            else:
+                await self._adopt(observed, observed.loaded)
+        self._judged = observed.commit
+        self._tell()
+
+    def _problems(self, observed: Observed) -> tuple[Problem, ...]:
+        if observed.loaded is None:
+            return observed.problems
+        if not observed.loaded.objects and observed.commit not in self.record.allowed_empty:
+            return (Problem(Place("."), "", NOTHING_LEFT),)
+        return self._check(observed.loaded)
+
+    def _refuse(self, observed: Observed, problems: tuple[Problem, ...]) -> None:
+        self.refused = problems
+        detail = f"{len(problems)} problem(s); the first: {problems[0]}"
+        now = self._wall_clock()
+        past = Past(self._revision(observed), observed.message, "refused", detail, now, now, 0.0)
+        self._keep(self.record.concluded(past))
+        _log.error("%s is refused: %s", self._revision(observed), detail)
+
+    async def _adopt(self, observed: Observed, loaded: Loaded) -> None:
+        if self.desired is not None and not self.desired.concluded:
+            self._note(self.desired, "superseded", f"by {self._revision(observed)}")
+        revision = self._revision(observed)
+        await asyncio.to_thread(self._source.git.run, "update-ref", LAST_GOOD, observed.commit)
+        self._keep(self.record.adopted(revision))
+        self.desired = self._desire(observed, loaded)
+        _log.info("%s: %s", revision, observed.message)
+        self._announce()
+
+    async def _fall_back(self, revision: str) -> None:
+        """To the revision that was good last."""
+        commit = revision.rpartition("@")[2]
+        try:
+            observed = await asyncio.to_thread(self._source.at, commit)
+        except GitFailed as error:
+            self.trouble = self.trouble or str(error)
+            return
+        if observed.loaded is not None:
+            self.desired = self._desire(observed, observed.loaded)
+            self._announce()
+
+    def _desire(self, observed: Observed, loaded: Loaded) -> Desired:
+        revision = self._revision(observed)
+        return Desired(
+            revision=revision,
+            message=observed.message,
+            loaded=loaded,
+            empty_is_meant=observed.commit in self.record.allowed_empty,
+            began_s=self._clock(),
+            concluded=revision == self.record.last_applied,
+        )
+
+    # -- what became of it --------------------------------------------------------------------------------------------
+
+    def published(self, revision: str) -> None:
+        """Gateways and agents can have this revision now."""
+        if self.desired is not None and self.desired.revision == revision:
+            self.desired = replace(self.desired, published=True)
+            self._conclude_if_done()
+
+    def converged(self, revision: str) -> None:
+        """The target is what this revision says."""
+        if self.desired is not None and self.desired.revision == revision:
+            self.desired = replace(self.desired, converged=True)
+            self._conclude_if_done()
+
+    def failed(self, revision: str, detail: str) -> None:
+        """This try went wrong; it goes on being tried."""
+        if self.desired is not None and self.desired.revision == revision and not self.desired.concluded:
+            self._note(self.desired, "failed", detail)
+            self._tell()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something here; False when it did not come about in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await self.news.wait()
+        return condition()
+
+    def _conclude_if_done(self) -> None:
+        desired = self.desired
+        if desired is not None and desired.published and desired.converged and not desired.concluded:
+            self._note(desired, "applied", "")
+            self.desired = replace(desired, concluded=True)
+            _log.info("%s is applied after %.1f s", desired.revision, self._clock() - desired.began_s)
+        self._tell()
+
+    def _note(self, desired: Desired, result: Result, detail: str) -> None:
+        now, took_s = self._wall_clock(), round(self._clock() - desired.began_s, 3)
+        past = Past(desired.revision, desired.message, result, detail, now, now, took_s)
+        self._keep(self.record.concluded(past))
+
+    # -- orders -------------------------------------------------------------------------------------------------------
+
+    def suspend(self, reason: str) -> None:
+        self._keep(self.record.with_suspension(Suspension(reason, self._wall_clock())))
+        self._tell()
+
+    def resume(self) -> None:
+        self._keep(self.record.with_suspension(None))
+        self.reconcile()
+
+    def reconcile(self) -> None:
+        """Look now, and make sure of what is there; what was refused is judged again."""
+        self._judged = None if self.refused else self._judged
+        self.wake()
+        self._announce()
+        self._tell()
+
+    def allow_empty(self, commit: str) -> None:
+        self._keep(self.record.allowing_empty(commit))
+
+    def _revision(self, observed: Observed) -> str:
+        return f"{self.branch}@{observed.commit}"
+
+    def _keep(self, record: Record) -> None:
+        self.record = record
+        records.write(self._record_file, record)
+
+    def _announce(self) -> None:
+        for event in self._subscribers:
+            event.set()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()

@@ -1,0 +1,103 @@
+"""Judging a push before it is accepted: may these references move, and can the fleet be what the branch would say?
+
+The same code and the same caches as the controller that would apply it, so that what is accepted here is what works
+there. Blocking: call it from a worker thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.model import Model
+from functions.api.kinds.tenant import Tenant
+from functions.api.loader import Loaded
+from functions.api.problems import Problem
+from functions.controller.gitops.git import Git, GitFailed
+from functions.controller.gitops.push import ALLOW_EMPTY, Update, judge_references
+from functions.controller.gitops.source import GitSource, Observed
+from functions.controller.gitops.words import counted, printable, problem_lines
+
+SHOWN_CHANGES = 40
+
+Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    updates: tuple[Update, ...]
+    options: frozenset[str] = frozenset()
+    objects: Path | None = None  # where the pushed objects lie meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    accepted: bool
+    lines: tuple[str, ...]  # for the pusher
+    empty_is_meant: str = ""  # the commit of which that was said
+
+
+class Reviewer:
+    def __init__(self, source: GitSource, check: Callable[[Loaded], tuple[Problem, ...]], describe: Describe) -> None:
+        self._source = source
+        self._check = check
+        self._describe = describe
+
+    def review(self, push: Push, present: Loaded | None) -> Verdict:
+        """`present` is what the fleet is now. GitFailed where the repository cannot be read."""
+        objects = self._quarantine(push.objects)
+        git = Git(self._source.git.repository, objects)
+        references = judge_references(push.updates, push.options, self._source.branch, git.is_ancestor)
+        if references.refusals:
+            return _refused(references.refusals)
+        if references.commit is None:
+            return Verdict(True, references.notes)
+        observed = self._source.at(references.commit, objects)
+        if observed.loaded is None:
+            return _invalid(observed, observed.problems)
+        if problems := self._check(observed.loaded):
+            return _invalid(observed, problems)
+        allows_empty = ALLOW_EMPTY in push.options
+        if not allows_empty and (losses := _everything_of(present, observed.loaded)):
+            words = f"the push removes {losses}. If that is meant, push with -o {ALLOW_EMPTY}"
+            return _refused((words,))
+        changes = _shortened(self._describe(present, observed.loaded))
+        return Verdict(True, (*references.notes, *changes), references.commit if allows_empty else "")
+
+    def _quarantine(self, objects: Path | None) -> Path | None:
+        """Only a directory among the repository's own objects: nobody's word makes us read elsewhere."""
+        if objects is None:
+            return None
+        own, asked = (self._source.git.repository / "objects").resolve(), objects.resolve()
+        if asked == own:
+            return None
+        if asked.parent != own or not asked.is_dir():
+            raise GitFailed(f"{objects} is no quarantine of this repository")
+        return asked
+
+
+def _refused(lines: tuple[str, ...]) -> Verdict:
+    return Verdict(False, tuple(printable(f"refused: {line}") for line in lines))
+
+
+def _invalid(observed: Observed, problems: tuple[Problem, ...]) -> Verdict:
+    head = f"refused: {counted(problems, 'problem')} in {observed.commit[:12]}; the fleet runs on unchanged"
+    return Verdict(False, (head, "", *problem_lines(problems, observed.texts)))
+
+
+def _everything_of(present: Loaded | None, candidate: Loaded) -> str:
+    """The kinds of which nothing would be left, in words."""
+    if present is None:
+        return ""
+    lost = [
+        f"all {len(present.of(kind))} {name}"
+        for kind, name in ((InferenceService, "pools"), (Model, "models"), (Tenant, "tenants"))
+        if present.of(kind) and not candidate.of(kind)
+    ]
+    return " and ".join(lost)
+
+
+def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
+    shown = tuple(printable(change) for change in changes[:SHOWN_CHANGES])
+    more = len(changes) - len(shown)
+    return (*shown, f"… and {more} more changes") if more > 0 else shown

@@ -1,0 +1,51 @@
+"""`python -m functions.controller.gitops.review_alone <repository>`: a push judged without a controller.
+
+Reads the order on standard input, as the control channel would get it, and answers as that would. What the local
+target could not run is judged by the defaults, since nobody is there to say what was asked for; removing everything
+needs the controller, which alone remembers that it was meant.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from functions.api.loader import Loaded
+from functions.api.problems import Problem
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.push import ALLOW_EMPTY
+from functions.controller.gitops.review import Reviewer, Verdict
+from functions.controller.gitops.source import GitSource
+from functions.controller.gitops.wire import PushMalformed, push_from, verdict_to
+from functions.controller.local.config_source import unusable
+from functions.controller.local.target import Target
+
+ORDER_MAX_BYTES = 4 * 1024 * 1024
+
+
+def judge(repository: Path, document: bytes) -> Verdict:
+    source = GitSource(repository)
+    try:
+        push = push_from(json.loads(document))
+        if ALLOW_EMPTY in push.options:
+            return Verdict(False, (f"refused: -o {ALLOW_EMPTY} needs the running controller: `shoal up` first",))
+        return Reviewer(source, _check, _nothing_to_say).review(push, source.look().loaded)
+    except (PushMalformed, GitFailed, ValueError) as error:
+        return Verdict(False, (f"refused: the push could not be judged: {error}",))
+
+
+def main() -> int:
+    verdict = judge(Path(sys.argv[1]), sys.stdin.buffer.read(ORDER_MAX_BYTES))
+    sys.stdout.write(json.dumps(verdict_to(verdict)))
+    return 0
+
+
+def _check(loaded: Loaded) -> tuple[Problem, ...]:
+    return unusable(loaded, Target())
+
+
+def _nothing_to_say(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
+    return ()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

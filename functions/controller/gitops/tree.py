@@ -1,0 +1,73 @@
+"""A commit's tree: which of its files are configuration, and what may not be in it. Pure, over git's own listing.
+
+Read like a folder by `functions.api.config_files`: YAML anywhere, except below hidden names. Stricter than a folder in
+one thing: links and submodules are refused, since what they show is not in the commit.
+"""
+
+from dataclasses import dataclass
+
+from functions.api.config_files import MAX_FILES, MAX_TOTAL_BYTES
+from functions.api.problems import Place, Problem, shown
+from functions.api.yaml_events import FILE_MAX_BYTES
+
+MAX_ENTRIES = 50_000  # of any kind: a listing is bounded before it is understood
+_SUFFIXES = (".yaml", ".yml")
+_KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    files: tuple[tuple[str, str], ...]  # (path, object id) of each file of YAML, by path
+    problems: tuple[Problem, ...]
+
+
+def read_listing(output: bytes) -> Listing:
+    """From `git ls-tree -r -z -l --full-tree <commit>`."""
+    lines = output.split(b"\0")[:-1]
+    if len(lines) > MAX_ENTRIES:
+        return Listing((), (_of_all(f"the commit has {len(lines)} files; allowed: at most {MAX_ENTRIES}"),))
+    files: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    total_bytes = 0
+    for line in lines:
+        head, _, raw_path = line.partition(b"\t")
+        mode, _, object_id, size = head.decode("ascii").split()
+        path, problem = _path(raw_path, mode)
+        if problem is not None:
+            problems.append(problem)
+        elif _is_configuration(path):
+            total_bytes += int(size)
+            files.append((path, object_id))
+            if int(size) > FILE_MAX_BYTES:
+                problems.append(_at(path, f"has {size} bytes, over the limit of {FILE_MAX_BYTES}: split the file"))
+    if len(files) > MAX_FILES:
+        problems.append(_of_all(f"the commit has {len(files)} files of YAML; allowed: at most {MAX_FILES}"))
+    if total_bytes > MAX_TOTAL_BYTES:
+        problems.append(_of_all(f"the commit has {total_bytes} bytes of YAML; allowed: at most {MAX_TOTAL_BYTES}"))
+    return Listing(tuple(sorted(files)), tuple(sorted(problems)))
+
+
+def _path(raw: bytes, mode: str) -> tuple[str, Problem | None]:
+    """The path as text, and what is wrong with the entry."""
+    try:
+        path = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        path = raw.decode("utf-8", "backslashreplace")
+        return path, _at(path, "the name is not UTF-8")
+    if not path.isprintable():
+        return path, _at(shown(path), "the name holds control characters")
+    if mode in _KINDS:
+        return path, _at(path, f"is {_KINDS[mode]}; allowed: plain files, whose content is in the commit")
+    return path, None
+
+
+def _is_configuration(path: str) -> bool:
+    return path.endswith(_SUFFIXES) and not any(part.startswith(".") for part in path.split("/"))
+
+
+def _at(path: str, message: str) -> Problem:
+    return Problem(Place(path), "", message)
+
+
+def _of_all(message: str) -> Problem:
+    return Problem(Place("."), "", message)

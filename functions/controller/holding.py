@@ -1,0 +1,113 @@
+"""A channel is flipped to a version only once that version is loaded: until then callers stay on the old one. Pure.
+
+A snapshot that adds a version and points a channel at it in one step would leave callers without an answer for as long
+as loading takes. So the flip is held: the snapshot goes out with the version, and with the channel where it was; when
+at least half of the pool's ready replicas have the version loaded, it goes out again with the flip.
+
+Worked example (test_a_flip_waits_for_half_of_the_replicas): stable moves v1 -> v2, three replicas are ready and have
+v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
+
+Nothing is held where holding protects nobody: no ready replica has the old version, or the replicas have no room for
+both. What is held is loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from functions.api.ids import EngineName, PoolName
+from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
+from functions.fleet.heartbeat import Heartbeat
+
+INCOMING = "incoming"
+NO_ROOM = "over this replica's limit"  # an agent's words, see `functions.decisions.adapters`
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What one ready replica has loaded."""
+
+    adapters: frozenset[EngineName]
+    has_room: bool = True
+
+
+Serving = Mapping[PoolName, tuple[Replica, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    snapshot: Snapshot
+    flips: tuple[str, ...]  # in words; empty where nothing is held
+
+
+def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
+    """The ready replicas by pool, from their heartbeats."""
+    by_pool: dict[PoolName, list[Replica]] = {}
+    for beat in replicas:
+        if beat.phase == "ready":
+            adapters = frozenset(EngineName(name) for name in beat.adapters)
+            replica = Replica(adapters, NO_ROOM not in beat.reason)
+            by_pool.setdefault(PoolName(beat.pool), []).append(replica)
+    return {pool: tuple(found) for pool, found in by_pool.items()}
+
+
+def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
+    """Whether any channel of an adapter moves to another artifact: only then is it worth asking who has what."""
+    before = _loras(previous)
+    return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
+
+
+def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> Held:
+    """What to publish now, in place of `wanted`."""
+    before = _loras(previous)
+    models: list[ModelEntry] = []
+    words: list[str] = []
+    for model in wanted.models:
+        old = before.get(model.id)
+        moved = _moved(old, model) if old is not None else ()
+        replicas = serving.get(model.pool, ())
+        waiting = [flip for flip in moved if _waits(flip[1], flip[2], replicas)]
+        models.append(_with_channels_back(model, waiting))
+        words += [f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting]
+    return Held(msgspec.structs.replace(wanted, models=tuple(models)), tuple(words))
+
+
+Flip = tuple[str, VersionEntry, VersionEntry]  # (channel, from, to)
+
+
+def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
+    if old.pool != new.pool or old.channels == new.channels:
+        return
+    before = {version.name: version for version in old.versions}
+    after = {version.name: version for version in new.versions}
+    for channel, name in new.channels.items():
+        source, target = before.get(old.channels.get(channel, "")), after[name]
+        if source is None or source.digest == target.digest:
+            continue
+        if after.get(source.name, source).digest == source.digest:  # else the name means another artifact now
+            yield channel, source, target
+
+
+def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[Replica, ...]) -> bool:
+    have_old = sum(old.engine_name in replica.adapters for replica in replicas)
+    have_new = sum(new.engine_name in replica.adapters for replica in replicas)
+    if have_old == 0 or not all(replica.has_room for replica in replicas):
+        return False
+    return 2 * have_new < len(replicas)
+
+
+def _with_channels_back(model: ModelEntry, waiting: list[Flip]) -> ModelEntry:
+    if not waiting:
+        return model
+    versions = {version.name: version for version in model.versions}
+    versions |= {old.name: old for _, old, _ in waiting}
+    channels = {**model.channels, **{channel: old.name for channel, old, _ in waiting}}
+    channels.setdefault(INCOMING, waiting[0][2].name)
+    ordered = tuple(versions[name] for name in sorted(versions))
+    return msgspec.structs.replace(model, versions=ordered, channels=dict(sorted(channels.items())))
+
+
+def _loras(snapshot: Snapshot | None) -> dict[str, ModelEntry]:
+    models = snapshot.models if snapshot is not None else ()
+    return {model.id: model for model in models if model.type == "lora"}

@@ -1,0 +1,211 @@
+"""The control channel's orders: what each does, in a few lines. Words come back as they are shown to people.
+
+{"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
+{"do": "suspend", "reason": …} | {"do": "resume"} | {"do": "reconcile"}
+{"do": "review", "updates": …, "options": …, "objects": …}      from the repository's pre-receive hook
+{"do": "follow", "updates": …, "wait_s": …}                     from its post-receive hook
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from functions.controller.gitops.following import Following
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.review import Reviewer
+from functions.controller.gitops.wire import PushMalformed, push_from, verdict_to
+from functions.controller.gitops.words import printable
+from functions.controller.local import target as targets
+from functions.controller.local.control import OrderRefused
+from functions.controller.local.gateway_epoch import GatewayEpoch
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.target import Target
+from functions.controller.outcome_words import follow_words
+from functions.controller.publication import Publication
+from functions.controller.publish_wire import Heard
+from functions.controller.snapshot_source import SnapshotSource
+from functions.controller.status import describe
+from functions.fleet.tasks import Supervised
+
+FOLLOW_MAX_S = 30.0
+ASKED_FOR_S = 3.0  # status is asked for again and again, by people who wait
+REASON_MAX_CHARS = 300
+
+
+class Orders:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        *,
+        layout: StateLayout,
+        following: Following,
+        reconciler: Reconciler,
+        supervisor: Supervisor,
+        operations: Operations,
+        publication: Publication,
+        source: SnapshotSource,
+        reviewer: Reviewer,
+        tasks: Supervised,
+        stopped: asyncio.Event,
+    ) -> None:
+        self._layout = layout
+        self._following = following
+        self._reconciler = reconciler
+        self._supervisor = supervisor
+        self._operations = operations
+        self._publication = publication
+        self._source = source
+        self._reviewer = reviewer
+        self._tasks = tasks
+        self._stopped = stopped
+        self._gateway = GatewayEpoch(lambda: reconciler.context().ports.gateway_metrics)
+        self._operation = ""  # what is being done, or how the last one ended
+        self._busy = False
+
+    async def close(self) -> None:
+        await self._gateway.close()
+
+    async def handle(self, order: dict[str, Any]) -> Any:
+        known: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
+            "status": self._status,
+            "stop": self._begin_stop,
+            "restart": self._begin_restart,
+            "configure": self._configure,
+            "suspend": self._suspend,
+            "resume": self._resume,
+            "reconcile": self._reconcile,
+            "review": self._review,
+            "follow": self._follow,
+        }
+        do = known.get(str(order.get("do")))
+        if do is None:
+            raise OrderRefused(f"no such order; there are: {', '.join(known)}")
+        return await do(order)
+
+    async def _status(self, _: dict[str, Any]) -> dict[str, Any]:
+        return describe(
+            pid=os.getpid(),
+            layout=self._layout,
+            supervisor=self._supervisor,
+            wanted=self._reconciler.wanted,
+            following=self._following,
+            publication=self._publication,
+            replicas=await self._replicas(),
+            gateway_epoch=await self._gateway.read(),
+            operation=self._operation,
+        )
+
+    async def _replicas(self) -> tuple[Heard, ...] | str:
+        try:
+            async with asyncio.timeout(ASKED_FOR_S):
+                return await self._source.replicas()
+        except TimeoutError:
+            return f"the registry does not answer within {ASKED_FOR_S:.0f} s"
+
+    # -- the fleet ----------------------------------------------------------------------------------------------------
+
+    async def _begin_restart(self, order: dict[str, Any]) -> str:
+        name = str(order.get("name"))
+        if self._busy:
+            raise OrderRefused(f"busy: {self._operation}; try again when that is done")
+        try:
+            names = self._operations.named(name)
+        except NoSuchProcess as error:
+            raise OrderRefused(str(error)) from error
+        self._busy = True
+        self._operation = f"restarting {', '.join(names)}"
+        self._tasks.once(self._operation, self._restart(name))
+        return self._operation
+
+    async def _restart(self, name: str) -> None:
+        try:
+            self._operation = await self._operations.restart(name)
+        except (NoSuchProcess, NotReadyAgain) as error:
+            self._operation = f"failed: {error}"
+        finally:
+            self._busy = False
+
+    async def _configure(self, order: dict[str, Any]) -> dict[str, Any]:
+        try:
+            asked = {"engine": order.get("engine"), "replicas": order.get("replicas")}
+            target = msgspec.convert(asked, Target)
+        except msgspec.ValidationError as error:
+            raise OrderRefused(f"not a target: {error}") from error
+        if self._following.suspended and target != self._reconciler.wanted.target:
+            raise OrderRefused("suspended: nothing is changed until `shoal resume`")
+        targets.write(self._layout.target_file, target)
+        self._reconciler.retarget(target)
+        self._following.reconcile()
+        return asked
+
+    async def _begin_stop(self, _: dict[str, Any]) -> str:
+        self._tasks.once("stop", self._stop())
+        return "stopping"
+
+    async def _stop(self) -> None:
+        self._operation, self._busy = "stopping everything", True
+        await self._operations.stop_all()
+        self._supervisor.record()
+        self._stopped.set()
+
+    # -- the branch ---------------------------------------------------------------------------------------------------
+
+    async def _suspend(self, order: dict[str, Any]) -> str:
+        self._following.suspend(printable(str(order.get("reason", "")), REASON_MAX_CHARS))
+        return "suspended"
+
+    async def _resume(self, _: dict[str, Any]) -> str:
+        if not self._following.suspended:
+            raise OrderRefused("nothing is suspended")
+        self._following.resume()
+        return "resumed"
+
+    async def _reconcile(self, _: dict[str, Any]) -> str:
+        if self._following.suspended:
+            raise OrderRefused("suspended: `shoal resume` first")
+        self._following.reconcile()
+        return "reconciling"
+
+    async def _review(self, order: dict[str, Any]) -> dict[str, Any]:
+        desired = self._following.desired
+        try:
+            push = push_from(order)
+            verdict = await asyncio.to_thread(self._reviewer.review, push, desired.loaded if desired else None)
+        except (PushMalformed, GitFailed) as error:
+            raise OrderRefused(f"refused: the push could not be judged: {error}") from error
+        if verdict.empty_is_meant:
+            self._following.allow_empty(verdict.empty_is_meant)
+        return verdict_to(verdict)
+
+    async def _follow(self, order: dict[str, Any]) -> dict[str, Any]:
+        """The branch moved: look at once, and tell the pusher when gateways have it."""
+        began_s = asyncio.get_running_loop().time()
+        wait_s = order.get("wait_s")
+        limit_s = min(float(wait_s), FOLLOW_MAX_S) if isinstance(wait_s, (int, float)) else 0.0
+        following, branch = self._following, f"refs/heads/{self._following.branch}"
+        try:
+            moved = [update for update in push_from(order).updates if update.reference == branch]
+        except PushMalformed as error:
+            raise OrderRefused(str(error)) from error
+        following.wake()
+        if not moved:
+            return {"lines": []}
+        revision = f"{following.branch}@{moved[0].new}"
+
+        def published() -> bool:
+            desired = following.desired
+            return following.suspended or (desired is not None and desired.revision == revision and desired.published)
+
+        done = await following.until(published, limit_s)
+        epoch = self._publication.last.epoch
+        if done and not following.suspended:
+            done = await self._gateway.until(epoch, began_s + limit_s)
+        took_s = asyncio.get_running_loop().time() - began_s
+        return {"lines": follow_words(following, self._publication.last, live=done, epoch=epoch, took_s=took_s)}

@@ -1,0 +1,69 @@
+"""A bare repository as `shoal up` makes it, and a working copy to push from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from functions.controller.gitops.repository import Repository
+from tests.controller.configs import base, pool, tenant
+from tests.fleets import git
+
+# Without a QuotaPolicy a tenant's tier names nothing.
+QUOTA = "apiVersion: shoal.dev/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: standard}\nspec: {weight: 1}\n"
+GOOD = {
+    "pool.yaml": pool(args="--max-model-len=2048").replace("model: {", "model: {storageUri: pvc://shoal-models/base, "),
+    "tenants.yaml": tenant("acme", "ci"),
+    "models.yaml": base(),
+    "quotas.yaml": QUOTA,
+}
+
+
+@dataclass(slots=True)
+class Bench:
+    """`socket` is where no controller listens, unless a test makes one."""
+
+    repository: Repository
+    checkout: Path
+    socket: Path
+
+    def commit(self, files: dict[str, str | bytes | None], message: str = "a change") -> str:
+        """In the working copy; its id."""
+        for name, content in files.items():
+            path = self.checkout / name
+            if content is None:
+                path.unlink()
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        git("add", "--all", "--force", at=self.checkout)
+        git("commit", "--quiet", "--allow-empty", "--message", message, at=self.checkout)
+        return git("rev-parse", "HEAD", at=self.checkout).stdout.strip()
+
+    def push(self, *arguments: str) -> CompletedProcess[str]:
+        return git("push", *(arguments or ("origin", "HEAD:refs/heads/main")), at=self.checkout, check=False)
+
+    def force(self, files: dict[str, str | bytes | None], message: str = "past the hook") -> str:
+        """A commit on main that no hook has seen."""
+        commit = self.commit(files, message)
+        git("push", "--quiet", "--force", "origin", "HEAD:refs/heads/elsewhere", at=self.checkout)
+        git("update-ref", "refs/heads/main", commit, at=self.repository.path)
+        return commit
+
+    def tip(self) -> str:
+        return git("rev-parse", "--verify", "main", at=self.repository.path).stdout.strip()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Nothing is on the branch yet; GOOD is in the working copy."""
+    repository = Repository(tmp_path / "gitops.git")
+    socket = tmp_path / "controller.sock"
+    repository.ensure(socket)
+    checkout = tmp_path / "checkout"
+    git("init", "--quiet", "--initial-branch=main", str(checkout))
+    git("remote", "add", "origin", str(repository.path), at=checkout)
+    bench = Bench(repository, checkout, socket)
+    bench.commit(dict(GOOD), "the beginning")
+    return bench

@@ -1,0 +1,214 @@
+"""What the fleet should be: the last good revision, whatever is on the branch, over restarts and while suspended."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from functions.api.loader import Loaded
+from functions.api.problems import Place, Problem
+from functions.controller.gitops.following import LAST_GOOD, Following
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.record import HISTORY_MAX, Past, Record
+from functions.controller.gitops.source import GitSource
+from tests.controller.configs import tenant
+from tests.controller.gitops.conftest import GOOD, Bench
+from tests.fleets import git
+
+BAD: dict[str, str | bytes | None] = {"tenants.yaml": "kind: Tenant\n"}
+
+
+def nothing_wrong(loaded: Loaded) -> tuple[Problem, ...]:
+    return ()
+
+
+def follow(bench: Bench) -> Following:
+    """A controller's life: the record is on the disk, nothing else is remembered."""
+    return Following(GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), nothing_wrong)
+
+
+def desired(following: Following) -> str:
+    assert following.desired is not None
+    return following.desired.revision.removeprefix("main@")
+
+
+def apply(following: Following) -> None:
+    assert following.desired is not None
+    following.published(following.desired.revision)
+    following.converged(following.desired.revision)
+
+
+@pytest.fixture
+async def following(bench: Bench) -> Following:
+    bench.force({})
+    following = follow(bench)
+    await following.start()
+    return following
+
+
+def results(following: Following) -> list[str]:
+    return [past.result for past in following.record.history]
+
+
+async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converged(
+    bench: Bench, following: Following
+) -> None:
+    assert desired(following) == bench.tip()
+    assert following.desired is not None
+    following.published(following.desired.revision)
+    assert following.record.last_applied == ""
+    following.converged(following.desired.revision)
+    assert following.record.last_applied == f"main@{bench.tip()}"
+    assert results(following) == ["applied"]
+
+
+async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(bench: Bench, following: Following) -> None:
+    good = bench.tip()
+    apply(following)
+    bad = bench.force(BAD)
+    await following.look()
+    assert desired(following) == good
+    assert any("tenants.yaml:1" in str(problem) for problem in following.refused)
+    assert (following.record.last_attempted, following.record.last_good) == (f"main@{bad}", f"main@{good}")
+    assert results(following) == ["refused", "applied"]
+    for _ in range(3):
+        await following.look()
+    assert results(following) == ["refused", "applied"], "judged once"
+
+
+async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, following: Following) -> None:
+    good = bench.tip()
+    apply(following)
+    bench.force(BAD)
+    successor = follow(bench)
+    await successor.start()
+    assert desired(successor) == good
+    assert successor.refused
+
+
+async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_garbage(
+    bench: Bench, following: Following
+) -> None:
+    good = bench.tip()
+    git("checkout", "--quiet", "--orphan", "other", at=bench.checkout)
+    bench.force(BAD)
+    for name in git("for-each-ref", "--format=%(refname)", "refs/heads", at=bench.repository.path).stdout.split():
+        git("reflog", "expire", "--expire=now", name, at=bench.repository.path)
+    git("gc", "--quiet", "--prune=now", at=bench.repository.path)
+    successor = follow(bench)
+    await successor.start()
+    assert desired(successor) == good
+
+
+async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following: Following) -> None:
+    bench.force(BAD)
+    await following.look()
+    fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
+    await following.look()
+    assert (desired(following), following.refused) == (fixed, ())
+
+
+async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Bench, following: Following) -> None:
+    old = desired(following)
+    new = bench.force({"more.yaml": tenant("globex", "g")})
+    await following.look()
+    assert desired(following) == new
+    assert (results(following), following.record.history[0].revision) == (["superseded"], f"main@{old}")
+    following.published(f"main@{old}")
+    assert following.desired is not None
+    assert not following.desired.published, "news of the old one is no news"
+
+
+async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, following: Following) -> None:
+    before = bench.tip()
+    apply(following)
+    following.suspend("moving house")
+    new = bench.force({"more.yaml": tenant("globex", "g")})
+    await following.look()
+    assert desired(following) == before
+    assert following.tip is not None
+    assert following.tip.commit == new
+    successor = follow(bench)
+    await successor.start()
+    assert (desired(successor), successor.suspended) == (before, True)
+    assert successor.record.suspended is not None
+    assert successor.record.suspended.reason == "moving house"
+    successor.resume()
+    await successor.look()
+    assert desired(successor) == new
+
+
+async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked(bench: Bench) -> None:
+    bench.force({})
+    wrong = [Problem(Place("pool.yaml", 1, 1), "", "too many replicas")]
+    following = Following(
+        GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), lambda loaded: tuple(wrong)
+    )
+    await following.start()
+    assert (following.desired, following.refused) == (None, tuple(wrong))
+    wrong.clear()
+    await following.look()
+    assert following.desired is None
+    following.reconcile()
+    await following.look()
+    assert desired(following) == bench.tip()
+
+
+async def test_removing_everything_needs_to_be_meant(bench: Bench, following: Following) -> None:
+    good = bench.tip()
+    empty = bench.force(dict.fromkeys(GOOD))
+    await following.look()
+    assert desired(following) == good
+    assert "allow-empty" in str(following.refused[0])
+    following.allow_empty(empty)
+    following.reconcile()
+    await following.look()
+    assert desired(following) == empty
+    assert following.desired is not None
+    assert following.desired.empty_is_meant
+
+
+async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, following: Following) -> None:
+    before = desired(following)
+    away = bench.repository.path.rename(bench.repository.path.with_name("away.git"))
+    with pytest.raises(GitFailed):
+        await following.look()
+    assert (desired(following), bool(following.trouble)) == (before, True)
+    away.rename(bench.repository.path)
+    await following.look()
+    assert following.trouble == ""
+
+
+async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, following: Following) -> None:
+    named = git("rev-parse", LAST_GOOD, at=bench.repository.path).stdout.strip()
+    assert named == desired(following)
+
+
+async def test_waiting_ends_with_the_news_or_with_the_time(following: Following) -> None:
+    assert not await following.until(lambda: False, 0.01)
+    waiting = asyncio.get_running_loop().create_task(following.until(lambda: following.suspended, 30))
+    await asyncio.sleep(0)
+    following.suspend("")
+    assert await waiting
+
+
+def past(revision: str, result: str = "applied", at_unix_s: float = 1.0) -> Past:
+    return Past(revision, "words", result, "", at_unix_s, at_unix_s, 0.5)  # type: ignore[arg-type]
+
+
+def test_the_history_is_short_and_counts_what_repeats() -> None:
+    record = Record()
+    for number in range(HISTORY_MAX + 3):
+        record = record.concluded(past(f"main@{number}"))
+    assert [entry.revision for entry in record.history] == ["main@7", "main@6", "main@5", "main@4", "main@3"]
+    again = record.concluded(past("main@7", at_unix_s=9.0))
+    assert (len(again.history), again.history[0].count) == (HISTORY_MAX, 2)
+    assert (again.history[0].first_unix_s, again.history[0].last_unix_s) == (1.0, 9.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"history": 3}'])
+def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    from functions.controller.gitops import record as records
+
+    (tmp_path / "record").write_bytes(content)
+    assert records.read(tmp_path / "record") == Record()

@@ -1,0 +1,63 @@
+"""What a pusher is told: what would change, and how it went."""
+
+from functions.api.problems import Place, Problem
+from functions.controller.gitops.following import Following
+from functions.controller.gitops.push import Update
+from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer
+from functions.controller.gitops.source import GitSource
+from functions.controller.outcome_words import follow_words
+from functions.controller.publish import PublishOutcome
+from functions.controller.push_changes import changes_in_words
+from tests.controller.configs import base, load, pool, tenant
+from tests.controller.gitops.conftest import Bench
+
+WEIGHTS = "model: {storageUri: pvc://shoal-models/base, "
+
+
+def served(name: str = "base", args: str = "--max-model-len=2048") -> str:
+    return pool(name, args=args).replace("model: {", WEIGHTS)
+
+
+def test_what_changes_for_callers_and_which_processes_are_told() -> None:
+    before = load(served(), tenant("acme", "ci"), base())
+    after = load(served(args='"--max-model-len=2048", "--seed=1"'), served("second"), tenant("acme"), base())
+    words = "\n".join(changes_in_words(before, after))
+    assert "tenant acme: key ci revoked" in words
+    assert "pool base: other arguments; its replicas are replaced one at a time" in words
+    assert "pool second: its processes are started" in words
+    assert "0123456789abcdef" not in words, "no key's hash reaches a terminal"
+    assert "pool second: its processes are drained, then ended" in "\n".join(changes_in_words(after, before))
+
+
+def test_the_same_once_more_changes_nothing() -> None:
+    same = load(served(), tenant("acme", "ci"), base())
+    assert changes_in_words(same, same) == ("no change",)
+
+
+def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:
+    many = tuple(f"tenant t{number} added" for number in range(SHOWN_CHANGES + 500))
+    reviewer = Reviewer(GitSource(bench.repository.path), lambda loaded: (), lambda present, candidate: many)
+    commit = bench.force({})
+    verdict = reviewer.review(Push((Update("0" * 40, commit, "refs/heads/main"),)), None)
+    assert verdict.accepted
+    assert (len(verdict.lines), verdict.lines[-1]) == (SHOWN_CHANGES + 1, "… and 500 more changes")
+
+
+async def test_how_a_push_went(bench: Bench) -> None:
+    bench.force({})
+    following = Following(GitSource(bench.repository.path), bench.socket.with_name("r.json"), lambda loaded: ())
+    await following.start()
+    problem = str(Problem(Place("m.yaml", 1, 1), "", "acme/bot@v9 is left out"))
+    outcome = PublishOutcome("published", "", epoch=7, problems=(problem,), held=("acme/bot:stable stays v1",))
+    told = follow_words(following, outcome, live=True, epoch=7, took_s=0.067)
+    assert told[0] == "live on the gateway as epoch 7, 67 ms after the push"
+    assert told[1].startswith("processes are being changed")
+    assert told[2] == f"but {problem}"
+    waiting = follow_words(following, outcome, live=False, epoch=7, took_s=5.0)
+    assert waiting == [
+        "accepted; it is being applied: `shoal status` shows how far it is",
+        "  acme/bot:stable stays v1",
+    ]
+    following.suspend("")
+    (suspended,) = follow_words(following, outcome, live=True, epoch=7, took_s=0.1)
+    assert "until `shoal resume`" in suspended

@@ -1,0 +1,139 @@
+"""A commit as configuration: read from git alone, checked whole, and cheap where nothing moved."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from functions.api.kinds.tenant import Tenant
+from functions.controller.gitops.git import Git, GitFailed
+from functions.controller.gitops.remote import Remote
+from functions.controller.gitops.source import GitSource
+from tests.controller.configs import tenant
+from tests.controller.gitops.conftest import Bench
+from tests.fleets import git
+
+
+@pytest.fixture
+def source(bench: Bench) -> GitSource:
+    bench.force({})
+    return GitSource(bench.repository.path)
+
+
+def test_the_tip_is_loaded_with_its_message_and_time(bench: Bench, source: GitSource) -> None:
+    commit = bench.force({"more.yaml": tenant("globex", "g")}, "globex joins\n\nand more words")
+    observed = source.look()
+    assert (observed.commit, observed.message, observed.problems) == (commit, "globex joins", ())
+    assert observed.committed_unix_s > 1_600_000_000
+    assert observed.loaded is not None
+    assert [declared.value.metadata.name for declared in observed.loaded.of(Tenant)] == ["globex", "acme"]
+
+
+def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSource) -> None:
+    bench.force({"policies/deep/t.yaml": tenant("globex").replace("tier:", "teir:")})
+    observed = source.look()
+    assert observed.loaded is None
+    assert "policies/deep/t.yaml:4:8: spec.teir: unknown key" in "\n".join(str(p) for p in observed.problems)
+    assert b"teir" in observed.texts["policies/deep/t.yaml"]
+
+
+def test_what_no_loader_would_read_is_not_read(bench: Bench, source: GitSource) -> None:
+    bench.force({"README.md": "tier: none", ".github/x.yaml": "not: [ours", "a/.hidden.yaml": "not: [ours"})
+    assert source.look().loaded is not None
+
+
+def test_a_branch_without_a_commit_says_so(bench: Bench) -> None:
+    observed = GitSource(bench.repository.path).look()
+    assert (observed.commit, observed.loaded) == ("", None)
+    assert "the branch main has no commit" in str(observed.problems[0])
+
+
+def test_a_repository_that_is_not_there_is_no_empty_configuration(tmp_path: Path) -> None:
+    with pytest.raises(GitFailed):
+        GitSource(tmp_path / "nowhere.git").look()
+
+
+def test_only_files_that_changed_are_read_again(
+    bench: Bench, source: GitSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.look()
+    asked: list[bytes] = []
+    run = Git.run
+
+    def counting(self: Git, *arguments: str, send: bytes = b"", **more: object) -> bytes:
+        asked.append(send if arguments[0] == "cat-file" else b"")
+        return run(self, *arguments, send=send, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Git, "run", counting)
+    bench.force({"more.yaml": tenant("globex", "g")})
+    assert source.look().loaded is not None
+    assert [len(sent.split()) for sent in asked if sent] == [1]
+    asked.clear()
+    source.look()
+    assert len(asked) == 1, "a tip that did not move costs one question"
+
+
+@pytest.mark.parametrize("name", ["ä.yaml", "mit leer.yaml", 'quote".yaml', "back\\slash.yaml"])
+def test_unusual_names_are_read_as_they_are(bench: Bench, source: GitSource, name: str) -> None:
+    bench.force({name: tenant("globex", "g").replace("tier:", "teir:")})
+    assert {problem.place.file for problem in source.look().problems} == {name}
+
+
+def test_links_submodules_and_names_that_are_no_text_are_refused(bench: Bench, source: GitSource) -> None:
+    (bench.checkout / "link.yaml").symlink_to("/etc/passwd")
+    (bench.checkout / "new\nline.yaml").write_text("")
+    Path(os.fsdecode(os.fsencode(bench.checkout) + b"/\xff.yaml")).write_text("")
+    git("init", "--quiet", str(bench.checkout / "sub"))
+    git("commit", "--quiet", "--allow-empty", "--message", "x", at=bench.checkout / "sub")
+    bench.force({})
+    observed = source.look()
+    words = "\n".join(str(problem) for problem in observed.problems)
+    assert observed.loaded is None
+    assert "link.yaml: is a symbolic link; allowed: plain files" in words
+    assert "sub: is a submodule" in words
+    assert "the name is not UTF-8" in words
+    assert "the name holds control characters" in words
+    assert words.isprintable() or all(line.isprintable() for line in words.split("\n"))
+
+
+def test_a_file_over_the_limit_is_refused_without_being_read(bench: Bench, source: GitSource) -> None:
+    bench.force({"big.yaml": b"# " + b"x" * (1024 * 1024)})
+    (problem,) = source.look().problems
+    assert "over the limit of 1048576: split the file" in problem.message
+
+
+def test_the_callers_environment_has_no_say(
+    bench: Bench, source: GitSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "nonsense")
+    assert source.look().loaded is not None
+
+
+def test_a_remotes_branch_is_fetched_and_followed(bench: Bench, source: GitSource, tmp_path: Path) -> None:
+    local = tmp_path / "local.git"
+    remote = Remote(f"file://{bench.repository.path}")
+    remote.fetch(local)
+    followed = GitSource(local)
+    first = followed.look()
+    assert (first.commit, first.loaded is not None) == (source.look().commit, True)
+    commit = bench.force({"more.yaml": tenant("globex", "g")})
+    remote.fetch(local)
+    assert followed.look().commit == commit
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c true", "--upload-pack=touch /x", "file:///nowhere at all", "git://x/y"])
+def test_addresses_that_run_programs_or_are_none_are_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(GitFailed):
+        Remote(url).fetch(tmp_path / "local.git")
+
+
+def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSource, tmp_path: Path) -> None:
+    local = tmp_path / "local.git"
+    Remote(f"file://{bench.repository.path}").fetch(local)
+    with pytest.raises(GitFailed):
+        Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
+    assert GitSource(local).look().commit == source.look().commit

@@ -1,0 +1,60 @@
+"""Policies in the snapshot: units in numbers, expressions in their canonical text, and what refers to what."""
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import Digest, PoolName
+from functions.api.snapshot import (
+    AdmissionEntry,
+    AutoscalingEntry,
+    BandEntry,
+    FallbackEntry,
+    QuotaEntry,
+    QuotaLimits,
+    RolloutEntry,
+    RoutingEntry,
+    Snapshot,
+    StageEntry,
+)
+from functions.controller.compile import compile_snapshot, unpinned_artifacts
+from tests.controller.configs import base, load, lora, policies, pool, tenant, tier
+
+
+def compiled(*documents: str) -> Snapshot:
+    objects = load(*documents).objects
+    digests = dict.fromkeys(unpinned_artifacts(objects), Digest("sha256:" + "1" * 64))
+    it = compile_snapshot(objects, digests, epoch=1, revision="r", compiled_unix_s=0.0).snapshot
+    assert snapshots.decode(snapshots.encode(it)) == it, "the data plane would take it"
+    return it
+
+
+def test_policies_arrive_with_units_and_canonical_expressions() -> None:
+    quota = tier(spec="{weight: 2, limits: {requestsPerMinute: 60, maxOutputTokens: 100}}")
+    it = compiled(quota, pool(), pool("other"), tenant("acme"), base(), lora("acme/bot", "v1"), policies())
+    assert it.quotas == (QuotaEntry("standard", 2.0, QuotaLimits(requests_per_minute=60, max_output_tokens=100)),)
+    fallback = FallbackEntry("saturated", PoolName("base"), PoolName("other"), ("standard",))
+    assert it.routing == (
+        RoutingEntry("llamas", ("base", "other*"), 60.0, "sent", 2.0, 1.0, 2, 0.5, fallback=(fallback,)),
+    )
+    bands = (BandEntry("interactive", 0.5, 500), BandEntry("batch", 0.25))
+    assert it.admission == (AdmissionEntry("default", ("*",), bands, 9000),)
+    stages = (StageEntry(10, 300.0, ("error_rate > 2%",)), StageEntry(100))
+    assert it.rollouts == (RolloutEntry("default", stages, 7),)
+    assert it.autoscaling == (AutoscalingEntry("base", PoolName("base"), 1, 1, 1, ("kv_usage > 85% for 3m: +5%",)),)
+    assert {model.rollout for model in it.models} == {"default"}
+
+
+def test_without_a_default_rollout_the_stages_are_the_built_in_ones() -> None:
+    assert {model.rollout for model in compiled(pool(), tenant("acme"), base(), lora("acme/bot", "v1")).models} == {""}
+
+
+def test_what_a_policy_leaves_out_is_what_holds_without_one() -> None:
+    """Two places hold the same defaults: the kind, for what is not written, and the entry, for no policy at all."""
+    routing = compiled(
+        pool(),
+        "apiVersion: shoal.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: built-in}\nspec: {pools: ['*']}\n",
+    ).routing
+    assert routing == (RoutingEntry(name="built-in", pools=("*",)),)
+
+
+def test_a_model_does_not_change_when_lines_above_it_do() -> None:
+    documents = (pool(), tenant("acme"), base(), lora("acme/bot", "v1"), tier())
+    assert compiled("---\n".join(documents)) == compiled("# a remark\n" + "---\n".join(documents))

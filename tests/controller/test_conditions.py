@@ -1,0 +1,96 @@
+"""Each object's condition, and the reason why it is not ready."""
+
+import pytest
+
+from functions.api.ids import Digest
+from functions.api.loader import Loaded
+from functions.controller.compile import compile_snapshot
+from functions.controller.conditions import SHOWN_PER_KIND, Condition, Seen, conditions
+from functions.fleet.heartbeat import Heartbeat
+from tests.controller.configs import base, load, lora, pool, tenant
+
+DIGEST = Digest("sha256:" + "1" * 64)
+URIS = {"s3://shoal-models/acme/bot/v1": DIGEST, "pvc://shoal-models/base": DIGEST}
+CONFIG = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
+
+
+def seen(loaded: Loaded = CONFIG, *beats: Heartbeat, current: bool = True, held: tuple[str, ...] = ()) -> Seen:
+    compiled = compile_snapshot(loaded.objects, URIS, epoch=1, revision="r", compiled_unix_s=0.0)
+    problems = tuple(str(problem) for problem in compiled.problems)
+    return Seen(compiled.snapshot, current, problems, held, beats, now_unix_s=1e9)
+
+
+def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
+    return Heartbeat(
+        replica_id=name, pool="base", host="h", port=1, phase=phase, sequence=0, incarnation=0, sent_unix_s=0.0,  # type: ignore[arg-type]
+        adapters=adapters, reason=reason,
+    )  # fmt: skip
+
+
+BOT = "acme/bot@" + "sha256:" + "1" * 16
+
+
+def of(name: str, what: Seen, loaded: Loaded = CONFIG, pools: tuple[Condition, ...] = ()) -> tuple[str, str, str]:
+    found = {each.name: each for each in conditions(loaded, pools, what).listed}
+    return found[name].state, found[name].reason, found[name].message
+
+
+@pytest.mark.parametrize(
+    ("beats", "expected"),
+    [
+        ((beat("a", BOT), beat("b", BOT)), ("Ready", "Loaded", "v1 loaded on 2 of 2 replicas")),
+        ((beat("a", BOT), beat("b")), ("Reconciling", "Loading", "v1 loaded on 1 of 2 replicas")),
+        (
+            (beat("a", reason=f"{BOT}: checksum differs (failed 3 times)"),),
+            ("Reconciling", "NotLoaded", f"v1 loaded on 0 of 1 replicas: {BOT}: checksum differs (failed 3 times)"),
+        ),
+        ((beat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
+    ],
+)
+def test_an_adapter_is_ready_where_every_replica_has_it(
+    beats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
+) -> None:
+    assert of("acme/bot", seen(CONFIG, *beats)) == expected
+
+
+def test_a_base_is_ready_with_its_replicas() -> None:
+    assert of("base", seen(CONFIG, beat("a"), beat("b"))) == ("Ready", "Served", "on 2 replicas")
+
+
+def test_what_is_not_published_yet_is_on_its_way() -> None:
+    assert of("acme/bot", seen(CONFIG, beat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
+    assert of("acme", seen(CONFIG, current=False))[:2] == ("Reconciling", "NotPublished")
+
+
+def test_an_artifact_that_is_missing_stalls_its_model_with_the_place() -> None:
+    loaded = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v9"))
+    state, reason, message = of("acme/bot", seen(loaded, beat("a", BOT)), loaded)
+    assert (state, reason) == ("Stalled", "LeftOut")
+    assert "acme/bot@v9 is left out: nothing is published at s3://shoal-models/acme/bot/v9" in message
+
+
+def test_a_held_channel_is_told_as_loading() -> None:
+    held = ("acme/bot:stable stays v0 until v1 is loaded",)
+    assert of("acme/bot", seen(CONFIG, beat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
+
+
+def test_a_tenant_that_nobody_can_call_as_is_listed_and_others_are_counted() -> None:
+    loaded = load(
+        pool(), tenant("acme", "ci"), tenant("keyless"), tenant("late", "old", extra=', expires: "2001-01-01"'), base()
+    )
+    found = conditions(loaded, (), seen(loaded))
+    tenants = {each.name: each.reason for each in found.listed if each.kind == "Tenant"}
+    assert tenants == {"keyless": "NoKey", "late": "KeysExpired"}
+    assert found.counts["Tenant"] == {"Ready": 1, "Reconciling": 0, "Stalled": 2}
+
+
+def test_thousands_are_counted_and_what_is_wrong_comes_first() -> None:
+    loaded = load(*(tenant(f"t{number}") for number in range(SHOWN_PER_KIND + 50)))
+    found = conditions(loaded, (), seen(loaded))
+    assert found.counts["Tenant"]["Stalled"] == SHOWN_PER_KIND + 50
+    assert len([each for each in found.listed if each.kind == "Tenant"]) == SHOWN_PER_KIND
+
+
+def test_the_targets_own_findings_are_among_them() -> None:
+    pools = (Condition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
+    assert of("base", seen(load(pool())), load(pool()), pools) == ("Stalled", "Failing", "it died 3 times")
