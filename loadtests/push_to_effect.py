@@ -53,10 +53,12 @@ class Sample:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--pushes", type=int, default=50)
+    parser.add_argument("--pushes", type=int, default=50, help="at least 2")
     parser.add_argument("--rate", type=float, default=20.0, help="streams begun a second")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     arguments = parser.parse_args()
+    if arguments.pushes < 2 or arguments.rate <= 0:
+        parser.error("it takes at least 2 pushes, and a rate above 0")
     samples, load = asyncio.run(measure(here(), arguments.pushes, arguments.rate))
     figures = summary(samples, load, arguments.rate)
     sys.stdout.write(json.dumps(figures, indent=1) + "\n" if arguments.output == "json" else table(figures))
@@ -67,18 +69,20 @@ async def measure(place: Place, pushes: int, rate_per_s: float) -> tuple[list[Sa
     key = mint("local", "push-to-effect", secrets.token_bytes(32))
     load, over = Load(), asyncio.Event()
     with checkout(place.layout.gitops_dir) as directory:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(keep_asking(place, rate_per_s, load, over))
-            samples = []
-            try:
-                for number in range(pushes):
-                    (directory / FILE).write_text(tenant(place, key, may_call=number % 2 == 0))
-                    samples.append(await one_push(place, directory, key, expected=200 if number % 2 == 0 else 404))
-            finally:
-                over.set()
-        (directory / FILE).unlink()
-        await asyncio.to_thread(commit, directory)
-        await asyncio.to_thread(push, directory)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keep_asking(place, rate_per_s, load, over))
+                samples = []
+                try:
+                    for number in range(pushes):
+                        (directory / FILE).write_text(tenant(place, key, may_call=number % 2 == 0))
+                        samples.append(await one_push(place, directory, key, expected=200 if number % 2 == 0 else 404))
+                finally:
+                    over.set()
+        finally:  # no tenant with a key stays behind
+            (directory / FILE).unlink()
+            await asyncio.to_thread(commit, directory)
+            await asyncio.to_thread(push, directory)
     return samples, load
 
 

@@ -81,6 +81,7 @@ def in_chunks(document: bytes) -> Iterator[bytes]:
 def read(chunks: Iterable[bytes], base: Indexed, breathe: Breathe = without_pause) -> Indexed:
     """The content of a document, full or a delta for `base`; what equals the base's is shared with it.
 
+    What deltas have made too large to be sent whole is refused: nobody who lacks the base could ever get it.
     SnapshotInvalid says what is wrong with it; BaseMissing, that it is a delta for something else.
     """
     try:
@@ -92,7 +93,14 @@ def read(chunks: Iterable[bytes], base: Indexed, breathe: Breathe = without_paus
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotInvalid(f"not a snapshot: {error}") from error
     origin = Snapshot(SCHEMA_VERSION, header.epoch, header.revision, header.compiled_unix_s, (), (), (), ())
-    return applied(base, origin, changes, breathe)
+    content = applied(base, origin, changes, breathe)
+    _check_size(content.tree.size_bytes + len(_header(origin, "")))
+    return content
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > SNAPSHOT_MAX_BYTES:
+        raise SnapshotInvalid(f"snapshot of {size_bytes} bytes or more is over the limit of {SNAPSHOT_MAX_BYTES}")
 
 
 def _read_header(line: bytes) -> Header:
@@ -140,8 +148,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     size_bytes = 0
     for chunk in chunks:
         size_bytes += len(chunk)
-        if size_bytes > SNAPSHOT_MAX_BYTES:
-            raise SnapshotInvalid(f"snapshot of {size_bytes} bytes or more is over the limit of {SNAPSHOT_MAX_BYTES}")
+        _check_size(size_bytes)
         first, *others = chunk.split(b"\n")
         if not others:
             rest = (*rest, first)

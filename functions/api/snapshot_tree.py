@@ -34,16 +34,23 @@ def bucket_of(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One section: for each bucket the names in it, sorted, and the digest of their entries (empty: none)."""
+    """One section: for each bucket the names in it, sorted, the digest of their entries (empty: none), and how much
+    they take in the document."""
 
     names: tuple[tuple[str, ...], ...] = ((),) * BUCKETS
     digests: tuple[bytes, ...] = (b"",) * BUCKETS
+    sizes_bytes: tuple[int, ...] = (0,) * BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
 class HashTree:
     branches: Mapping[str, Branch]
     root: str  # `sha256:<hex>`
+
+    @property
+    def size_bytes(self) -> int:
+        """What all entries take in the document."""
+        return sum(sum(branch.sizes_bytes) for branch in self.branches.values())
 
 
 def tree_of(branches: Mapping[str, Branch]) -> HashTree:
@@ -66,16 +73,17 @@ def grown(branch: Branch, entries: Mapping[str, AnyEntry], touched: Sequence[str
         by_bucket.setdefault(bucket_of(name), []).append(name)
         if count % 1000 == 0:
             breathe()
-    names, digests = list(branch.names), list(branch.digests)
+    names, digests, sizes_bytes = list(branch.names), list(branch.digests), list(branch.sizes_bytes)
     for bucket, changed in by_bucket.items():
         present = sorted(name for name in {*names[bucket], *changed} if name in entries)
         names[bucket] = tuple(present)
-        digests[bucket] = _digest([entries[name] for name in present])
+        digests[bucket], sizes_bytes[bucket] = _digest([entries[name] for name in present])
         breathe()
-    return Branch(tuple(names), tuple(digests))
+    return Branch(tuple(names), tuple(digests), tuple(sizes_bytes))
 
 
-def _digest(entries: Sequence[AnyEntry]) -> bytes:
+def _digest(entries: Sequence[AnyEntry]) -> tuple[bytes, int]:
     if not entries:
-        return b""
-    return hashlib.sha256(b"\n".join([_encoder.encode(entry) for entry in entries])).digest()
+        return b"", 0
+    lines = b"\n".join([_encoder.encode(entry) for entry in entries])
+    return hashlib.sha256(lines).digest(), len(lines) + 1

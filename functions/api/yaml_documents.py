@@ -8,6 +8,7 @@ Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and ev
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from functions.api import yaml_fast, yaml_parse
@@ -31,9 +32,8 @@ class Document:
         return Place(self.file, self.line, self.column)
 
     def tree(self) -> Node:
-        """The document with all places. Costs about 1 ms; ask once for several paths."""
-        parsed = yaml_parse.parse_text(self.file, self.text, self.first_line)
-        return parsed.documents[0].root if parsed.documents else Node(self.place, None)
+        """The document with all places. Costs about 1 ms, of a full file seconds; the next path costs nothing."""
+        return _tree(self)
 
     def locate(self, path: Sequence[str | int]) -> Place:
         return self.tree().locate(path)
@@ -41,6 +41,12 @@ class Document:
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
         """A problem with the value at `path`."""
         return Problem(self.locate(path), path_text(path), message)
+
+
+@lru_cache(maxsize=2)  # many problems are of one document or of two that disagree, and trees are large
+def _tree(document: Document) -> Node:
+    parsed = yaml_parse.parse_text(document.file, document.text, document.first_line)
+    return parsed.documents[0].root if parsed.documents else Node(document.place, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """YAML text to trees, under hard limits.
 
 The text is hostile until proven otherwise, so nothing here is recursive and everything is counted as it comes: bytes,
-depth, documents and nodes. An alias counts as all that it stands for, so an alias bomb ends while it is still small.
+depth, documents and nodes. An alias counts as all that it stands for, so an alias bomb ends while it is still small;
+and all aliases of a file together may stand for so much, long texts included.
 Refused besides: equal keys in one mapping, keys that are not text, merge keys (`<<`), and every tag but `!!str`.
 
 Law: a problem that leaves the structure clear is collected; any other ends the file.
@@ -31,6 +32,8 @@ from functions.api.yaml_tree import Node
 MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
 MAX_NODES = 100_000  # in one document
 MAX_DOCUMENTS = 10_000  # in one file
+MAX_ALIASED = 100_000  # in one file: values that aliases stand for; of their text, ALIASED_CHARS count as one more
+ALIASED_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class _Builder:
         self._open: list[_Open] = []
         self._anchors: dict[str, Node | None] = {}  # None while the anchored collection is still open
         self._nodes = 0
+        self._stood_for = 0  # by aliases, in the whole file
 
     def feed(self, event: Event) -> None:
         place = place_of(self._file, event.start_mark, self._first_line)
@@ -104,7 +108,9 @@ class _Builder:
             case CollectionEndEvent():
                 self._end()
             case AliasEvent():
-                self._add(self._aliased(event, place), place)
+                node = self._aliased(event, place)
+                self._add(node, place)
+                self._count_aliased(node, place)
             case ScalarEvent():
                 self._add(self._scalar(event, place), place)
 
@@ -143,6 +149,8 @@ class _Builder:
             raise YamlInvalid(place, 'merge keys ("<<") are not read; write the keys out')
         parent = self._open[-1]
         parent.key = node.value
+        parent.node.nodes += node.nodes
+        parent.node.chars += node.chars
         first = parent.node.key_places.setdefault(node.value, place)
         if first is not place:
             message = f"the key {shown(node.value)} occurs twice in one mapping; first at line {first.line}"
@@ -156,6 +164,7 @@ class _Builder:
             return
         parent = self._open[-1]
         parent.node.nodes += node.nodes
+        parent.node.chars += node.chars
         parent.node.height = max(parent.node.height, node.height + 1)
         if isinstance(parent.node.value, list):
             parent.node.value.append(node)
@@ -175,7 +184,8 @@ class _Builder:
         is_text = event.style in {"'", '"', "|", ">"} or event.tag in TEXT_TAGS
         if not event.value and not is_text:
             place = self._awaiting_key_place() or place  # YAML puts an absent value where the next token begins
-        node = Node(place, event.value if is_text else resolved(event.value), text_offset=_text_offset(event))
+        value = event.value if is_text else resolved(event.value)
+        node = Node(place, value, chars=len(event.value), text_offset=_text_offset(event))
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -196,6 +206,11 @@ class _Builder:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise YamlInvalid(place, f"more than {MAX_NODES} values in one document, aliases written out")
+
+    def _count_aliased(self, node: Node, place: Place) -> None:
+        self._stood_for += node.nodes + node.chars // ALIASED_CHARS
+        if self._stood_for > MAX_ALIASED:
+            raise YamlInvalid(place, "the aliases of this file stand for too much; write out what they refer to")
 
 
 def _text_offset(event: ScalarEvent) -> int | None:

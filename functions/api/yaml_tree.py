@@ -14,13 +14,14 @@ Scalar = str | int | float | bool | None
 
 @dataclass(slots=True)
 class Node:
-    """A mapping, a list or a scalar; `nodes` and `height` are those of the whole subtree."""
+    """A mapping, a list or a scalar; `nodes`, `chars` (of text) and `height` are those of the whole subtree."""
 
     place: Place
     value: "dict[str, Node] | list[Node] | Scalar"
     key_places: dict[str, Place] = field(default_factory=dict)  # of a mapping: where each key stands
     nodes: int = 1
     height: int = 1
+    chars: int = 0
     text_offset: int | None = None  # of a scalar: how far behind the place its text begins, where it stands as it is
 
     def plain(self) -> Any:

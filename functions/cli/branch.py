@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from functions.cli.refused import Refused
+from functions.cli.status_revision import SHORT_COMMIT
 from functions.controller.gitops import record as records
+from functions.controller.gitops.following import LAST_GOOD
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
@@ -26,9 +28,11 @@ def read_branch(layout: StateLayout) -> Branch:
         if tip.loaded is not None:
             return Branch(pools_of(tip.loaded), [])
         good = records.read(layout.revisions_file).last_good
-        former = source.at(good.rpartition("@")[2]) if good else None
+        commit = good.rpartition("@")[2] or source.git.commit_of(LAST_GOOD)
+        former = source.at(commit) if commit else None
         if former is not None and former.loaded is not None:
-            note = f"{source.branch} has mistakes, so that {good[:17]} goes on: `shoal status` shows them"
+            good = f"{source.branch}@{former.commit[:SHORT_COMMIT]}"
+            note = f"{source.branch} has mistakes, so that {good} goes on: `shoal status` shows them"
             return Branch(pools_of(former.loaded), [note])
     except GitFailed as error:
         raise Refused(f"{layout.gitops_dir} cannot be read: {error}") from error

@@ -7,6 +7,7 @@ Neighbours: `functions.controller.changes` finds the words.
 
 import json
 import ssl
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.changes import Change, changes_of, summarize
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
+GIT_TIMEOUT_S = 10.0
 SHOWN = 50  # of each kind; more are counted
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
@@ -34,8 +36,9 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
-    loaded = _loaded(root, as_json=as_json)
-    running = _running(here())
+    place = here()
+    loaded = _loaded(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
+    running = _running(place)
     changes = changes_of(running, loaded)
     if as_json:
         typer.echo(json.dumps(_described(running, changes), indent=2))
@@ -43,10 +46,10 @@ def diff(path: Path | None, *, as_json: bool) -> None:
         _show(running, changes)
 
 
-def _loaded(root: Path, *, as_json: bool) -> Loaded:
+def _loaded(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
     """The configuration below `root`; its problems, and the end, where it has any."""
     try:
-        loaded = load_directory(_paths(root), relative_to=root if root.is_dir() else root.parent)
+        loaded = load_directory(paths, relative_to=root if root.is_dir() else root.parent)
     except ConfigInvalid as error:
         lines = [str(problem) for problem in error.problems]
         if as_json:
@@ -59,11 +62,27 @@ def _loaded(root: Path, *, as_json: bool) -> Loaded:
     return loaded
 
 
-def _paths(root: Path) -> list[Path]:
-    """The files that the controller would take: the top of each folder where the folders are there, else all."""
+def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
+    """The files that the controller would take.
+
+    All, of a clone of the fleet's repository or where the usual folders are not there; else what `shoal up` would
+    commit, the top of each folder.
+    """
+    if _is_clone_of(gitops_dir, root):
+        return [root]
     folders = [root / name for name in DEFAULT_FOLDERS if (root / name).is_dir()]
     files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
     return files or [root]
+
+
+def _is_clone_of(repository: Path, root: Path) -> bool:
+    command = ["git", "-C", str(root), "config", "--local", "--get-regexp", r"^remote\..*\.url$"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    urls = [line.partition(" ")[2].removeprefix("file://") for line in done.stdout.splitlines()]
+    return any((root / url).resolve() == repository.resolve() for url in urls)
 
 
 def _running(place: Place) -> Snapshot | None:

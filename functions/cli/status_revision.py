@@ -23,7 +23,7 @@ def revision_lines(controller: dict[str, Any], now_unix_s: float) -> list[tuple[
         since = _ago(now_unix_s - revision["suspended"]["since_unix_s"])
         why = escape(revision["suspended"]["reason"])
         lines.append(("suspended", f"[yellow]for {since}[/]{': ' + why if why else ''}; `shoal resume` ends it"))
-    if revision["tip"] and revision["tip"] != revision["desired"]:
+    if (revision["tip"] or revision["problem_count"]) and revision["tip"] != revision["desired"]:
         lines += _tip(revision)
     if revision["trouble"]:
         lines.append(("", f"[red]the branch cannot be read:[/] {escape(revision['trouble'])}"))
@@ -42,7 +42,7 @@ def _desired(revision: dict[str, Any], now_unix_s: float) -> str:
 
 
 def _tip(revision: dict[str, Any]) -> list[tuple[str, str]]:
-    name = f"{short(revision['tip'])}  {escape(revision['tip_message'])}"
+    name = f"{short(revision['tip'])}  {escape(revision['tip_message'])}" if revision["tip"] else "nothing to run"
     if not revision["problem_count"]:
         return [("newer", f"{name}  [yellow]waits[/]")]
     count = revision["problem_count"]

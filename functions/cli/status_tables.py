@@ -57,7 +57,7 @@ def _show_objects(controller: dict[str, Any], console: Console) -> None:
     if len(listed) > LISTED_MAX:
         console.print(f"[dim]… and {len(listed) - LISTED_MAX} more: shoal status -o json[/]")
     others = [
-        f"{counts['Ready']} {kind}"
+        f"{counts['Ready']} {_plural(kind, counts['Ready'])}"
         for kind, counts in sorted(controller["counts"].items())
         if kind not in ALWAYS_LISTED and counts["Ready"]
     ]
@@ -69,34 +69,29 @@ def _short_kind(kind: str) -> str:
     return "pool" if kind == "InferenceService" else kind.removesuffix("Policy").lower()
 
 
+def _plural(kind: str, count: int) -> str:
+    if count == 1:
+        return kind
+    return kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
+
+
 def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     known = {replica["replica_id"]: replica for replica in seen["replicas"]}
     engines = {p["replica"]: p for p in seen["controller"]["processes"] if p["role"] == "engine"}
-    table = Table(
-        "replica",
-        "pool",
-        "phase",
-        "running",
-        "waiting",
-        "kv",
-        "adapters",
-        "restarts",
-        "heard",
-        box=None,
-        pad_edge=False,
-    )
-    for column in (3, 4, 5, 6, 7, 8):
-        table.columns[column].justify = "right"
+    pool_shown = console.width >= WIDE_COLUMNS  # a replica's name begins with its pool's
+    table = Table("replica", *(["pool"] if pool_shown else []), "phase", box=None, pad_edge=False)
+    for heading in ("running", "waiting", "kv", "adapters", "restarts", "heard"):
+        table.add_column(heading, justify="right")
     for replica_id in sorted(known.keys() | engines.keys()):
         beat, engine = known.get(replica_id), engines.get(replica_id)
         restarts = str(engine["restarts"]) if engine is not None else "-"
+        pool = (beat or engine or {}).get("pool") or "-"
+        name = [escape(replica_id), *([escape(pool)] if pool_shown else [])]
         if beat is None:
-            pool = (engine or {}).get("pool") or "-"
-            table.add_row(replica_id, pool, "[dim]not heard of[/]", "", "", "", "", restarts, "never")
+            table.add_row(*name, "[dim]not heard of[/]", "", "", "", "", restarts, "never")
             continue
         table.add_row(
-            escape(replica_id),
-            escape(beat["pool"]),
+            *name,
             _phase(beat["phase"]),
             str(beat["running"]),
             str(beat["waiting"]),
@@ -105,8 +100,6 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
             restarts,
             f"{beat['age_s']:.1f} s ago",
         )
-    if console.width < WIDE_COLUMNS:
-        del table.columns[1]  # a replica's name begins with its pool's
     if table.row_count:
         console.print(table)
     for beat in known.values():

@@ -16,11 +16,13 @@ from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
+from functions.controller.holding import INCOMING
 from functions.fleet.heartbeat import Heartbeat
 
 State = Literal["Ready", "Reconciling", "Stalled"]
 ORDER: dict[State, int] = {"Stalled": 0, "Reconciling": 1, "Ready": 2}
 SHOWN_PER_KIND = 200
+FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters`
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,23 @@ def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Hear
     left_out = _about(id_, seen.problems)
     held = [flip for flip in seen.held if flip.startswith(f"{id_}:")]
     if held:
-        return Condition("Model", id_, "Reconciling", "Loading", "; ".join(held))
+        return _held(id_, "; ".join(held), entry, ready)
     if left_out or (entry is None and seen.is_current):
         return Condition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
     if entry is None or not seen.is_current:
         return Condition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
     return _served(entry, ready.get(entry.pool, []))
+
+
+def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> Condition:
+    """A channel waits for its new version: a moment as a rule, for ever where no replica can load that."""
+    if entry is None or INCOMING not in entry.channels:
+        return Condition("Model", id_, "Reconciling", "Loading", flips)
+    coming = next(version for version in entry.versions if version.name == entry.channels[INCOMING])
+    why_not = _why_not(coming, ready.get(entry.pool, []))
+    if FAILED in why_not:
+        return Condition("Model", id_, "Stalled", "NotLoadable", flips + why_not)
+    return Condition("Model", id_, "Reconciling", "Loading", flips + why_not)
 
 
 def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> Condition:

@@ -34,6 +34,7 @@ from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 
 FOLLOW_MAX_S = 30.0
+FOLLOW_POLL_S = 0.05  # a publication that holds something back is no news of the branch
 ASKED_FOR_S = 3.0  # status is asked for again and again, by people who wait
 REASON_MAX_CHARS = 300
 
@@ -188,7 +189,7 @@ class Orders:
         """The branch moved: look at once, and tell the pusher when gateways have it."""
         began_s = asyncio.get_running_loop().time()
         wait_s = order.get("wait_s")
-        limit_s = min(float(wait_s), FOLLOW_MAX_S) if isinstance(wait_s, (int, float)) else 0.0
+        limit_s = float(wait_s) if isinstance(wait_s, (int, float)) and 0 <= wait_s <= FOLLOW_MAX_S else 0.0
         following, branch = self._following, f"refs/heads/{self._following.branch}"
         try:
             moved = [update for update in push_from(order).updates if update.reference == branch]
@@ -198,12 +199,19 @@ class Orders:
         if not moved:
             return {"lines": []}
         revision = f"{following.branch}@{moved[0].new}"
+        held_before = frozenset(self._publication.last.held)
 
         def published() -> bool:
-            desired = following.desired
-            return following.suspended or (desired is not None and desired.revision == revision and desired.published)
+            """What was waiting before this push is not waited for."""
+            desired, last = following.desired, self._publication.last
+            if following.suspended or desired is None or desired.revision != revision:
+                return following.suspended
+            went_out = last.revision == revision and last.kind in ("published", "unchanged")
+            return desired.published or (went_out and held_before.issuperset(last.held))
 
-        done = await following.until(published, limit_s)
+        done = False
+        while not done and asyncio.get_running_loop().time() < began_s + limit_s:
+            done = await following.until(published, FOLLOW_POLL_S)
         epoch = self._publication.last.epoch
         if done and not following.suspended:
             done = await self._gateway.until(epoch, began_s + limit_s)

@@ -16,7 +16,10 @@ from functions.controller.local.context import PlanContext
 from functions.controller.local.seeding import open_store, seed_adapters
 from functions.controller.publish import PublishOutcome
 
-HELD_RETRY_S = 0.3  # a channel waits for replicas to load something: they say so within a second
+# A channel waits for replicas to load something: mostly they say so within a second. What never loads costs a
+# compilation at each try, so that pauses grow until they are those of anything that is missing.
+HELD_RETRY_S = 0.3
+HELD_GROWTH = 1.3
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +48,14 @@ class Publication:
 
     async def run(self, changed: asyncio.Event, retry_s: float, resync_s: float) -> None:
         """Until cancelled: publish at once after a change, soon while something is missing, else now and then."""
+        held_s = HELD_RETRY_S
         while True:
+            held_s = HELD_RETRY_S if changed.is_set() else held_s
             changed.clear()
             self.last = await self._publish()
             self.snapshot = self.last.snapshot or self.snapshot
-            again_s = min(retry_s, HELD_RETRY_S) if self.last.held else retry_s
+            again_s = min(retry_s, held_s) if self.last.held else retry_s
+            held_s = min(retry_s, held_s * HELD_GROWTH) if self.last.held else HELD_RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(resync_s if self.last.complete else again_s):
                     await changed.wait()

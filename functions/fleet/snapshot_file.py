@@ -20,7 +20,7 @@ from functions.api.snapshot_index import Indexed, empty, without_pause
 from functions.api.snapshot_tree import Breathe
 from functions.fleet import snapshot_frames as frames
 
-MAX_DELTAS = 1000
+MAX_DELTAS = 100
 
 
 @dataclass(slots=True)

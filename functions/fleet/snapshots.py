@@ -129,8 +129,10 @@ class SnapshotFollower:
         Not at once: the answer to the poll in flight is usually on its way already.
         """
         concerns_us = self._pool is None or ALL_POOLS in news.pools or self._pool in news.pools
-        if concerns_us and news.epoch > self._content.snapshot.epoch and self._waiting is not None:
-            self._waiting.reschedule(asyncio.get_running_loop().time() + NEWS_GRACE_S)
+        waiting = self._waiting
+        if concerns_us and news.epoch > self._content.snapshot.epoch and waiting is not None and not waiting.expired():
+            soon_s = asyncio.get_running_loop().time() + NEWS_GRACE_S
+            waiting.reschedule(min(soon_s, waiting.when() or soon_s))  # more news puts nothing off
 
     async def run(self) -> None:
         """Follow until the registry fails: SnapshotSourceUnavailable or SnapshotRefused."""

@@ -30,7 +30,7 @@ from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
 from functions.registry.fence import Fence
 from functions.registry.pool_views import follow_on, pools_concerned, view_of
 
-MAX_LEAD = 100_000
+MAX_LEAD = 10_000_000  # what a busy fleet publishes in years; a hundredth of all epochs
 MAX_VIEWS = 1000  # pools that are followed on their own; a name beyond that is answered without being remembered
 _log = logging.getLogger(__name__)
 
@@ -98,8 +98,11 @@ class SnapshotStore:
         """Take up what was published before the restart."""
         try:
             self._fence.load()
+        except (OSError, ValueError) as error:  # says nothing about the snapshot, which stays
+            _log.error("the stored fence cannot be read; nobody is fenced until a leader publishes: %s", error)
+        try:
             content = self._file.load()
-        except (SnapshotInvalid, ValueError) as error:
+        except SnapshotInvalid as error:
             path = self._file.path
             aside = path.with_name(path.name + ".refused")
             with contextlib.suppress(OSError):  # unreadable and unmovable: the next publication will say so

@@ -1,15 +1,19 @@
 """The loader: files to objects with their places, and what is refused or passed over as a whole."""
 
+import difflib
 from pathlib import Path
 
 import pytest
 
+from functions.api import yaml_parse
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import load_directory
-from functions.api.problems import MAX_PROBLEMS, ConfigInvalid
-from tests.api.sources import FILES, MODELS, POOLS, M, P, Q, T, demo_files, edited, load, problems_of
+from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, near_miss
+from tests.api.sources import FILES, HEX, MODELS, POOLS, TENANTS, M, P, Q, T, demo_files, edited, load, problems_of
+
+KEYS_OF_GLOBEX = f'    - {{id: prod, hmacSha256: "{HEX}"}}\n'
 
 
 def test_sound_files_become_objects_with_their_places() -> None:
@@ -117,6 +121,35 @@ def test_problems_without_number_are_told_up_to_a_bound() -> None:
     found = problems_of({**FILES, "policies/zz.yaml": tenants})
     assert len(found) == MAX_PROBLEMS
     assert all("there is no such QuotaPolicy" in problem.message for problem in found)
+
+
+def test_many_problems_of_one_large_document_are_placed_at_the_cost_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = yaml_parse.parse_text
+
+    def counted(file: str, text: str, first_line: int = 1) -> yaml_parse.Parsed:
+        parsed.append(file)
+        return parse(file, text, first_line)
+
+    monkeypatch.setattr(yaml_parse, "parse_text", counted)
+    keys = "".join(f'    - {{id: same, hmacSha256: "{HEX}"}}\n' for _ in range(100))
+    problems = problems_of({"many.yaml": TENANTS.split("---\n")[1].replace(KEYS_OF_GLOBEX, keys)})
+    assert len([problem for problem in problems if "is already used by" in problem.message]) == 99
+    assert len(parsed) == 1
+
+
+def test_a_name_that_nobody_declares_is_compared_with_few_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    close = difflib.get_close_matches
+
+    def counted(word: str, names: list[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
+        compared.append(len(names))
+        return close(word, names, n, cutoff)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    names = [f"tenant-{number:05d}" for number in range(5000)]
+    assert near_miss("tenant-01700x", names) == '; did you mean "tenant-01700"?'
+    assert max(compared) <= 200
 
 
 def test_files_after_too_many_problems_are_not_read() -> None:

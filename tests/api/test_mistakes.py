@@ -78,7 +78,7 @@ CASES = [
         f'      hmacSha256: "{HEX}"\n      scopes',
         '      hmacSha256: "abc"\n      scopes',
         "8:19: spec.keys[0].hmacSha256: ",
-        'found "abc"; allowed: 64 hex digits in lower case',
+        "found what may be a secret; allowed: 64 hex digits in lower case",
     ),
     (
         "upper case hash",

@@ -53,3 +53,8 @@ def test_patterns_that_a_policy_may_have(pattern: str) -> None:
 def test_patterns_that_no_policy_may_have(pattern: str) -> None:
     with pytest.raises(ValueError, match="a pool's name, or the beginning of names"):
         RoutingPolicySpec.model_validate_json(f'{{"pools": ["{pattern}"]}}')
+
+
+def test_a_negative_zero_is_zero_since_what_is_equal_must_have_equal_bytes() -> None:
+    spec = RoutingPolicySpec.model_validate_json('{"pools": ["*"], "retry": {"budget": -0.0}}')
+    assert str(spec.retry.budget) == "0.0"

@@ -62,6 +62,23 @@ def test_a_delta_leads_where_the_whole_leads(before: Snapshot, after: Snapshot) 
 
 
 @settings(deadline=None)
+@given(contents())
+def test_the_tree_knows_how_long_the_document_is(it: Snapshot) -> None:
+    header, *lines = documents.full_lines(indexed(it).snapshot)
+    assert indexed(it).tree.size_bytes == sum(map(len, lines)), header
+
+
+def test_deltas_never_make_what_cannot_be_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = indexed(snapshot([tenant(f"t{number}") for number in range(20)]))
+    new = indexed(snapshot([tenant(f"t{number}") for number in range(21)], epoch=2))
+    monkeypatch.setattr(documents, "SNAPSHOT_MAX_BYTES", len(snapshots.encode(new.snapshot)))
+    assert documents.read(in_chunks(delta(old, new)), old).content_hash == new.content_hash
+    monkeypatch.setattr(documents, "SNAPSHOT_MAX_BYTES", len(snapshots.encode(new.snapshot)) - 1)
+    with pytest.raises(SnapshotInvalid, match="over the limit"):
+        documents.read(in_chunks(delta(old, new)), old)
+
+
+@settings(deadline=None)
 @given(contents(), contents())
 def test_the_whole_on_a_base_is_the_whole(before: Snapshot, after: Snapshot) -> None:
     reached = documents.read(in_chunks(snapshots.encode(after)), indexed(before))

@@ -104,6 +104,14 @@ def test_a_refused_revision_is_told_with_its_problems_and_what_runs_instead() ->
     assert "… and 2 more" in text
 
 
+def test_a_branch_that_is_gone_is_told() -> None:
+    problems = [".: the branch main has no commit"]
+    revision = {**REVISION, "tip": "", "tip_message": "", "problems": problems, "problem_count": 1}
+    text = shown({"controller": controller(revision=revision)})
+    assert "1 problem" in text
+    assert "has no commit" in text
+
+
 def test_a_suspension_is_told_with_its_reason_and_how_it_ends() -> None:
     suspended = {"reason": "moving house", "since_unix_s": 0.0}
     revision = {**REVISION, "suspended": suspended, "tip": "main@bbb", "tip_message": "later"}
@@ -136,7 +144,7 @@ def test_what_is_well_is_counted_and_what_is_not_is_listed() -> None:
     assert "no key" in text
     assert "pool/base" in text
     assert "quota/free" not in text
-    assert "also ready: 1 QuotaPolicy, 41 Tenant" in text
+    assert "also ready: 1 QuotaPolicy, 41 Tenants" in text
 
 
 def test_the_tables_fit_into_80_columns() -> None:
@@ -146,6 +154,7 @@ def test_the_tables_fit_into_80_columns() -> None:
     text = shown({"controller": controller(process("engine", "ready"), objects=objects)}, width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "".join(text.split()).count("loadedon1of2replicas") == 1
+    assert "adapters  restarts" in text, "no heading is cut off"
 
 
 def test_markup_in_foreign_words_is_only_text() -> None:

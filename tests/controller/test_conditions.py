@@ -69,6 +69,17 @@ def test_an_artifact_that_is_missing_stalls_its_model_with_the_place() -> None:
     assert "acme/bot@v9 is left out: nothing is published at s3://shoal-models/acme/bot/v9" in message
 
 
+def test_a_held_channel_whose_new_version_no_replica_can_load_is_told_with_the_reason() -> None:
+    loaded = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1").replace("stable:", "incoming:"))
+    held, why = ("acme/bot:stable stays v0 until v1 is loaded",), f"{BOT}: rank 64 is too large (failed 4 times)"
+    assert of("acme/bot", seen(loaded, beat("a", reason=why), held=held), loaded) == (
+        "Stalled",
+        "NotLoadable",
+        f"{held[0]}: {why}",
+    )
+    assert of("acme/bot", seen(loaded, beat("a"), held=held), loaded) == ("Reconciling", "Loading", held[0])
+
+
 def test_a_held_channel_is_told_as_loading() -> None:
     held = ("acme/bot:stable stays v0 until v1 is loaded",)
     assert of("acme/bot", seen(CONFIG, beat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])

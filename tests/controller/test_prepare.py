@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 
 from functions.api.keys import keyed_hash, parse
+from functions.controller.gitops.repository import Repository
 from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import LockTaken, held
@@ -264,6 +265,8 @@ def test_a_configuration_from_before_the_repository_becomes_a_commit_on_main(
     ensure_configuration(layout, project)
     assert on(layout, "main") == "# edited\n"
     assert commits(layout, "main")[1:] == commits(layout, "shipped")
+    repository = Repository(layout.gitops_dir)
+    assert repository.files("main").keys() == repository.files("shipped").keys()  # what it did not have, ships
     assert not layout.former_config_dir.exists()
 
 

@@ -17,7 +17,7 @@ from functions.controller.local.ports import GRPC_ABOVE, plan_ports
 from functions.controller.local.prepare.secret_files import ensure_secrets
 from functions.controller.local.seeding import open_store
 from functions.controller.local.settings import LocalSettings
-from functions.controller.publication import Publication
+from functions.controller.publication import HELD_RETRY_S, Publication
 from functions.controller.publish import PublishOutcome
 from tests.controller.conftest import Shop, free_port
 
@@ -112,3 +112,16 @@ async def test_adapters_are_published_to_a_real_s3_and_replaced_when_git_has_oth
         with contextlib.closing(open_store(context)) as store:
             digests.append(await asyncio.to_thread(read_pointer, store, "s3://shoal-models/acme/bot/v1"))
     assert digests[0] != digests[1]
+
+
+async def test_what_is_held_for_long_is_looked_at_less_and_less_until_something_changes() -> None:
+    """Each look compiles everything."""
+    attempts, changed = Attempts(), asyncio.Event()
+    attempts.outcome = PublishOutcome("unchanged", "", held=("acme/bot:stable stays v1 until v2 is loaded",))
+    began_s = asyncio.get_running_loop().time()
+    async with publishing(attempts, changed, retry_s=60, resync_s=60):
+        await asyncio.sleep(2.0)
+        tries = attempts.count
+        assert tries <= 1 + (asyncio.get_running_loop().time() - began_s) / HELD_RETRY_S * 0.7
+        changed.set()
+        await until(lambda: attempts.count > tries)

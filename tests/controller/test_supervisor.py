@@ -20,6 +20,8 @@ from functions.controller.local.orphans import drain_all, end_now, left_over, se
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
 from tests.controller.conftest import Shop, free_port, tiny
 
+pytestmark = pytest.mark.servers
+
 
 async def test_starts_in_order_of_dependence_and_writes_the_ledger(shop: Shop) -> None:
     await shop.operations.converge({"late": tiny("late", after=("early",)), "early": tiny("early")})
@@ -311,3 +313,19 @@ async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
     assert await asyncio.to_thread(drain_all, shop.layout, ledger, 3.0, told.append) == []
     assert told == ["stopping gateway", "stopping one"]
     assert left_over(shop.layout, Ledger()) == []
+
+
+async def test_what_did_not_become_ready_is_waited_for_by_the_next_try_too(shop: Shop) -> None:
+    """Else a second look at what is there would call it done."""
+    good = tiny("one")
+    await shop.operations.all_ready(await shop.operations.converge({"one": good}))
+    never = replace(good, argv=("/bin/sleep", "600"), timing=Timing(start_s=0.5, drain_s=1))
+    other = tiny("other")
+    with pytest.raises(NotReadyAgain):
+        await shop.operations.converge({"one": never, "other": other})
+    waited_for = await shop.operations.converge({"one": never, "other": other})
+    assert "one" in waited_for
+    with pytest.raises(NotReadyAgain):
+        await shop.operations.all_ready(["one"])
+    await shop.operations.all_ready(await shop.operations.converge({"other": other}))
+    assert await shop.operations.converge({"other": other}) == ()

@@ -323,6 +323,41 @@ async def test_news_of_something_later_begins_the_poll_anew(world: World, monkey
         assert await polling is False, "nothing came, and it may be asked again"
 
 
+async def test_more_news_does_not_put_the_next_poll_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "NEWS_GRACE_S", 1.0)
+    world.hangs = True
+    polling = asyncio.create_task(world.follower.poll())
+    await until_asked(world, 1)
+    async with asyncio.timeout(20):
+        while not polling.done():
+            world.follower.heard(SnapshotNews(epoch=3))
+            await asyncio.sleep(0.01)
+    assert await polling is False
+
+
+async def test_news_while_a_poll_is_being_given_up_is_no_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
+    given_up = asyncio.Event()
+
+    async def reluctant(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            world.asked.append(Request(scope, receive))
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+            await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(world, "_app", reluctant)
+    world.follower = world.new_follower()
+    polling = asyncio.create_task(world.follower.poll())
+    await until_asked(world, 1)
+    world.follower.heard(SnapshotNews(epoch=3))
+    await given_up.wait()
+    world.follower.heard(SnapshotNews(epoch=4))
+    async with asyncio.timeout(20):
+        assert await polling is False
+
+
 @pytest.mark.parametrize(
     ("news", "why"),
     [

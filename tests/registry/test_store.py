@@ -38,6 +38,24 @@ async def test_a_corrupt_file_is_set_aside_and_the_registry_starts(
     assert content.snapshot == snapshot(epoch=1)
 
 
+async def test_a_registry_that_lost_a_million_publications_goes_beyond_them(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "snapshot.json")
+    store.heard(1_000_000)
+    with pytest.raises(EpochTaken, match="above 1000000"):
+        await store.publish(snapshot(epoch=1))
+    assert (await store.publish(snapshot(epoch=1_000_001))).epoch == 1_000_001
+
+
+async def test_a_corrupt_fence_takes_no_snapshot_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "snapshot.json"
+    await SnapshotStore(file).publish(snapshot(epoch=4))
+    (tmp_path / "snapshot.json.fence").write_text("")
+    again = SnapshotStore(file)
+    again.load()
+    assert again.epoch == 4
+    assert "the stored fence cannot be read" in caplog.text
+
+
 async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.json"
     file.mkdir()

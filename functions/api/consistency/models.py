@@ -12,13 +12,15 @@ from functions.api.problems import Problem, near_miss, shown
 
 def problems(everything: Everything) -> Iterator[Problem]:
     tenants = {tenant.value.metadata.name for tenant in everything.tenants}
+    in_order: list[str] = []  # the tenants, once somebody must be told of one that is near
     pools = everything.pools()
     for model in everything.models:
         spec = model.value.spec
         tenant, slash, _ = spec.id.partition("/")
         if slash and tenant not in tenants:
+            in_order = in_order or sorted(tenants)
             message = f"begins with {shown(tenant)}, and there is no such Tenant"
-            yield model.problem(["spec", "id"], message + near_miss(tenant, sorted(tenants)))
+            yield model.problem(["spec", "id"], message + near_miss(tenant, in_order))
         if spec.type == "lora" and spec.base is None:
             continue  # told already
         service = pools.get(model.value.pool)

@@ -84,7 +84,7 @@ def _versions_and_channels(spec: ModelSpec) -> Iterator[Finding]:
     for channel, target in spec.channels.items():
         if target not in names:
             message = f"found {shown(target)}; allowed: {', '.join(names) or 'no version is declared'}"
-            yield Finding(("spec", "channels", channel), message + near_miss(target, list(names)))
+            yield Finding(("spec", "channels", channel), message + near_miss(target, sorted(names)))
 
 
 def _lora(spec: ModelSpec) -> Iterator[Finding]:

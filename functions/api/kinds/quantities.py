@@ -60,5 +60,5 @@ def _checked_pool_pattern(text: str) -> str:
 
 Duration = Annotated[str, AfterValidator(_checked_duration), matching(DURATION_PATTERN)]
 PoolPattern = Annotated[str, AfterValidator(_checked_pool_pattern), matching(POOL_PATTERN)]
-Ratio = Annotated[float, Field(ge=0, le=1)]
+Ratio = Annotated[float, Field(ge=0, le=1), AfterValidator(abs)]  # -0.0 equals 0.0 and would have another hash
 Positive = Annotated[int, Field(ge=1, le=10**15)]

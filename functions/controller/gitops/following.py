@@ -90,8 +90,8 @@ class Following:
         """The first look; where the tip is no good (or suspended), what was good last."""
         with contextlib.suppress(GitFailed):  # kept in `trouble`, and `watch` tries again
             await self.look()
-        if self.desired is None and self.record.last_good:
-            await self._fall_back(self.record.last_good)
+        if self.desired is None:
+            await self._fall_back()
 
     async def watch(self, every_s: float) -> None:
         """Until cancelled; GitFailed where the branch cannot be read."""
@@ -111,8 +111,10 @@ class Following:
         try:
             observed = await asyncio.to_thread(self._source.look)
             self.tip = observed
-            if not self.suspended and observed.commit != self._judged:
-                await self._judge(observed)
+            if observed.commit != self._judged:
+                self.refused = ()  # that was about another commit
+                if not self.suspended:
+                    await self._judge(observed)
         except GitFailed as error:
             self.trouble = str(error)
             self._tell()
@@ -127,8 +129,8 @@ class Following:
             problems = self._problems(observed)
             if problems or observed.loaded is None:
                 self._refuse(observed, problems)
-            else:
-                await self._adopt(observed, observed.loaded)
+            elif not await self._adopt(observed, observed.loaded):
+                return
         self._judged = observed.commit
         self._tell()
 
@@ -147,20 +149,27 @@ class Following:
         self._keep(self.record.concluded(past))
         _log.error("%s is refused: %s", self._revision(observed), detail)
 
-    async def _adopt(self, observed: Observed, loaded: Loaded) -> None:
-        if self.desired is not None and not self.desired.concluded:
-            self._note(self.desired, "superseded", f"by {self._revision(observed)}")
+    async def _adopt(self, observed: Observed, loaded: Loaded) -> bool:
+        """False where the operator said to wait meanwhile."""
         revision = self._revision(observed)
         await asyncio.to_thread(self._source.git.run, "update-ref", LAST_GOOD, observed.commit)
+        if self.suspended:
+            return False
+        if self.desired is not None and not self.desired.concluded:
+            self._note(self.desired, "superseded", f"by {revision}")
         self._keep(self.record.adopted(revision))
         self.desired = self._desire(observed, loaded)
         _log.info("%s: %s", revision, observed.message)
         self._announce()
+        return True
 
-    async def _fall_back(self, revision: str) -> None:
-        """To the revision that was good last."""
-        commit = revision.rpartition("@")[2]
+    async def _fall_back(self) -> None:
+        """To the revision that was good last, by the record or else by the reference."""
+        commit: str | None = self.record.last_good.rpartition("@")[2]
         try:
+            commit = commit or await asyncio.to_thread(self._source.git.commit_of, LAST_GOOD)
+            if not commit:
+                return
             observed = await asyncio.to_thread(self._source.at, commit)
         except GitFailed as error:
             self.trouble = self.trouble or str(error)
@@ -177,7 +186,8 @@ class Following:
             loaded=loaded,
             empty_is_meant=observed.commit in self.record.allowed_empty,
             began_s=self._clock(),
-            concluded=revision == self.record.last_applied,
+            # Only at the start: what was applied before something else was begun is to be applied once more.
+            concluded=self.desired is None and revision == self.record.last_applied,
         )
 
     # -- what became of it --------------------------------------------------------------------------------------------
@@ -233,7 +243,7 @@ class Following:
 
     def reconcile(self) -> None:
         """Look now, and make sure of what is there; what was refused is judged again."""
-        self._judged = None if self.refused else self._judged
+        self._judged = None
         self.wake()
         self._announce()
         self._tell()

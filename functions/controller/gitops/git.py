@@ -5,8 +5,12 @@ here. `objects` lets a command read the objects of a push that was not accepted 
 Blocking: call it from a worker thread.
 """
 
+import contextlib
 import os
+import signal
 import subprocess
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ from pathlib import Path
 TIMEOUT_S = 30.0
 OUTPUT_MAX_BYTES = 96 * 1024 * 1024  # the largest configuration that is read at all, and its listing
 _QUOTED_CHARS = 300
+_NO_SUCH_REFERENCE = 1  # of `rev-parse --quiet`; whatever else goes wrong has another exit status
 
 # For every command: repositories of this machine only decide by their own objects and references.
 _ENVIRONMENT = {
@@ -31,6 +36,14 @@ _ENVIRONMENT = {
 class GitFailed(Exception):
     """git said no, or does not run; the message has its words. Try again later, or repair the repository."""
 
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status  # git's own exit status, where it has one
+
+
+class OutputTooLarge(GitFailed):
+    """More than is read: the same objects would give the same again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Git:
@@ -45,39 +58,47 @@ class Git:
         send: bytes = b"",
         environment: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
+        max_bytes: int = OUTPUT_MAX_BYTES,
     ) -> bytes:
         """Standard output, or GitFailed."""
         command = ["git", f"--git-dir={self.repository}", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                input=send,
-                capture_output=True,
-                env={**self._environment(), **(environment or {})},
-                cwd="/",
-                timeout=timeout_s,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise GitFailed("git is not installed: it must be on PATH") from error
-        except subprocess.TimeoutExpired as error:
-            raise GitFailed(f"git {arguments[0]} did not end within {timeout_s:.0f} s") from error
-        except OSError as error:
-            raise GitFailed(f"git {arguments[0]} could not be started: {error}") from error
-        if done.returncode != 0:
-            raise GitFailed(f"git {arguments[0]} failed: {_words(done.stderr) or f'exit status {done.returncode}'}")
-        if len(done.stdout) > OUTPUT_MAX_BYTES:
-            raise GitFailed(f"git {arguments[0]} printed more than {OUTPUT_MAX_BYTES} bytes")
-        return done.stdout
+        with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as said:
+            sent.write(send)
+            sent.seek(0)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=sent,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    env={**self._environment(), **(environment or {})},
+                    cwd="/",
+                    start_new_session=True,  # what it starts is ended with it
+                )
+            except FileNotFoundError as error:
+                raise GitFailed("git is not installed: it must be on PATH") from error
+            except OSError as error:
+                raise GitFailed(f"git {arguments[0]} could not be started: {error}") from error
+            output, too_late = _ended(process, timeout_s, max_bytes)
+            said.seek(0)
+            words = _words(said.read(4 * _QUOTED_CHARS))
+        if too_late:
+            raise GitFailed(f"git {arguments[0]} did not end within {timeout_s:.0f} s")
+        if len(output) > max_bytes:
+            raise OutputTooLarge(f"git {arguments[0]} printed more than {max_bytes} bytes")
+        if process.returncode != 0:
+            why = words or f"exit status {process.returncode}"
+            raise GitFailed(f"git {arguments[0]} failed: {why}", process.returncode)
+        return output
 
     def commit_of(self, reference: str) -> str | None:
         """The commit that a reference names; None where there is no such."""
         try:
             name = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{reference}^{{commit}}")
-        except GitFailed:
-            if not self.repository.is_dir():
-                raise
-            return None
+        except GitFailed as error:
+            if error.status == _NO_SUCH_REFERENCE and self.repository.is_dir():
+                return None
+            raise
         return name.decode().strip()
 
     def is_ancestor(self, older: str, newer: str) -> bool:
@@ -90,6 +111,31 @@ class Git:
             kept["GIT_OBJECT_DIRECTORY"] = str(self.objects)
             kept["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.repository / "objects")
         return kept
+
+
+def _ended(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:
+    """Its output, up to one byte more than is allowed, and whether it was ended because its time was over."""
+    too_late = threading.Event()
+
+    def end() -> None:
+        too_late.set()
+        _kill(process)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    try:
+        with process:
+            output = process.stdout.read(max_bytes + 1) if process.stdout is not None else b""
+            if len(output) > max_bytes:
+                _kill(process)
+    finally:
+        timer.cancel()
+    return output, too_late.is_set()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _words(output: bytes) -> str:

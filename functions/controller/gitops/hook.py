@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
 def read_updates(lines: bytes) -> list[list[str]] | None:
     if len(lines) > INPUT_MAX_BYTES:
         return None
-    return [
-        line.split(" ", 2) for line in lines.decode("utf-8", "backslashreplace").splitlines() if line.count(" ") >= 2
-    ]
+    """One per line feed: `splitlines` knows further ends of lines, which git allows in names of references."""
+    text = lines.decode("utf-8", "backslashreplace")
+    return [line.split(" ", 2) for line in text.split("\n") if line.count(" ") >= 2]
 
 
 def read_options() -> list[str]:

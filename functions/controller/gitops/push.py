@@ -51,6 +51,8 @@ def judge_references(
     commit: str | None = None
     if len(updates) > MAX_UPDATES:
         return References((f"{len(updates)} references in one push; allowed: at most {MAX_UPDATES}",))
+    if len({update.reference for update in updates}) < len(updates):
+        return References(("one push moves the same reference twice",))
     for update in updates:
         name = update.reference.removeprefix("refs/heads/").removeprefix("refs/tags/")
         if update.reference == f"refs/heads/{branch}":

@@ -51,7 +51,7 @@ class Reviewer:
         if references.refusals:
             return _refused(references.refusals)
         if references.commit is None:
-            return Verdict(True, references.notes)
+            return Verdict(True, tuple(map(printable, references.notes)))
         observed = self._source.at(references.commit, objects)
         if observed.loaded is None:
             return _invalid(observed, observed.problems)
@@ -62,7 +62,7 @@ class Reviewer:
             words = f"the push removes {losses}. If that is meant, push with -o {ALLOW_EMPTY}"
             return _refused((words,))
         changes = _shortened(self._describe(present, observed.loaded))
-        return Verdict(True, (*references.notes, *changes), references.commit if allows_empty else "")
+        return Verdict(True, (*map(printable, references.notes), *changes), references.commit if allows_empty else "")
 
     def _quarantine(self, objects: Path | None) -> Path | None:
         """Only a directory among the repository's own objects: nobody's word makes us read elsewhere."""

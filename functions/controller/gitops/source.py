@@ -16,8 +16,8 @@ from functions.api.loader import Loaded, load_texts
 from functions.api.parse_cache import ParseCache
 from functions.api.problems import ConfigInvalid, Place, Problem
 from functions.controller.gitops.blobs import Blobs
-from functions.controller.gitops.git import Git
-from functions.controller.gitops.tree import read_listing
+from functions.controller.gitops.git import Git, OutputTooLarge
+from functions.controller.gitops.tree import LISTING_MAX_BYTES, MAX_ENTRIES, read_listing
 
 MESSAGE_MAX_CHARS = 200
 _REMEMBERED = 4  # commits: the tip, the last good one, what is being pushed, and one more
@@ -68,7 +68,12 @@ class GitSource:
 
     def _read(self, git: Git, commit: str) -> Observed:
         committed_unix_s, message = _head(git, commit)
-        listing = read_listing(git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit))
+        try:
+            listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit, max_bytes=LISTING_MAX_BYTES)
+        except OutputTooLarge:  # a few objects can name each other into billions of files
+            too_large = Problem(Place("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}")
+            return Observed(commit, committed_unix_s, message, None, (too_large,))
+        listing = read_listing(listed)
         if listing.problems:
             return Observed(commit, committed_unix_s, message, None, listing.problems)
         contents = self._blobs.read(git, (object_id for _, object_id in listing.files))

@@ -11,6 +11,7 @@ from functions.api.problems import Place, Problem, shown
 from functions.api.yaml_events import FILE_MAX_BYTES
 
 MAX_ENTRIES = 50_000  # of any kind: a listing is bounded before it is understood
+LISTING_MAX_BYTES = 16 * 1024 * 1024  # as many entries with names of 300 bytes
 _SUFFIXES = (".yaml", ".yml")
 _KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
 

@@ -76,7 +76,8 @@ class Operations:
     ) -> tuple[str, ...]:
         """Make what runs what is wanted; Superseded where that changed before the end.
 
-        Returns what was added. It starts by itself: `all_ready` waits for it, without keeping others from their turn.
+        Returns what is not ready yet, added now or by an earlier try. It starts by itself: `all_ready` waits for it,
+        without keeping others from their turn.
         """
         async with self._turn():
             self._start_what_stands()
@@ -97,7 +98,8 @@ class Operations:
                 done.update(await self._replace(spec, replaced, superseded))
                 if spec.pool is not None:
                     await self._supervisor.until(superseded, NEWS_TRAVELS_S)
-            return tuple(spec.name for spec in change.added)
+            in_start_order = sorted(wanted.values(), key=lambda spec: (-spec.stop_rank, spec.name))
+            return tuple(spec.name for spec in in_start_order if self._has_yet_to_serve(spec.name))
 
     async def all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
         """Wait until each is ready; NotReadyAgain where one is not within its time."""
@@ -129,6 +131,11 @@ class Operations:
         for instance in self._supervisor.instances.values():
             if instance.state.phase == "stopped" and not instance.state.removed:
                 self._supervisor.apply(instance, StartRequested())
+
+    def _has_yet_to_serve(self, name: str) -> bool:
+        """It has not been ready since it was started last; one that is only unready for now has been."""
+        instance = self._supervisor.current(name)
+        return instance is not None and instance.state.phase not in ("ready", "unready")
 
     def _serves(self, name: str) -> bool:
         instance = self._supervisor.current(name)

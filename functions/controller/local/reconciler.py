@@ -100,14 +100,23 @@ class Reconciler:
         return self._to_converge.is_set() or self._is_paused()
 
     async def _converge(self, supervisor: Supervisor, operations: Operations, superseded: Callable[[], bool]) -> None:
+        try:
+            await self._converge_once(supervisor, operations, superseded)
+        except Exception:
+            self._to_converge.set()  # `run` is started again, and finds that there is something to do
+            raise
+
+    async def _converge_once(
+        self, supervisor: Supervisor, operations: Operations, superseded: Callable[[], bool]
+    ) -> None:
         revision = self.wanted.revision
         try:
             wanted = self.specs(supervisor.slots())
             if _removes_a_pool(supervisor, wanted):
                 await self._until_published(revision)
-            added = await operations.converge(wanted, superseded)
+            awaited = await operations.converge(wanted, superseded)
             self.wanted.settled = not self._to_converge.is_set()
-            await operations.all_ready(added, superseded)
+            await operations.all_ready(awaited, superseded)
         except Superseded:
             _log.info("%s: something else is wanted now", revision)
             return

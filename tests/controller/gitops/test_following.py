@@ -2,13 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from functions.api.loader import Loaded
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import LAST_GOOD, Following
-from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.git import Git, GitFailed
 from functions.controller.gitops.record import HISTORY_MAX, Past, Record
 from functions.controller.gitops.source import GitSource
 from tests.controller.configs import tenant
@@ -84,6 +85,16 @@ async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, fo
     await successor.start()
     assert desired(successor) == good
     assert successor.refused
+
+
+async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: Following) -> None:
+    """A cut of power may leave the file empty."""
+    good = bench.tip()
+    bench.force(BAD)
+    bench.socket.with_name("revisions.json").write_bytes(b"")
+    successor = follow(bench)
+    await successor.start()
+    assert desired(successor) == good
 
 
 async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_garbage(
@@ -190,6 +201,69 @@ async def test_waiting_ends_with_the_news_or_with_the_time(following: Following)
     await asyncio.sleep(0)
     following.suspend("")
     assert await waiting
+
+
+async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: Following) -> None:
+    bench.force(BAD)
+    await following.look()
+    assert following.refused
+    following.suspend("")
+    fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
+    await following.look()
+    assert following.refused == ()
+    following.resume()
+    await following.look()
+    assert desired(following) == fixed
+
+
+async def test_what_was_refused_before_a_suspension_is_told_again_after_it(bench: Bench, following: Following) -> None:
+    bad = bench.force(BAD)
+    await following.look()
+    following.suspend("")
+    bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
+    await following.look()
+    git("update-ref", "refs/heads/main", bad, at=bench.repository.path)
+    await following.look()
+    following.resume()
+    await following.look()
+    assert following.refused
+
+
+async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
+    bench: Bench, following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = desired(following)
+    new = bench.force({"more.yaml": tenant("globex", "g")})
+    run = Git.run
+
+    def slowly(git_: Git, *arguments: str, **rest: Any) -> bytes:
+        if arguments[0] == "update-ref":
+            loop.call_soon_threadsafe(following.suspend, "wait")
+        return run(git_, *arguments, **rest)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Git, "run", slowly)
+    await following.look()
+    assert (desired(following), following.suspended) == (before, True)
+    monkeypatch.setattr(Git, "run", run)
+    following.resume()
+    await following.look()
+    assert desired(following) == new
+
+
+async def test_going_back_before_the_new_revision_was_applied_is_applied_too(
+    bench: Bench, following: Following
+) -> None:
+    apply(following)
+    first = bench.tip()
+    bench.force({"more.yaml": tenant("globex", "g")})
+    await following.look()
+    git("update-ref", "refs/heads/main", first, at=bench.repository.path)
+    await following.look()
+    assert following.desired is not None
+    assert (desired(following), following.desired.concluded) == (first, False)
+    apply(following)
+    assert results(following) == ["applied", "superseded", "applied"]
 
 
 def past(revision: str, result: str = "applied", at_unix_s: float = 1.0) -> Past:

@@ -117,3 +117,15 @@ def test_files_of_every_name_are_committed_as_they_are(bench: Bench) -> None:
     names = ["a b.yaml", 'quote".yaml', "back\\slash.yaml", "größe.yaml", "deep/er.yaml"]
     commit = bench.repository.commit("shipped", {name: name.encode() for name in names}, "all of them", parent=None)
     assert bench.repository.files(commit) == {name: name.encode() for name in names}
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_no_name_of_another_branch_hides_what_main_becomes(bench: Bench, separator: str) -> None:
+    """Some characters end a line for Python, and are part of a name for git."""
+    bench.push()
+    good = bench.tip()
+    bad = bench.commit({"tenants.yaml": "kind: Tenant\n"})
+    other = f"refs/heads/main{separator}x"
+    pushed = bench.push("origin", f"{bad}:refs/heads/main", f"{good}:{other}")
+    assert "tenants.yaml:1" in pushed.stderr
+    assert (pushed.returncode != 0, bench.tip()) == (True, good)

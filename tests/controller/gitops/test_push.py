@@ -59,6 +59,12 @@ def test_one_refusal_keeps_the_branch_where_it_is() -> None:
     assert commit is None
 
 
+def test_a_reference_that_is_moved_twice_is_refused() -> None:
+    """Else only the last of the two would be judged."""
+    refusals, commit = judged(Update(A, B, "refs/heads/main"), Update(NONE, A, "refs/heads/main"))
+    assert (len(refusals), commit) == (1, None)
+
+
 def test_an_option_that_means_nothing_is_refused_with_those_that_do() -> None:
     (words,), _ = judged(Update(A, B, "refs/heads/main"), options=("allow-emtpy",))
     assert "known: allow-rewrite, allow-empty" in words

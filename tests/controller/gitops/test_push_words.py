@@ -52,10 +52,10 @@ async def test_how_a_push_went(bench: Bench) -> None:
     told = follow_words(following, outcome, live=True, epoch=7, took_s=0.067)
     assert told[0] == "live on the gateway as epoch 7, 67 ms after the push"
     assert told[1].startswith("processes are being changed")
-    assert told[2] == f"but {problem}"
+    assert told[2:] == ["but acme/bot:stable stays v1", f"but {problem}"]
     waiting = follow_words(following, outcome, live=False, epoch=7, took_s=5.0)
     assert waiting == [
-        "accepted; it is being applied: `shoal status` shows how far it is",
+        "accepted; it is being applied: `shoal status` shows how far it is, and why",
         "  acme/bot:stable stays v1",
     ]
     following.suspend("")

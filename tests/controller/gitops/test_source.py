@@ -1,6 +1,8 @@
 """A commit as configuration: read from git alone, checked whole, and cheap where nothing moved."""
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from functions.api.kinds.tenant import Tenant
 from functions.controller.gitops.git import Git, GitFailed
 from functions.controller.gitops.remote import Remote
 from functions.controller.gitops.source import GitSource
+from functions.controller.gitops.words import problem_lines
 from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import Bench
 from tests.fleets import git
@@ -137,3 +140,51 @@ def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSou
     with pytest.raises(GitFailed):
         Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
     assert GitSource(local).look().commit == source.look().commit
+
+
+def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
+    bench: Bench, source: GitSource, tmp_path: Path
+) -> None:
+    """The listing ends at its bound, long before git has told all of it."""
+
+    def tree(lines: str) -> str:
+        written = subprocess.run(
+            ["git", "mktree"], cwd=bench.repository.path, input=lines, capture_output=True, text=True, check=True
+        )
+        return written.stdout.strip()
+
+    (tmp_path / "a.yaml").write_text("a: 1\n")
+    blob = git("hash-object", "-w", str(tmp_path / "a.yaml"), at=bench.repository.path).stdout.strip()
+    found = tree("".join(f"100644 blob {blob}\tf{number}.yaml\n" for number in range(10)))
+    for _ in range(6):
+        found = tree("".join(f"040000 tree {found}\td{number}\n" for number in range(10)))
+    commit = git("commit-tree", found, "-m", "bomb", at=bench.repository.path).stdout.strip()
+    observed = source.at(commit)
+    assert observed.loaded is None
+    assert "too many files" in str(observed.problems[0])
+
+
+def test_a_command_that_does_not_end_is_ended_with_what_it_started(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "waits"
+    script.write_text("#!/bin/sh\nsleep 600 & wait\n")
+    script.chmod(0o755)
+    git("config", "alias.waits", f"!{script}", at=bench.repository.path)
+    with pytest.raises(GitFailed, match="did not end within"):
+        Git(bench.repository.path).run("waits", timeout_s=0.5)
+
+
+def test_a_repository_that_git_cannot_read_is_no_branch_without_a_commit(bench: Bench, source: GitSource) -> None:
+    (bench.repository.path / "HEAD").write_text("nonsense")
+    with pytest.raises(GitFailed, match="not a git repository"):
+        source.look()
+
+
+def test_a_key_written_where_its_hash_belongs_is_told_to_nobody(bench: Bench, source: GitSource) -> None:
+    """Problems are logged, shown by status, and printed by whatever pipeline pushes."""
+    wrong = re.sub(r'hmacSha256: "[0-9a-f]+"', 'hmacSha256: "sk-plain-text"', tenant("acme", "ci"))
+    assert "sk-plain-text" in wrong
+    bench.force({"tenants.yaml": wrong})
+    observed = source.look()
+    told = "\n".join(problem_lines(observed.problems, observed.texts))
+    assert "64 hex digits" in told
+    assert "sk-plain-text" not in told

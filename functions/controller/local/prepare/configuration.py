@@ -7,7 +7,7 @@ begins there. When the project's files change later:
 * `main` moves along while nobody has pushed anything of their own;
 * otherwise it stays, and the person is told to merge `shipped`, as they would merge any upstream.
 
-A configuration directory from before there was a repository becomes a commit on `main`.
+A configuration directory from before there was a repository becomes a commit on `main`, over what ships.
 """
 
 import io
@@ -63,7 +63,7 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
         message = "The configuration that the project ships"
         shipped = repository.commit(SHIPPED, files, message, parent=former)
     if main is None:
-        _begin(repository, layout, shipped or "")
+        _begin(repository, layout, shipped or "", files)
     elif main == former and shipped is not None and shipped != former:
         repository.point(BRANCH, shipped, former=main)
     elif shipped != former:
@@ -71,11 +71,14 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
     return []
 
 
-def _begin(repository: Repository, layout: StateLayout, shipped: str) -> None:
-    """`main` is what ships; or, where there was a configuration directory, what that held."""
+def _begin(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
+    """`main` is what ships; where there was a configuration directory, with what that held in place of the same files.
+
+    The rest stays as it ships: the tiers that its tenants name had no file of their own in those days.
+    """
     files = _former_files(layout.former_config_dir)
     if files:
-        repository.commit(BRANCH, files, "The configuration from before there was a repository", parent=shipped)
+        repository.commit(BRANCH, ships | files, "The configuration from before there was a repository", parent=shipped)
         shutil.rmtree(layout.former_config_dir)
     else:
         repository.point(BRANCH, shipped, former=None)

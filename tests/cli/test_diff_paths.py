@@ -1,0 +1,32 @@
+"""Which files `shoal diff` compares: those that a push, or `shoal up`, would take."""
+
+from pathlib import Path
+
+import pytest
+
+from functions.api.loader import load_directory
+from functions.cli.diff import paths_below
+from tests.fleets import git
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    checkout = tmp_path / "checkout"
+    for name in ("policies/top.yaml", "policies/deep/er.yaml", "elsewhere.yaml"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("")
+    git("init", "--quiet", str(checkout))
+    return checkout
+
+
+def test_of_a_project_the_top_of_each_folder_is_compared(checkout: Path, tmp_path: Path) -> None:
+    assert paths_below(checkout, tmp_path / "gitops.git") == [checkout / "policies" / "top.yaml"]
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_of_a_clone_of_the_fleets_repository_everything_is_compared_as_a_push_would(
+    checkout: Path, tmp_path: Path, form: str
+) -> None:
+    git("remote", "add", "origin", form.format(tmp_path / "gitops.git"), at=checkout)
+    assert paths_below(checkout, tmp_path / "gitops.git") == [checkout]
+    assert load_directory([checkout], relative_to=checkout).objects == ()

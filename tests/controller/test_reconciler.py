@@ -1,0 +1,69 @@
+"""From what is wanted to processes: tried again after whatever went wrong, and told only once it is so."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.spec import ProcessSpec, Timing
+from functions.controller.local.target import Target
+from functions.fleet.tasks import Supervised
+from tests.controller.conftest import Shop, tiny
+
+pytestmark = pytest.mark.servers
+
+
+class OfTiny(Reconciler):
+    """Wants one process, in place of a fleet."""
+
+    spec: ProcessSpec
+
+    def specs(self, former_slots: dict[str, int], pools: object = None) -> dict[str, ProcessSpec]:
+        return {self.spec.name: self.spec}
+
+
+class Told:
+    """Keeps what it is told; raises the first time, where it is asked to."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.outcomes: list[tuple[str, str]] = []
+
+    def __call__(self, revision: str, stalled: str) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.outcomes.append((revision, stalled))
+
+
+async def at_once(revision: str) -> None:
+    return None
+
+
+def reconciler(layout: StateLayout, told: Told, spec: ProcessSpec) -> OfTiny:
+    made = OfTiny(layout, LocalSettings(), Target(), until_published=at_once, on_done=told, is_paused=lambda: False)
+    made.spec = spec
+    return made
+
+
+async def test_what_went_wrong_in_an_unforeseen_way_is_tried_again(shop: Shop, layout: StateLayout) -> None:
+    told = Told(OSError("no space left on the device"))
+    made, tasks = reconciler(layout, told, tiny()), Supervised(restart_after_s=0.05)
+    tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
+    made.want("main@1", ())
+    assert await shop.supervisor.until(lambda: bool(told.outcomes), 30)
+    assert told.outcomes == [("main@1", "")]
+    await tasks.close()
+
+
+async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(shop: Shop, layout: StateLayout) -> None:
+    told = Told()
+    never = replace(tiny(), argv=("/bin/sleep", "600"), timing=Timing(start_s=0.5, drain_s=1))
+    made, tasks = reconciler(layout, told, never), Supervised(restart_after_s=0.05)
+    tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
+    for number in (1, 2):
+        made.want("main@1", ())
+        assert await shop.supervisor.until(lambda: len(told.outcomes) >= number, 30)  # noqa: B023
+    assert all(stalled for _, stalled in told.outcomes)
+    await tasks.close()
