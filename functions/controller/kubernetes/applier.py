@@ -21,7 +21,7 @@ from functions.controller.kubernetes.conflicts import Policy, Repairs
 from functions.controller.kubernetes.desired import Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
 from functions.controller.kubernetes.handover import body_for, seed_body
-from functions.controller.kubernetes.health import JUST_WRITTEN, Health
+from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
 from functions.controller.kubernetes.inventory import Attempt, Entry, Record, Result, Waiting
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, Kind, ObjectRef, at, uid_of, version_of
 from functions.controller.kubernetes.observation import observe, observe_children
@@ -119,17 +119,38 @@ class _Pass:
         for trial in tried:
             ref, wanted, found = trial.ref, trial.wanted, self.live.get(trial.ref)
             uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
-            entries[ref] = Entry(ref.group, ref.kind, ref.namespace, ref.name, uid, wanted.wave, wanted.keep)
+            known = entries.get(ref)
+            new, outdated = (known.new, known.outdated) if known is not None else (True, "")
+            entries[ref] = Entry(
+                ref.group, ref.kind, ref.namespace, ref.name, uid, wanted.wave, wanted.keep, new, outdated
+            )
+        marked = self._mark_outdated(tried, entries)
         self._record = self._record.with_entries(entries)
         if any(trial.writes for trial in tried):
             self._record = replace(self._record, last_attempted=self.desired.revision)
         creates = any(trial.live is None for trial in tried)
         if (
             creates
+            or marked
             or self._stored.token != self.api.token
             or self._stored.last_attempted != self._record.last_attempted
         ):
             self._remember()
+
+    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, Entry]) -> bool:
+        """Remember the arguments of children that could be mistaken for what is about to be written."""
+        shortened = [
+            trial
+            for trial in tried
+            if trial.writes and trial.live is not None and is_shortened(trial.live, trial.wanted.body)
+        ]
+        if not shortened:
+            return False
+        children = observe_children(self.api, [trial.live for trial in shortened if trial.live is not None])
+        for trial in shortened:
+            if (mark := children.outdated_by(trial.live, trial.wanted.body)) is not None:
+                entries[trial.ref] = msgspec.structs.replace(entries[trial.ref], outdated=mark)
+        return True
 
     def apply_waves(self, tried: list[Trial]) -> Gate | None:
         """The gate at which it stopped; None where everything is written."""
@@ -186,6 +207,8 @@ class _Pass:
         for ref, found in plan.delete:
             self._delete(ref, found)
         entries = {ref: entry for ref, entry in self._record.by_ref.items() if ref not in plan.forget}
+        if not plan.delete and not plan.refused:  # nothing is left to prune
+            entries = {ref: msgspec.structs.replace(entry, new=False) for ref, entry in entries.items()}
         self._record = self._record.with_entries(entries)
 
     def _delete(self, ref: ObjectRef, found: Body) -> None:
@@ -261,10 +284,10 @@ class _Pass:
     def _health(self) -> dict[ObjectRef, Health]:
         refs = [each.ref for each in self.desired.objects]
         services = [self.live[ref] for ref in refs if ref.kind == INFERENCE_SERVICE.kind and ref in self.live]
-        children = observe_children(self.api, services)
+        children, entries = observe_children(self.api, services), self._record.by_ref
         return {
             ref: JUST_WRITTEN
             if ref in self.fresh and ref.kind == INFERENCE_SERVICE.kind
-            else children.health_of(self.live.get(ref))
+            else children.health_of(self.live.get(ref), entries[ref].outdated if ref in entries else "")
             for ref in refs
         }

@@ -7,10 +7,13 @@ carry the arguments, image, environment and storage URI that are wanted, and hav
 Only then do `Ready` and `modelStatus.transitionStatus` count.
 
 Argument lists are compared by their end: KServe puts the runtime's arguments first and ours after them. One change
-cannot be seen that way, ours shortened at the front; a service just written is therefore never Current in the same
-pass.
+cannot be seen that way, ours shortened at the front: the old list ends with the new one. Before such a change is
+written, the child's arguments are therefore remembered in the inventory by their `fingerprint`, and a child that still
+has them is not believed. A service just written is never Current in the same pass.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +34,8 @@ from functions.controller.kubernetes.webhook_rules import (
     mode_of,
 )
 
+FINGERPRINT_DIGITS = 16
+STOP_ANNOTATION = "serving.kserve.io/stop"
 State = Literal["Current", "InProgress", "Failed"]
 STORAGE_ANNOTATION = "internal.serving.kserve.io/storage-initializer-sourceuri"  # on the pod template
 
@@ -56,17 +61,37 @@ def child_name(service: Mapping[str, Any]) -> str:
     return f"{name}-{predictor}-predictor" if predictor else f"{name}-predictor"
 
 
-def judge(live: Mapping[str, Any], child: Body | None) -> Health:
-    """`child` is the Deployment or Knative Service named by `child_name`; None where there is none."""
+def is_shortened(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the change takes arguments away at the front, and nowhere else."""
+    old, new = _wanted_args(live), _wanted_args(wanted)
+    return len(new) < len(old) and _ends_with(old, new)
+
+
+def carries_arguments(child: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Whether the child has what the service asks for (or more, at the front)."""
+    return _ends_with(_child_args(child), _wanted_args(live))
+
+
+def fingerprint(child: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Names the child's arguments as those that a service which wants these must not have."""
+    text = json.dumps([_child_args(child), _wanted_args(wanted)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def judge(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> Health:
+    """`child` is the Deployment or Knative Service named by `child_name`; None where there is none. With the
+    fingerprint `outdated` it is from before our last change."""
     if is_being_deleted(live):
         finalizers = ", ".join(map(str, list_at(live, "metadata", "finalizers"))) or "none"
         return Health("InProgress", "BeingDeleted", f"its finalizers: {finalizers}")
     if live.get("kind") != INFERENCE_SERVICE.kind:
         return CURRENT  # a budget has nothing to get ready
-    if _is_true(condition(live, "Stopped")):
+    if _is_true(condition(live, "Stopped")) and _annotation(live, STOP_ANNOTATION).lower() == "true":
         return Health("Current", "Stopped", "stopped on purpose by serving.kserve.io/stop")
     if child is None:
         return _failed_model(live) or Health("InProgress", "NoChild", f"{child_name(live)} does not exist yet")
+    if outdated and fingerprint(child, live) == outdated:
+        return Health("InProgress", "OldTemplate", "the pod template has the arguments from before the last change")
     of_child = _knative(live, child) if mode_of(live) == KNATIVE else _deployment(live, child)
     return of_child or _own_word(live) or CURRENT
 
@@ -141,11 +166,10 @@ def _failed_model(live: Mapping[str, Any]) -> Health | None:
 def _template_difference(live: Mapping[str, Any], template: Mapping[str, Any]) -> str:
     """Where the pod template is not (yet) what the service asks for; empty where nothing says so."""
     model = mapping_at(live, "spec", "predictor", "model")
-    containers = [each for each in list_at(template, "spec", "containers") if isinstance(each, dict)]
-    main = next((each for each in containers if each.get("name") == MAIN_CONTAINER), None)
+    main = _main_container(template)
     if main is None:
         return f"the pod template has no container {MAIN_CONTAINER}"
-    if not _ends_with(list_at(main, "args"), list_at(model, "args")):
+    if not _ends_with(list_at(main, "args"), _wanted_args(live)):
         return "the pod template has other arguments than are wanted"
     image = model.get("image")
     if image and main.get("image") != image:
@@ -159,6 +183,23 @@ def _template_difference(live: Mapping[str, Any], template: Mapping[str, Any]) -
     if uri and there and there != uri:
         return f"the pod template loads {there}, wanted is {uri}"
     return ""
+
+
+def _main_container(template: Mapping[str, Any]) -> dict[str, Any] | None:
+    containers = [each for each in list_at(template, "spec", "containers") if isinstance(each, dict)]
+    return next((each for each in containers if each.get("name") == MAIN_CONTAINER), None)
+
+
+def _child_args(child: Mapping[str, Any]) -> list[Any]:
+    return list_at(_main_container(mapping_at(child, "spec", "template")) or {}, "args")
+
+
+def _wanted_args(service: Mapping[str, Any]) -> list[Any]:
+    return list_at(service, "spec", "predictor", "model", "args")
+
+
+def _annotation(live: Mapping[str, Any], name: str) -> str:
+    return str(mapping_at(live, "metadata", "annotations").get(name, ""))
 
 
 def _ends_with(args: list[Any], wanted: list[Any]) -> bool:

@@ -34,6 +34,8 @@ class Entry(msgspec.Struct, frozen=True, order=True):
     uid: str = ""
     wave: int = 0
     keep: bool = False  # opted out of pruning, in git
+    new: bool = False  # listed since something was last left to prune; counts for nothing in the guard against that
+    outdated: str = ""  # arguments of its child that are from before our last change, see `health.fingerprint`
 
     @property
     def ref(self) -> ObjectRef:
@@ -72,13 +74,16 @@ class Record:
     resource_version: str = ""
 
     def with_attempt(self, attempt: Attempt) -> "Record":
-        """One line of history for each revision: its latest fate. The same fate again changes nothing."""
+        """One line of history for each revision: its latest fate. The same fate again changes nothing; nor does that of
+        the one that stays in force while a later one is refused."""
         attempt = msgspec.structs.replace(attempt, message=attempt.message[:MESSAGE_MAX_CHARS])
         older = self.history
         if older and older[0].revision == attempt.revision:
-            if (older[0].result, older[0].message) == (attempt.result, attempt.message):
+            if _same_fate(older[0], attempt):
                 return self
             older = older[1:]
+        elif len(older) > 1 and older[0].result == "refused" and _same_fate(older[1], attempt):
+            return self
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
     def with_entries(self, entries: Mapping[ObjectRef, Entry]) -> "Record":
@@ -89,6 +94,10 @@ class Record:
     @property
     def by_ref(self) -> dict[ObjectRef, Entry]:
         return {entry.ref: entry for entry in self.entries}
+
+
+def _same_fate(one: Attempt, other: Attempt) -> bool:
+    return (one.revision, one.result, one.message) == (other.revision, other.result, other.message)
 
 
 def encode(record: Record) -> dict[str, str]:

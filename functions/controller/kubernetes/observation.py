@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KindMissing
-from functions.controller.kubernetes.health import CURRENT, Health, child_name, judge
+from functions.controller.kubernetes.health import (
+    CURRENT,
+    Health,
+    carries_arguments,
+    child_name,
+    fingerprint,
+    judge,
+)
 from functions.controller.kubernetes.objects import (
     DEPLOYMENT,
     INFERENCE_SERVICE,
@@ -39,13 +46,24 @@ class Children:
     of_deployments: dict[tuple[str, str], Body]
     of_knative: dict[tuple[str, str], Body]
 
-    def health_of(self, live: Body | None) -> Health:
+    def health_of(self, live: Body | None, outdated: str = "") -> Health:
+        """`outdated` is the fingerprint of arguments that are from before our last change."""
         if live is None:
             return Health("InProgress", "Missing", "does not exist yet")
         if live.get("kind") != INFERENCE_SERVICE.kind:
             return judge(live, None) if live["metadata"].get("deletionTimestamp") else CURRENT
+        return judge(live, self._child_of(live), outdated)
+
+    def outdated_by(self, live: Body | None, wanted: Body) -> str | None:
+        """The fingerprint of the child as it is, where it is what `live` asks for and not yet what `wanted` does."""
+        child = self._child_of(live) if live is not None else None
+        if live is None or child is None or not carries_arguments(child, live):
+            return None
+        return fingerprint(child, wanted)
+
+    def _child_of(self, live: Body) -> Body | None:
         children = self.of_knative if mode_of(live) == KNATIVE else self.of_deployments
-        return judge(live, children.get((live["metadata"]["namespace"], child_name(live))))
+        return children.get((live["metadata"]["namespace"], child_name(live)))
 
 
 def observe_children(api: KubeApi, services: Iterable[Body]) -> Children:

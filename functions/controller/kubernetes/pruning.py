@@ -5,10 +5,10 @@ git or its own annotation opted out. Deleting everything, or more than half of t
 checkout or a wrong branch looks like; that needs a person's consent for this very revision (the record's annotation).
 
 Worked example (test_half_of_the_services_may_go_at_once): of 4 services, 2 may go; 3 wait for consent; so does 1 of 1,
-since nothing would be left.
+since nothing would be left. Services that come with the same change count for nothing: a wrong branch may have as many.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from functions.controller.kubernetes.desired import Desired
@@ -93,13 +93,16 @@ def _stays(entry: Entry, found: Body) -> str:
 
 
 def _too_much(record: Record, desired: Desired, doomed: list[Entry]) -> str:
-    dying = sum(entry.kind == INFERENCE_SERVICE.kind for entry in doomed)
-    if dying == 0 or record.consent == desired.revision:
+    if not any(entry.kind == INFERENCE_SERVICE.kind for entry in doomed) or record.consent == desired.revision:
         return ""  # budgets alone guard nothing any more
     consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"
     if not desired.objects:
         return f"nothing is desired any more, and {len(doomed)} objects would be deleted; {consent}"
-    services = sum(entry.kind == INFERENCE_SERVICE.kind for entry in record.entries)
+    dying, services = _established(doomed), _established(record.entries)
     if 2 * dying > services:
         return f"{dying} of {services} services would be deleted, more than half; {consent}"
     return ""
+
+
+def _established(entries: Iterable[Entry]) -> int:
+    return sum(entry.kind == INFERENCE_SERVICE.kind and not entry.new for entry in entries)

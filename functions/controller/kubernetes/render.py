@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from functions.api.declared import Declared
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
-from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, shown
 from functions.controller.kubernetes.desired import BUDGETS_WAVE, Autoscaled, Desired, DesiredObject, in_order
@@ -57,12 +57,18 @@ def render_budgets(
     *,
     namespace: str = MODELS_NAMESPACE,
     budget_kind: Kind = BUDGET,
+    left_out: Iterable[Body] = (),
 ) -> Desired:
-    """What the Kubernetes source puts there: budgets only, since the services are delivered by others."""
+    """What the Kubernetes source puts there: budgets only, since the services are delivered by others. `left_out` are
+    pools on the cluster that shoal cannot use as they are: their pods are protected like all others."""
     budgets = []
     for service in _pools(services):
         written = service.document.tree().plain()
         budgets.append(_budget(service, mapping_at(written, "metadata").get("namespace") or namespace, budget_kind))
+    for live in left_out:
+        head = live["metadata"]
+        pool, where = str(mapping_at(head, "labels").get(POOL_LABEL, "")), head.get("namespace") or namespace
+        budgets.append(DesiredObject(_budget_body(head["name"], pool, where, budget_kind), BUDGETS_WAVE, ""))
     return Desired(revision, (budget_kind,), in_order(budgets))
 
 
@@ -101,14 +107,20 @@ def _service(service: Declared[InferenceService], body: Body, *, autoscaled: boo
 
 
 def _budget(service: Declared[InferenceService], namespace: str, kind: Kind) -> DesiredObject:
-    name = service.value.metadata.name
-    body: Body = {
+    body = _budget_body(service.value.metadata.name, str(service.value.pool), namespace, kind)
+    return DesiredObject(body, BUDGETS_WAVE, service.source)
+
+
+def _budget_body(name: str, pool: str, namespace: str, kind: Kind) -> Body:
+    spec: Body = {"maxUnavailable": 1, "selector": {"matchLabels": {SERVICE_LABEL: name}}}
+    if kind == BUDGET:  # engines that crash or load serve nobody, and must not hold up a node's drain for ever
+        spec["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
+    return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "metadata": {"name": name, "namespace": namespace, "labels": {"shoal.dev/pool": service.value.pool}},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {SERVICE_LABEL: name}}},
+        "metadata": {"name": name, "namespace": namespace, "labels": {POOL_LABEL: pool}},
+        "spec": spec,
     }
-    return DesiredObject(body, BUDGETS_WAVE, service.source)
 
 
 def _annotation_problems(service: Declared[InferenceService]) -> Iterable[Problem]:

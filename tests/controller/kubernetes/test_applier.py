@@ -141,8 +141,9 @@ def test_makes_again_what_somebody_deleted(fleet: Fleet) -> None:
 
 
 def test_takes_over_an_object_that_was_there_already(fleet: Fleet) -> None:
-    desired = fleet.desired(pool("a"))
-    fleet.apply_as("kubectl", desired.objects[-1].body)
+    desired = fleet.desired(pool("a"), pool("b"))
+    found = next(each for each in desired.objects if (each.ref.kind, each.ref.name) == ("InferenceService", "a"))
+    fleet.apply_as("kubectl", found.body)
     outcome = fleet.applier.reconcile(desired)
     assert "a" in [ref.name for ref in outcome.written if ref.kind == "InferenceService"]
     fleet.converge(fleet.desired(pool("b")))
@@ -182,6 +183,21 @@ def test_waiting_at_a_gate_costs_no_writes(fleet: Fleet) -> None:
     for _ in range(5):
         assert fleet.applier.reconcile(desired).result == "waiting"
     assert fleet.api.counts.writes == before
+
+
+def test_a_gate_does_not_believe_arguments_from_before_they_were_taken_away(fleet: Fleet) -> None:
+    """KServe is slow: Ready is still True, and the old arguments end with the new ones."""
+    front, late = "args: [--enforce-eager, --max-model-len=2048", pool("b", annotations='shoal.dev/wave: "1"')
+    fleet.converge(fleet.desired(pool("a").replace("args: [--max-model-len=2048", front), late))
+    desired = fleet.desired(pool("a"), late.replace("--enable-lora", "--enable-lora, --max-loras=2"))
+    fleet.applier.reconcile(desired)
+    fleet.restart()
+    outcome = fleet.applier.reconcile(desired)
+    assert outcome.result == "waiting"
+    assert "from before the last change" in str(outcome.gate)
+    assert "--max-loras=2" not in str(fleet.service("b"))
+    fleet.converge(desired)
+    assert "--max-loras=2" in str(fleet.service("b"))
 
 
 def test_a_gate_calls_a_person_after_its_time_even_across_restarts(fleet: Fleet) -> None:

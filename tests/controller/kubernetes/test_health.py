@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.health import Health, child_name, judge
+from functions.controller.kubernetes.health import Health, child_name, fingerprint, is_shortened, judge
 from functions.controller.kubernetes.objects import Body
 from functions.controller.kubernetes.observation import Children
 
@@ -107,6 +107,12 @@ def conditions(type_: str, status: str, reason: str = "", message: str = "") -> 
     return [{"type": type_, "status": status, "reason": reason, "message": message}]
 
 
+def stopped(asked: str) -> Body:
+    live = service(status__conditions=conditions("Stopped", "True"))
+    live["metadata"]["annotations"]["serving.kserve.io/stop"] = asked
+    return live
+
+
 NOT_READY = conditions("Ready", "False", "Waiting", "for pods")
 DEADLINE = conditions("Progressing", "False", "ProgressDeadlineExceeded", "timed out")
 OLD_URI = {"annotations": {"internal.serving.kserve.io/storage-initializer-sourceuri": "s3://m/v1"}}
@@ -153,7 +159,8 @@ STANDARD = [
     ("no conditions", service(status__conditions=None), deployment(), "InProgress", "NotReady"),
     ("scaled to nothing", service(spec__predictor__minReplicas=0), deployment(spec__replicas=0,
      status={"observedGeneration": 3}), "Current", "Current"),
-    ("stopped on purpose", service(status__conditions=conditions("Stopped", "True")), None, "Current", "Stopped"),
+    ("stopped on purpose", stopped("true"), None, "Current", "Stopped"),
+    ("stale Stopped: it is to run again", stopped("false"), None, "InProgress", "NoChild"),
     ("being deleted", service(metadata__deletionTimestamp="now", metadata__finalizers=["x"]), deployment(),
      "InProgress", "BeingDeleted"),
 ]  # fmt: skip
@@ -182,6 +189,19 @@ def test_standard(live: Body, child: Body | None, state: str, reason: str) -> No
 def test_knative(child: Body, state: str, reason: str) -> None:
     health = judge(service(mode="Knative"), child)
     assert (health.state, health.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(("mode", "child"), [("Standard", deployment()), ("Knative", knative())])
+def test_arguments_taken_away_at_the_front_are_seen_by_what_was_there(mode: str, child: Body) -> None:
+    before, after = service(mode=mode), service(mode=mode)
+    after["spec"]["predictor"]["model"]["args"] = ["--name={{.Name}}"]
+    assert is_shortened(before, after)
+    assert not is_shortened(after, before)
+    assert judge(after, child).is_current, "by its end alone it cannot be told"
+    outdated = fingerprint(child, after)
+    assert judge(after, child, outdated).reason == "OldTemplate"
+    assert judge(before, child, outdated).is_current, "wanted again, the same arguments are right"
+    assert judge(after, with_container(child, args=["--port=8080", "--name=a"]), outdated).is_current
 
 
 def test_each_mode_has_its_own_child() -> None:

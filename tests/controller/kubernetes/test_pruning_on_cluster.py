@@ -98,6 +98,19 @@ def test_more_than_half_of_the_services_need_consent(fleet: Fleet) -> None:
     assert fleet.service("c") is None
 
 
+def test_another_fleet_of_the_same_size_needs_consent(fleet: Fleet) -> None:
+    fleet.converge(fleet.desired(pool("a"), pool("b")))
+    desired = fleet.desired(pool("c"), pool("d"))
+    for _ in range(3):  # however often it is looked at
+        assert "2 of 2 services" in fleet.applier.reconcile(desired).stalled
+    assert fleet.service("a") is not None
+    fleet.annotate_record("shoal.dev/allow-prune", desired.revision)
+    fleet.converge(desired)
+    assert fleet.service("a") is None
+    fleet.converge(fleet.desired(pool("c")))
+    assert fleet.service("d") is None, "what was new counts by now"
+
+
 def test_opting_out_in_git_keeps_the_object(fleet: Fleet) -> None:
     kept = pool("b", annotations="shoal.dev/prune: disabled")
     fleet.converge(fleet.desired(pool("a"), kept))

@@ -28,6 +28,7 @@ def test_a_pool_is_a_service_and_a_budget() -> None:
         "metadata": {"name": "a", "namespace": "shoal-models", "labels": {"shoal.dev/pool": "a"}},
         "spec": {
             "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": {"serving.kserve.io/inferenceservice": "a"}},
         },
     }
@@ -132,3 +133,8 @@ def test_the_kubernetes_source_gets_budgets_only() -> None:
         ("policy/v1beta1", "b"),
     ]
     assert desired.kinds == (BUDGET_OF_OLD_CLUSTERS,)
+
+
+def test_an_old_cluster_is_sent_no_field_that_it_would_drop() -> None:
+    desired = render_budgets(load(pool("a")).of(InferenceService), "kubernetes@1", budget_kind=BUDGET_OF_OLD_CLUSTERS)
+    assert set(desired.objects[0].body["spec"]) == {"maxUnavailable", "selector"}

@@ -208,6 +208,15 @@ class TestRecord:
         assert again is record
         assert len(record.history[0].message) == MESSAGE_MAX_CHARS
 
+    def test_what_stays_in_force_beside_a_refusal_is_no_news(self) -> None:
+        record = (
+            Record().with_attempt(Attempt("main@1", "applied", 1.0)).with_attempt(Attempt("main@2", "refused", 2.0))
+        )
+        again = record.with_attempt(Attempt("main@1", "applied", 3.0)).with_attempt(Attempt("main@2", "refused", 4.0))
+        assert again is record
+        back = Record().with_attempt(Attempt("main@1", "applied", 1.0)).with_attempt(Attempt("main@2", "applied", 2.0))
+        assert back.with_attempt(Attempt("main@1", "applied", 3.0)).history[0].revision == "main@1"
+
     def test_the_inventory_is_bounded(self) -> None:
         entries = {each.ref: each for each in (entry(f"n{number}") for number in range(2001))}
         with pytest.raises(Terminal, match="allowed: 2000"):
@@ -248,6 +257,13 @@ class TestPruning:
         assert "nothing is desired" in self.plan((entry("a"),), ()).refused
         assert self.names(self.plan((entry("a"),), (), consent="main@9")) == ["a"]
         assert "nothing is desired" in self.plan((entry("a"),), (), consent="main@8").refused
+
+    def test_as_many_new_services_do_not_outweigh_the_old_ones(self) -> None:
+        """A wrong branch may hold as many services as the right one."""
+        both = (entry("a"), entry("b"), entry("c", new=True), entry("d", new=True))
+        assert "2 of 2 services" in self.plan(both, ("c", "d")).refused
+        assert self.names(self.plan(both, ("b", "c", "d"))) == ["a"]
+        assert self.names(self.plan(both, ("a", "b", "c"))) == ["d"]
 
     def test_deletes_in_reverse_order_of_application(self) -> None:
         entries = (entry("a"), entry("a", "PodDisruptionBudget", wave=-1), entry("b", wave=3), entry("k"), entry("l"))

@@ -8,11 +8,13 @@ objects that it would have brought say so.
 import asyncio
 from collections.abc import Callable, Sequence
 
+import orjson
+
 from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
-from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.outcome import Outcome
 from functions.controller.kubernetes.record_store import RecordStore
 from functions.controller.kubernetes.render import render_budgets
@@ -64,19 +66,19 @@ class CustomResourceSide:
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
-        self._remembered = False
+        self._remembered_for = 0  # the token of the term for which the past was read
 
     def not_ready_reason(self) -> str:
         """Why the view of the cluster is not complete; empty where it is."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
-        await self._remember_the_past()
+        unknown = await self._remember_the_past(guard)
         looked = self.looked = await asyncio.to_thread(self._source.look)
         if looked.waiting:
             return Result("waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}")
         guard.check()
-        outcome = await self._publishing.publish(looked.loaded, looked.revision)
+        outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
         results = [result_of(outcome), await self._budgets(api, looked)]
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
@@ -84,15 +86,19 @@ class CustomResourceSide:
         self.writer.submit(write for write in writes_after(looked, publication, protect=protect))
         return together([*results, *_refusals(looked)])
 
-    async def _remember_the_past(self) -> None:
-        """Once: what is in force, for objects that were wrong before this process saw them right."""
-        if self._remembered:
-            return
+    async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
+        """Once a term: what is in force, for objects that were wrong before this term saw them right. An outcome where
+        it cannot be read: publishing without it would take the last good versions out of force."""
+        if self._remembered_for == guard.token:
+            return None
         try:
             self._source.remember(await self._publishing.wire.current())
-            self._remembered = True
-        except (RegistryUnavailable, RegistryRefused):
-            self._remembered = False  # the publication that follows will say so
+        except RegistryUnavailable as error:
+            return PublishOutcome("unavailable", f"what is in force cannot be read: {error}")
+        except RegistryRefused as error:
+            return PublishOutcome("refused", f"what is in force cannot be read: {error}")
+        self._remembered_for = guard.token
+        return None
 
     async def _budgets(self, api: KubeApi, looked: Looked) -> Result:
         try:
@@ -105,9 +111,13 @@ class CustomResourceSide:
 
     def _apply_budgets(self, api: KubeApi, looked: Looked) -> Outcome:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
-        services = looked.loaded.of(InferenceService)
-        namespace = self._settings.models_namespace
-        desired = render_budgets(services, looked.revision, namespace=namespace, budget_kind=kind)
+        desired = render_budgets(
+            looked.loaded.of(InferenceService),
+            looked.revision,
+            namespace=self._settings.models_namespace,
+            budget_kind=kind,
+            left_out=_left_out(looked),
+        )
         return self._applier(api).reconcile(desired)
 
     def _applier(self, api: KubeApi) -> Applier:
@@ -134,6 +144,16 @@ def result_of_apply(outcome: Outcome) -> Result:
     if outcome.result == "waiting":
         return Result("waiting", str(outcome.gate))
     return Result("done")
+
+
+def _left_out(looked: Looked) -> list[Body]:
+    """Services that are wrong for shoal and run all the same: nobody takes their budgets away."""
+    in_force = {service.document.file for service in looked.loaded.of(InferenceService)}
+    return [
+        orjson.loads(one.stored.document)
+        for key, one in looked.seen.items()
+        if one.watched.kind == INFERENCE_SERVICE.kind and key not in in_force and not one.stored.deleting
+    ]
 
 
 def _publication(outcome: PublishOutcome) -> Publication:

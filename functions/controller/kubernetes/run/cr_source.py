@@ -22,7 +22,7 @@ from functions.controller.kubernetes.run.judging import Judged, judge
 from functions.controller.kubernetes.run.last_good import PastObjects
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.references import referrers
-from functions.controller.kubernetes.run.selection import Candidate, Refusal, select
+from functions.controller.kubernetes.run.selection import Candidate, Refusal, Selection, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,10 @@ class CustomResources:
         self._past: PastObjects | None = None
 
     def remember(self, snapshot: Snapshot | None) -> None:
-        """What is in force now; asked for what this process has not seen itself."""
-        self._past = PastObjects(snapshot) if snapshot is not None else None
+        """What is in force now; asked for what was not seen since. It is newer than what was good before: another
+        controller may have led in between."""
+        if snapshot is not None:
+            self._past, self._good = PastObjects(snapshot), {}
 
     def look(self) -> Looked:
         waiting = tuple(
@@ -75,9 +77,7 @@ class CustomResources:
         if waiting:
             return Looked(Loaded(()), revision, seen, {}, waiting)
         self._judge(seen)
-        held = self._held(seen)
-        staying = {key: one for key, one in seen.items() if key in held or not one.stored.deleting}
-        chosen = select({key: self._candidate(key, one.stored) for key, one in staying.items()})
+        chosen, held = self._choose(seen)
         self._good = {one.document.file: one for one in chosen.objects}
         self._forget_all_but(seen)
         return Looked(Loaded(chosen.objects), revision, {**seen, **held}, chosen.refusals)
@@ -119,18 +119,26 @@ class CustomResources:
             document = self._past.document(key)
         return judge(key, document).declared if document is not None else None
 
-    def _held(self, seen: Mapping[str, SeenObject]) -> dict[str, SeenObject]:
-        """What is being deleted under those who point at it."""
+    def _choose(self, seen: Mapping[str, SeenObject]) -> tuple[Selection, dict[str, SeenObject]]:
+        """What is in force, and what of it is being deleted under those who point at it, as written or by a last good
+        version that stands in."""
+        staying = {key: one for key, one in seen.items() if not one.stored.deleting}
         deleting = {key: one for key, one in seen.items() if one.stored.deleting and one.stored.finalizers}
+        chosen = self._select({**staying, **deleting})
         if not deleting:
-            return {}
-        staying = [self._known[key].judged.declared for key in seen if key not in deleting]
-        needed = referrers(declared for declared in staying if declared is not None)
-        return {
-            key: SeenObject(one.watched, one.stored, tuple(needed[key]))
+            return chosen, {}
+        standing = {one.document.file: one for one in chosen.objects}
+        pointing = [each for key in staying for each in (self._known[key].judged.declared, standing.get(key))]
+        needed = referrers(each for each in pointing if each is not None)
+        held = {
+            key: SeenObject(one.watched, one.stored, tuple(dict.fromkeys(needed[key])))
             for key, one in deleting.items()
             if key in needed
         }
+        return (chosen if len(held) == len(deleting) else self._select({**staying, **held})), held
+
+    def _select(self, seen: Mapping[str, SeenObject]) -> Selection:
+        return select({key: self._candidate(key, one.stored) for key, one in seen.items()})
 
     def _forget_all_but(self, seen: Mapping[str, SeenObject]) -> None:
         self._known = {key: known for key, known in self._known.items() if key in seen}

@@ -73,7 +73,8 @@ class Elector:
         clock: Callable[[], float] = boot_clock,
         rng: random.Random | None = None,
     ) -> None:
-        """`lowest_token` is the highest token known from elsewhere: a Lease that was deleted begins above it."""
+        """`lowest_token` is the highest token known from elsewhere: a Lease that was deleted begins above it. It raises
+        LeaseUnreachable where that cannot be told now: a term that began below it could write nothing, for ever."""
         self.me = me
         self.problem = ""
         self.leader = ""

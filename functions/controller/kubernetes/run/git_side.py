@@ -4,8 +4,8 @@ In order: 1. fetch and look, 2. apply (which tries everything first, and changes
 3. publish, 4. prune. So what the API server would refuse is never published, quotas do not wait for models to load, and
 no pool is deleted before the snapshot that no longer routes to it is out.
 
-A tip that does not validate changes nothing: the revision that was good last stays wanted, and drift from it is
-repaired. A remote that is away costs freshness only.
+A tip that does not validate, or that the API server refuses, changes nothing: the revision that was good last stays in
+force, and drift from it is repaired. A remote that is away costs freshness only.
 """
 
 import asyncio
@@ -52,8 +52,12 @@ class GitSide:
             settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
         )
         self._source = GitSource(settings.git_dir, settings.git_branch)
+        self._looking = asyncio.Lock()
+        self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self._observed: Observed | None = None
         self._wanted: _Wanted | None = None
+        self._good: _Wanted | None = None  # what the API server took last
+        self._applying = ""  # the revision
         self._published = ""  # the revision
         self._trouble = "the branch was not read yet"
         self._appliers: tuple[KubeApi, Applier] | None = None
@@ -65,6 +69,14 @@ class GitSide:
         """Until cancelled: fetch, look, and tell when there is another tip."""
         while True:
             before = self._observed
+            await self._look()
+            if before is None or self._observed is None or before.commit != self._observed.commit:
+                self._on_news()
+            await asyncio.sleep(self._settings.git_poll_s)
+
+    async def _look(self) -> None:
+        """Fetch, and look at the tip; where that fails, what was seen before stays."""
+        async with self._looking:
             try:
                 await asyncio.to_thread(self._remote.fetch, self._settings.git_dir)
                 self._observed = await asyncio.to_thread(self._source.look)
@@ -73,11 +85,12 @@ class GitSide:
                 if str(error) != self._trouble:
                     _log.warning("the branch cannot be followed: %s", error)
                 self._trouble = str(error)
-            if before is None or self._observed is None or before.commit != self._observed.commit:
-                self._on_news()
-            await asyncio.sleep(self._settings.git_poll_s)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+        if guard.token != self._looked_for:
+            if ahead := await self._overtaken(api):
+                return Result("waiting", ahead)
+            self._looked_for, self._published = guard.token, ""
         observed = self._observed
         if observed is None:
             return Result("waiting", self._trouble)
@@ -88,7 +101,13 @@ class GitSide:
         if wanted is None:
             return refused or Result("waiting", self._trouble)
         kept = [Result("refused", refused.message)] if refused else []
-        return together([await self._converge(guard, api, wanted), *kept])
+        result, taken = await self._converge(guard, api, wanted)
+        if taken:
+            self._good = wanted
+        elif self._good is not None and self._good is not wanted:
+            kept.append(result if result.kind == "contested" else Result("refused", result.message))
+            result, _ = await self._converge(guard, api, self._good)
+        return together([result, *kept])
 
     def _adopt(self, observed: Observed) -> Result | None:
         """Take the tip as wanted where it is good; why not, otherwise."""
@@ -100,6 +119,25 @@ class GitSide:
             self._wanted = _Wanted(revision, observed.loaded)
             _log.info("%s: %s", revision, observed.message)
         return None
+
+    async def _overtaken(self, api: KubeApi) -> str:
+        """At the beginning of a term: why what this process knows may be older than what an earlier leader applied. A
+        standby that could not fetch for a week must not take the fleet back by a week."""
+        await self._look()
+        if not self._trouble or self._observed is None:
+            return ""
+        record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
+        commit = record.last_applied.rpartition("@")[2]
+        if not commit or await asyncio.to_thread(self._knows, commit):
+            return ""
+        return f"{record.last_applied} was applied and is newer than what was fetched here: {self._trouble}"
+
+    def _knows(self, commit: str) -> bool:
+        try:
+            self._source.at(commit)
+        except GitFailed:
+            return False
+        return True
 
     async def _fall_back(self, api: KubeApi) -> None:
         """To what was applied last, by an earlier leader, where the clone still has it."""
@@ -115,22 +153,23 @@ class GitSide:
         if observed.loaded is not None:
             self._wanted = _Wanted(record.last_applied, observed.loaded)
 
-    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> Result:
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> tuple[Result, bool]:
+        """How it ended, and whether the API server took it."""
+        self._applying = wanted.revision
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
-            return Result(
-                "stalled", f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
-            )
+            message = f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            return Result("stalled", message), False
         outcome = await asyncio.to_thread(self._apply, api, rendered)
         if outcome.result == "refused":
-            return result_of_apply(outcome)
+            return result_of_apply(outcome), False
         guard.check()
         publication = await self._publishing.publish(wanted.loaded, wanted.revision)
         if publication.kind in ("published", "unchanged") and self._published != wanted.revision:
             self._published = wanted.revision
             outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
-        return together([result_of_apply(outcome), result_of(publication)])
+        return together([result_of_apply(outcome), result_of(publication)]), True
 
     def _render(self, api: KubeApi, wanted: _Wanted) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
@@ -154,4 +193,4 @@ class GitSide:
         return self._appliers[1]
 
     def _may_prune(self) -> bool:
-        return self._wanted is not None and self._published == self._wanted.revision
+        return self._published == self._applying

@@ -38,7 +38,9 @@ class Loop:
         settle_s: float,
         control_poll_s: float,
         rng: random.Random | None = None,
+        on_suspended: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_suspended` is told when nothing more may be written until somebody resumes or asks."""
         self.last = Result("waiting", "no reconcile yet")
         self.suspended = False
         self._reconcile = reconcile
@@ -47,6 +49,7 @@ class Loop:
         self._pace = pace
         self._settle_s = settle_s
         self._control_poll_s = control_poll_s
+        self._on_suspended = on_suspended
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self._news = asyncio.Event()
         self._repeats = 0
@@ -58,7 +61,7 @@ class Loop:
     async def lead(self, guard: TermGuard, api: KubeApi) -> None:
         """For the length of a term; ends with LeadershipLost."""
         self._repeats = 0
-        orders = await self._orders(api)
+        orders = await self._first_orders(guard, api)
         while True:
             guard.check()
             self._news.clear()
@@ -67,6 +70,8 @@ class Loop:
             if not orders.suspended or orders.asks_now:
                 wait_s = await self._pass(guard, api)
                 await self._acknowledge(api, orders)
+            else:
+                self._on_suspended()
             orders = await self._wait(guard, api, wait_s, orders)
 
     async def _pass(self, guard: TermGuard, api: KubeApi) -> float | None:
@@ -118,13 +123,26 @@ class Loop:
                 return orders
             self._news.clear()
 
-    async def _orders(self, api: KubeApi, before: Orders | None = None) -> Orders:
+    async def _first_orders(self, guard: TermGuard, api: KubeApi) -> Orders:
+        """Waits until they can be read: an earlier leader may have been told to wait."""
+        while True:
+            guard.check()
+            try:
+                return await asyncio.to_thread(read_orders, api, self._namespace)
+            except (Retryable, Terminal, KindMissing, Gone) as error:
+                message = f"nothing is done before the orders in the record are known: {error}"
+                if message != self.last.message:
+                    _log.warning("%s", message)
+                self.last = Result("waiting", message)
+            await asyncio.sleep(self._control_poll_s)
+
+    async def _orders(self, api: KubeApi, before: Orders) -> Orders:
         """As they are now; as they were where they cannot be read."""
         try:
             return await asyncio.to_thread(read_orders, api, self._namespace)
         except (Retryable, Terminal, KindMissing, Gone) as error:
             _log.debug("the orders cannot be read: %s", error)
-            return before or Orders()
+            return before
 
     async def _acknowledge(self, api: KubeApi, orders: Orders) -> None:
         if not orders.asks_now:

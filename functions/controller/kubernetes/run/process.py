@@ -27,14 +27,14 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.client import connect
-from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
 from functions.controller.kubernetes.record_store import RECORD_NAME
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
 from functions.controller.kubernetes.run.git_side import GitSide
-from functions.controller.kubernetes.run.lease import LeaseWire
+from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.pace import Pace, Result
@@ -91,6 +91,7 @@ class KubernetesController:
             pace=Pace(resync_s=settings.resync_s, poll_s=settings.publish_retry_s),
             settle_s=settings.settle_s,
             control_poll_s=settings.control_poll_s,
+            on_suspended=self._forget_pending,
         )
         self._side: CustomResourceSide | GitSide = self._make_side()
 
@@ -126,7 +127,9 @@ class KubernetesController:
         try:
             found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
             return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
-        except KubeError as error:
+        except (Retryable, Gone) as error:
+            raise LeaseUnreachable(f"the record's token is not known: {error}") from error
+        except KubeError as error:  # unreadable until somebody mends it, which its reconcile will say
             _log.warning("the record cannot be read: %s", error)
             return 0
 
@@ -179,6 +182,11 @@ class KubernetesController:
         if result.kind == "done":
             self._metrics.applied(time.time())
         return result
+
+    def _forget_pending(self) -> None:
+        """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
+        if isinstance(self._side, CustomResourceSide):
+            self._side.writer.submit(())
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """The git source on a cluster: a push becomes services, budgets and the snapshot; a bad one changes nothing."""
 
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.controller.kubernetes.run.rig import ControllerProcess, Rig, model_spec, service_spec, tenant_spec
@@ -68,7 +70,8 @@ def first_push(repository: Repository) -> str:
 
 def start(rig: Rig, repository: Repository, **changes: Any) -> ControllerProcess:
     folder = str(rig.folder / f"clone-{len(rig.controllers)}")
-    return rig.controller(SOURCE="git", GIT_URL=repository.url, GIT_DIR=folder, GIT_POLL_S="0.3", **changes)
+    settings = {"SOURCE": "git", "GIT_URL": repository.url, "GIT_DIR": folder, "GIT_POLL_S": "0.3"}
+    return rig.controller(**{**settings, **changes})
 
 
 def revision(rig: Rig) -> str:
@@ -136,9 +139,10 @@ def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Ri
 
 
 def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository: Repository) -> None:
-    """Valid for shoal and not for KServe: tried before anything is applied, and before anything is published."""
+    """Valid for shoal and not for KServe: tried before anything is applied, and before anything is published. What was
+    taken before stays in force, drift repaired."""
     good = first_push(repository)
-    controller = start(rig, repository)
+    controller = start(rig, repository, RESYNC_S="1")
     until(lambda: applied(rig) == f"main@{good}")
     spec = service_spec()
     spec["predictor"]["timeout"] = "soon"
@@ -146,6 +150,35 @@ def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository:
     until(lambda: "timeout" in controller.log, "the refusal is told")
     assert revision(rig) == f"main@{good}"
     assert services(rig)["pool-b"]["metadata"]["generation"] == 1
+    rig.delete("InferenceService", "pool-b")
+    until(lambda: "pool-b" in services(rig), controller.log)
+    until(lambda: applied(rig) == revision(rig) == f"main@{good}")
+    passes = controller.metric("reconciles_total", result="refused")
+    until(lambda: controller.metric("reconciles_total", result="refused") >= passes + 1)
+    record = rig.record()["metadata"]["resourceVersion"]
+    until(lambda: controller.metric("reconciles_total", result="refused") >= passes + 4)
+    assert rig.record()["metadata"]["resourceVersion"] == record, "a refusal that stays costs no write"
+
+
+def test_a_standby_that_could_not_fetch_does_not_take_the_fleet_back(rig: Rig, repository: Repository) -> None:
+    first = first_push(repository)
+    leader = start(rig, repository)
+    until(lambda: applied(rig) == f"main@{first}")
+    mirror = repository.folder.with_name("mirror")
+    shutil.copytree(repository.folder, mirror)
+    standby = start(rig, repository, GIT_URL=f"file://{mirror}")
+    until(lambda: httpx.get(f"{standby.url}/readyz", timeout=30).status_code == 200)
+    mirror.rename(mirror.with_name("hidden"))
+    until(lambda: "cannot be followed" in standby.log)
+    second = repository.push("more replicas", pool_a=written("InferenceService", "pool-a", service_spec(replicas=3)))
+    until(lambda: applied(rig) == revision(rig) == f"main@{second}")
+    assert leader.end(signal.SIGTERM) == 0
+    until(lambda: "newer than what was fetched" in standby.log, standby.log)
+    assert applied(rig) == revision(rig) == f"main@{second}"
+    assert services(rig)["pool-a"]["spec"]["predictor"]["minReplicas"] == 3
+    third = repository.push("one more", pool_a=written("InferenceService", "pool-a", service_spec(replicas=4)))
+    shutil.copytree(repository.folder, mirror)
+    until(lambda: applied(rig) == revision(rig) == f"main@{third}", standby.log)
 
 
 def test_a_remote_that_is_away_costs_freshness_only(rig: Rig, repository: Repository) -> None:

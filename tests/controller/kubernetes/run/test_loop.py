@@ -50,12 +50,23 @@ class Scene:
     """A loop whose reconciles end as the test says."""
 
     def __init__(self, *ends: Result | Exception, pace: Pace = PATIENT) -> None:
-        self.passes = 0
+        self.passes = self.told = 0
         self.guard, self.api = Guard(), Api()
         self.metrics = ControllerMetrics()
         self._ends = list(ends)
-        self.loop = Loop(self._reconcile, "shoal", self.metrics, pace=pace, settle_s=0.0, control_poll_s=0.02)
+        self.loop = Loop(
+            self._reconcile,
+            "shoal",
+            self.metrics,
+            pace=pace,
+            settle_s=0.0,
+            control_poll_s=0.02,
+            on_suspended=self._told,
+        )
         self.task: asyncio.Task[None] | None = None
+
+    def _told(self) -> None:
+        self.told += 1
 
     async def _reconcile(self, _guard: Any, _api: Any) -> Result:
         self.passes += 1
@@ -138,6 +149,29 @@ async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
         scene.loop.wake()
         await asyncio.sleep(0.1)
         assert scene.passes == 0
+
+
+async def test_nothing_is_done_before_the_orders_are_known() -> None:
+    """A leader that takes over while the API server stumbles: its predecessor may have been suspended."""
+    scene = Scene(Result("done"))
+    scene.api.broken = True
+    async with scene:
+        await scene.until(lambda: "orders" in scene.loop.last.message)
+        assert scene.passes == 0
+        scene.api.annotations, scene.api.broken = {"shoal.dev/suspend": "true"}, False
+        await scene.until(lambda: scene.loop.suspended)
+        assert scene.passes == 0
+        scene.api.annotations = {}
+        await scene.until(lambda: scene.passes == 1)
+
+
+async def test_suspended_what_is_still_to_write_is_not_written() -> None:
+    scene = Scene(Result("done"))
+    async with scene:
+        await scene.until(lambda: scene.passes == 1)
+        assert scene.told == 0
+        scene.api.annotations = {"shoal.dev/suspend": "true"}
+        await scene.until(lambda: scene.told == 1)
 
 
 async def test_the_end_of_the_term_ends_the_loop() -> None:

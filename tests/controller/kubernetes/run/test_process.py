@@ -154,6 +154,21 @@ def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
     assert rig.get("InferenceService", POOL) == before
 
 
+def test_a_pool_that_is_wrong_for_shoal_keeps_its_budget(rig: Rig) -> None:
+    """Its pods run all the same."""
+    populate(rig)
+    spec = {"predictor": {"minReplicas": 1, "model": {"modelFormat": {"name": "vLLM"}, "args": ["--max-model-len=x"]}}}
+    rig.create("InferenceService", "odd", spec, labels={"shoal.dev/pool": "odd"})
+    controller = rig.controller()
+    settled(rig, controller)
+    until(lambda: rig.budgets() == [POOL, "odd"], controller.log)
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    assert [pool.name for pool in snapshot.pools] == [POOL]
+    rig.delete("InferenceService", "odd")
+    until(lambda: rig.budgets() == [POOL])
+
+
 def test_the_api_server_restarts_in_between(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
