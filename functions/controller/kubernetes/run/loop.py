@@ -74,7 +74,7 @@ class Loop:
                 self._on_suspended()
             orders = await self._wait(guard, api, wait_s, orders)
 
-    async def _pass(self, guard: TermGuard, api: KubeApi) -> float | None:
+    async def _pass(self, guard: TermGuard, api: KubeApi) -> float:
         began_s = time.monotonic()
         result = await self._attempt(guard, api)
         self._metrics.reconciled(result.kind, time.monotonic() - began_s)

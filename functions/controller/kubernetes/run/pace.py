@@ -7,7 +7,7 @@
     passing     what failed may work later          doubling from `backoff.base_s` to its cap, with jitter; not before
                                                     the server said
     contested   another field manager's field       again after `contested_s`: people may be sorting it out
-    stalled     it cannot work as it is             not again until the input changes, or somebody asks
+    stalled     it cannot work as it is             the same: a right may have been granted, a kind installed
 
 Any news of the input, and any order, ends the wait: a new revision never waits for an old one.
 """
@@ -38,20 +38,18 @@ class Pace:
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=120.0))
 
 
-def next_look_s(result: Result, repeats: int, pace: Pace, unit: float) -> float | None:
-    """Seconds to wait; None: until something changes. `repeats`: how often in a row it ended like this; `unit` in 0..1.
+def next_look_s(result: Result, repeats: int, pace: Pace, unit: float) -> float:
+    """Seconds to wait. `repeats`: how often in a row it ended like this; `unit` in 0..1.
 
     Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
     """
     match result.kind:
-        case "done" | "refused":
+        case "done" | "refused" | "stalled":
             return pace.resync_s
         case "waiting":
             return delay_s(max(1, repeats), BackoffPolicy(base_s=pace.poll_s, cap_s=pace.slowest_poll_s))
         case "contested":
             return pace.contested_s
-        case "stalled":
-            return None
         case "passing":
             wait_s = delay_s(max(1, repeats), pace.backoff) * (1 - unit / 2)
             return max(wait_s, result.after_s or 0.0)

@@ -15,12 +15,12 @@ PACE = Pace(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s
         (Result("refused"), 300),
         (Result("waiting"), 5),
         (Result("contested"), 60),
-        (Result("stalled"), None),
+        (Result("stalled"), 300),
         (Result("passing"), 1),
         (Result("passing", after_s=30), 30),
     ],
 )
-def test_each_end_has_its_pace(result: Result, wait_s: float | None) -> None:
+def test_each_end_has_its_pace(result: Result, wait_s: float) -> None:
     assert next_look_s(result, 1, PACE, 0.0) == wait_s
 
 
