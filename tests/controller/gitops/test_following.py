@@ -16,6 +16,8 @@ from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import GOOD, Bench
 from tests.fleets import git
 
+pytestmark = pytest.mark.servers  # real git processes, dozens of them: too slow for `make check`
+
 BAD: dict[str, str | bytes | None] = {"tenants.yaml": "kind: Tenant\n"}
 
 

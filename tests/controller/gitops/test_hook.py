@@ -14,6 +14,8 @@ from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import GOOD, Bench
 from tests.fleets import git
 
+pytestmark = pytest.mark.servers  # real git processes, dozens of them: too slow for `make check`
+
 
 def test_a_good_push_is_accepted_and_told_that_nobody_applies_it_yet(bench: Bench) -> None:
     pushed = bench.push()

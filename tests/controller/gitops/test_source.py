@@ -16,6 +16,8 @@ from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import Bench
 from tests.fleets import git
 
+pytestmark = pytest.mark.servers  # real git processes, dozens of them: too slow for `make check`
+
 
 @pytest.fixture
 def source(bench: Bench) -> GitSource:
