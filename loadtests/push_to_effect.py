@@ -1,6 +1,6 @@
 """Seconds from `git push` to its effect on the gateway, for policies alone, under load.
 
-    shoal up --engine sim --detach && python -m loadtests.push_to_effect [--pushes 50] [--rate 20] [-o json]
+    shoal up --engine sim && python -m loadtests.push_to_effect [--pushes 50] [--rate 20] [-o json]
 
 Pushes to the running fleet's own repository. Each push lets a tenant of this test call a model, or takes that away
 again; the effect is the first answer of `GET /v1/models/…` that shows it, asked for every few milliseconds. Meanwhile
@@ -59,7 +59,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.pushes < 2 or arguments.rate <= 0:
         parser.error("it takes at least 2 pushes, and a rate above 0")
-    samples, load = asyncio.run(measure(here(), arguments.pushes, arguments.rate))
+    try:
+        samples, load = asyncio.run(measure(here(), arguments.pushes, arguments.rate))
+    except* httpx.ConnectError:
+        sys.exit("no gateway answers: `shoal up --engine sim` first, then `shoal status`")
     figures = summary(samples, load, arguments.rate)
     sys.stdout.write(json.dumps(figures, indent=1) + "\n" if arguments.output == "json" else table(figures))
     return 1 if load.failed else 0
