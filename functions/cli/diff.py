@@ -7,7 +7,6 @@ Neighbours: `functions.controller.changes` finds the words.
 
 import json
 import ssl
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from functions.api import snapshot as snapshots
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
+from functions.cli.clones import is_clone_of
 from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
@@ -27,7 +27,6 @@ from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.changes import Change, changes_of, summarize
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
-GIT_TIMEOUT_S = 10.0
 SHOWN = 50  # of each kind; more are counted
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
@@ -36,7 +35,7 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
-    place = here()
+    place = here(clones=True)
     loaded = _loaded(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
     running = _running(place)
     changes = changes_of(running, loaded)
@@ -68,21 +67,11 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     All, of a clone of the fleet's repository or where the usual folders are not there; else what `shoal up` would
     commit, the top of each folder.
     """
-    if _is_clone_of(gitops_dir, root):
+    if is_clone_of(gitops_dir, root):
         return [root]
     folders = [root / name for name in DEFAULT_FOLDERS if (root / name).is_dir()]
     files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
     return files or [root]
-
-
-def _is_clone_of(repository: Path, root: Path) -> bool:
-    command = ["git", "-C", str(root), "config", "--local", "--get-regexp", r"^remote\..*\.url$"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    urls = [line.partition(" ")[2].removeprefix("file://") for line in done.stdout.splitlines()]
-    return any((root / url).resolve() == repository.resolve() for url in urls)
 
 
 def _running(place: Place) -> Snapshot | None:

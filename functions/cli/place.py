@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import ValidationError
 
+from functions.cli.clones import state_dir_of_clone
 from functions.cli.refused import Refused
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import PortPlan, plan_ports
@@ -37,10 +39,14 @@ class Place:
         }
 
 
-def here() -> Place:
+def here(*, clones: bool = False) -> Place:
+    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
     try:
         settings = LocalSettings()
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
-    return Place(settings, StateLayout.at(settings.state_dir), plan_ports(settings))
+    layout = StateLayout.at(settings.state_dir)
+    if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
+        layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.root)
+    return Place(settings, layout, plan_ports(settings))

@@ -13,24 +13,24 @@ TIMEOUT_S = 60.0
 
 
 def suspend(reason: str) -> None:
-    order(here(), {"do": "suspend", "reason": reason})
+    order(here(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
     reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
 
 
 def resume() -> None:
-    order(here(), {"do": "resume"})
+    order(here(clones=True), {"do": "resume"})
     _follow("Resuming")
 
 
 def reconcile() -> None:
-    order(here(), {"do": "reconcile"})
+    order(here(clones=True), {"do": "reconcile"})
     _follow("Reconciling")
 
 
 def _follow(title: str) -> None:
     """Until the branch's tip is applied, or refused."""
-    place = here()
+    place = here(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:
         while True:

@@ -18,7 +18,7 @@ from functions.controller.local.orphans import left_over
 
 
 def status(*, as_json: bool) -> None:
-    place = here()
+    place = here(clones=True)
     controller = controller_status(place)
     seen: dict[str, Any] = {
         "ready": bool(controller and controller["ready"]),

@@ -6,6 +6,7 @@ import pytest
 
 from functions.api.loader import load_directory
 from functions.cli.diff import paths_below
+from functions.cli.place import here
 from tests.fleets import git
 
 
@@ -30,3 +31,18 @@ def test_of_a_clone_of_the_fleets_repository_everything_is_compared_as_a_push_wo
     git("remote", "add", "origin", form.format(tmp_path / "gitops.git"), at=checkout)
     assert paths_below(checkout, tmp_path / "gitops.git") == [checkout]
     assert load_directory([checkout], relative_to=checkout).objects == ()
+
+
+def test_in_a_clone_it_is_the_fleet_of_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "project" / ".shoal"
+    git("init", "--quiet", "--bare", str(state / "gitops.git"), at=tmp_path)
+    git("clone", "--quiet", str(state / "gitops.git"), "fleet", at=tmp_path)
+    monkeypatch.delenv("SHOAL_STATE_DIR", raising=False)
+    monkeypatch.chdir(tmp_path / "fleet")
+    assert here(clones=True).layout.root != state  # not before there is a fleet
+    (state / "tls").mkdir()
+    (state / "tls" / "ca.pem").write_text("a certificate")
+    assert here(clones=True).layout.root == state
+    assert here().layout.root != state  # `up` and `down` are about where they are called
+    monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "other"))
+    assert here(clones=True).layout.root == tmp_path / "other"
