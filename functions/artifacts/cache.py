@@ -1,48 +1,69 @@
-"""The node's cache of artifacts by digest: `<root>/sha256/<hex>/`, shared by every agent of the node.
+"""The node's cache of artifacts by digest, shared by every agent of the node and bounded in bytes.
 
-A directory under its digest is whole and verified, because it only ever gets there by one rename. What is being
-fetched lies beside it as `.fetch-*`, locked (flock) by the process that writes it; a lock that nobody holds marks
-garbage, whoever was killed and in whichever container, so that cleaning never takes a live fetch away. All calls
-block on the disk.
+    <root>/sha256/<hex>/     whole and verified: a directory only ever gets there by one rename
+    <root>/partial/<hex>/    an artifact being put together (`assembly`); outlives a kill, to be gone on with
+    <root>/locks/<hex>       held (flock) by the one process of the node that fetches the digest
+    <root>/trash/…           on its way out: renamed away first, so that no half directory is ever visible
+
+Everything between processes is a lock that the kernel frees when its holder dies. `use` holds a shared lock on an
+artifact's directory for as long as an engine may read it; `evict` takes an exclusive one, so that nobody's artifact is
+taken away by a neighbour who has no room. The time of last use is the directory's own modification time: written at
+every `use`, by `touch` at most once a minute. All calls block on the disk.
 """
 
 import errno
-import fcntl
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from functions.api.ids import Digest
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
-from functions.artifacts.errors import ArtifactMissing, CacheFailed
-from functions.artifacts.manifest import MODEL_LIMITS, ManifestLimits
+from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, FetchUnderway
+from functions.artifacts.manifest import MANIFEST_NAME, MODEL_LIMITS, ManifestLimits
+from functions.artifacts.node_locks import try_lock_directory, try_lock_file
 
-_FETCH_PREFIX = ".fetch-"
-_LOCK_TRIES = 5
+TOUCH_EVERY_S = 60.0
+PARTIAL_KEPT_S = 86_400.0  # a killed fetch that nobody went on with for a day is garbage
+FLIGHT_TIMEOUT_S = 300.0
+_POLL_S = 0.05
+_OLD_FETCH_PREFIX = ".fetch-"  # how builds before the chunks named what they were fetching
 _READABLE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class CachedArtifact:
+    digest: Digest
+    size_bytes: int
+    last_used_unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactCache:
     root: Path
 
-    @property
-    def _digests(self) -> Path:
-        return self.root / "sha256"
-
     def path_of(self, digest: Digest) -> Path:
         """Where the artifact lies, or would lie."""
         return self._digests / manifests.hex_of(digest)
 
+    def partial_path(self, digest: Digest) -> Path:
+        """Where the artifact is put together."""
+        return self.root / "partial" / manifests.hex_of(digest)
+
+    def held(self, digest: Digest) -> bool:
+        """Whether the artifact is here, without reading it."""
+        return (self.path_of(digest) / MANIFEST_NAME).is_file()
+
     def verified(self, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Path | None:
         """The artifact's directory after hashing every byte of it; None where it is not cached.
 
-        ArtifactCorrupt where the disk no longer holds what was written: `discard` it and fetch again.
+        ArtifactCorrupt where the disk no longer holds what was written: fetch again, `install` takes its place.
         """
         path = self.path_of(digest)
         try:
@@ -53,60 +74,211 @@ class ArtifactCache:
             return None
         return path
 
+    def digests(self) -> list[CachedArtifact]:
+        """What is here, the least recently used first."""
+        found = [artifact for path in _entries(self._digests) if (artifact := _cached(path)) is not None]
+        return sorted(found, key=lambda artifact: (artifact.last_used_unix_s, artifact.digest))
+
+    def touch(self, digest: Digest, now_unix_s: float | None = None) -> None:
+        """Note that the artifact was used now; writes at most once a minute."""
+        self._note_use(digest, time.time() if now_unix_s is None else now_unix_s, TOUCH_EVERY_S)
+
+    def _note_use(self, digest: Digest, now_unix_s: float, every_s: float) -> None:
+        path = self.path_of(digest)
+        with suppress(OSError):  # gone meanwhile, or another user's: then its age is that user's affair
+            if now_unix_s - path.stat().st_mtime >= every_s:
+                os.utime(path, (now_unix_s, now_unix_s))
+
     @contextmanager
-    def staging(self) -> Iterator[Path]:
-        """A fresh locked directory to fetch into; gone at the end, unless `install` moved it."""
-        try:
-            path, lock = self._locked_directory()
-        except OSError as error:
-            raise CacheFailed(f"the cache {self.root} cannot be written: {error.strerror}") from error
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+    def use(self, digest: Digest) -> Iterator[Path]:
+        """The artifact's directory, which nobody of the node evicts meanwhile; ArtifactMissing where it is not."""
+        path = self.path_of(digest)
+        while True:  # an eviction holds its lock for a moment, and then there is nothing to use
+            with try_lock_directory(path, shared=True) as in_use:
+                if in_use:
+                    self._note_use(digest, time.time(), 0.0)
+                    yield path
+                    return
+            if not path.exists():
+                raise ArtifactMissing(f"{digest} is not in the cache: fetch it")
+            time.sleep(_POLL_S)
+
+    def evict(
+        self, max_bytes: int, pinned: Collection[Digest] = (), *, used_before_unix_s: float = math.inf
+    ) -> list[Digest]:
+        """Remove what was used least recently until at most `max_bytes` are left; what was removed.
+
+        Never what is pinned, in use, or was used at `used_before_unix_s` or later, also while this runs. Fetches that
+        were killed count too, and go first. Two processes never evict at once (each would take away for the other);
+        the second leaves it to the first.
+        """
+        with self._try_lock("evict") as alone:
+            return self._evict(max_bytes, pinned, used_before_unix_s) if alone else []
+
+    @contextmanager
+    def single_flight(
+        self,
+        digest: Digest,
+        *,
+        timeout_s: float = FLIGHT_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Iterator[None]:
+        """Be the only one on this node that fetches the digest. Look whether it is `held` first thing inside.
+
+        FetchUnderway where another process has not ended within `timeout_s`.
+        """
+        give_up_at_s = clock() + timeout_s
+        while True:
+            with self._try_lock(manifests.hex_of(digest)) as alone:
+                if alone:
+                    yield
+                    return
+            if clock() >= give_up_at_s:
+                raise FetchUnderway(f"another process has been fetching {digest} for {timeout_s:.0f} s; try again")
+            sleep(_POLL_S)
 
     def install(self, staged: Path, digest: Digest) -> Path:
-        """Rename a whole, verified directory to its digest; one that got there first is as good."""
+        """Rename a whole, verified directory to its digest, in place of what was there: it is only ever put together
+        where that is rotten. One that another puts there in between is as good.
+        """
         target = self.path_of(digest)
+        former: Path | None = None
         try:
-            staged.chmod(_READABLE)  # mkdtemp's 0700 would keep an engine under another user out
+            self._digests.mkdir(parents=True, exist_ok=True)
+            staged.chmod(_READABLE)  # an engine under another user has to read it
+            os.utime(staged)
             directories.sync_directory(staged)
+            if target.exists():
+                former = self._moved_aside(target)
             staged.rename(target)
             directories.sync_directory(self._digests)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise CacheFailed(f"{digest} cannot be put in place: {error.strerror}") from error
+        finally:
+            if former is not None:
+                shutil.rmtree(former, ignore_errors=True)
         return target
 
     def discard(self, digest: Digest) -> None:
-        """Take a bad directory away at once; its bytes go with the staging area."""
-        with self.staging() as aside, suppress(FileNotFoundError):
-            self.path_of(digest).rename(aside / "discarded")
+        """Take a bad directory away, in use or not."""
+        self._throw_away(self.path_of(digest))
 
-    def clean_garbage(self) -> int:
-        """Remove what killed fetches left; how many there were."""
+    def clean_garbage(self, now_unix_s: float | None = None) -> int:
+        """Remove what killed processes left and nobody will go on with; how many things there were."""
+        now_unix_s = time.time() if now_unix_s is None else now_unix_s
         removed = 0
-        for path in self._digests.glob(_FETCH_PREFIX + "*"):
-            with suppress(OSError):
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
-                    removed += 1
-                finally:
-                    os.close(descriptor)
+        for path in _entries(self.root / "trash"):
+            removed += _removed(path)
+        for path in _entries(self.root / "partial"):
+            if self._is_garbage(path, now_unix_s):
+                removed += self._remove_partial(path)
+        for path in _entries(self._digests):
+            if path.name.startswith(_OLD_FETCH_PREFIX):
+                removed += _removed(path)
+        for path in _entries(self.root / "locks"):
+            with self._try_lock(path.name):
+                pass  # a killed holder's is removed by who holds it next
         return removed
 
-    def _locked_directory(self) -> tuple[Path, int]:
-        """A new directory and the descriptor that holds its lock; a cleaner may win the moment between the two."""
-        self._digests.mkdir(parents=True, exist_ok=True)
-        for _ in range(_LOCK_TRIES):
-            path = Path(tempfile.mkdtemp(prefix=_FETCH_PREFIX, dir=self._digests))
+    @property
+    def _digests(self) -> Path:
+        return self.root / "sha256"
+
+    @contextmanager
+    def _try_lock(self, name: str) -> Iterator[bool]:
+        with ExitStack() as stack:
+            try:
+                folder = self.root / "locks"
+                folder.mkdir(parents=True, exist_ok=True)
+                alone = stack.enter_context(try_lock_file(folder / name))
+            except OSError as error:
+                raise CacheFailed(f"the cache {self.root} cannot be written: {error.strerror}") from error
+            yield alone
+
+    def _is_garbage(self, partial: Path, now_unix_s: float) -> bool:
+        try:
+            changed_unix_s = max((partial / name).stat().st_mtime for name in (".", "progress"))
+        except FileNotFoundError:
+            changed_unix_s = 0.0  # never laid out: nothing in it to go on with
+        return now_unix_s - changed_unix_s > PARTIAL_KEPT_S or (self._digests / partial.name).exists()
+
+    def _remove_partial(self, path: Path) -> bool:
+        """Whether it was removed: not while somebody fetches into it."""
+        with self._try_lock(path.name) as alone:
+            return alone and _removed(path)
+
+    def _evict(self, max_bytes: int, pinned: Collection[Digest], used_before_unix_s: float) -> list[Digest]:
+        artifacts = self.digests()
+        partials = [(path, _allocated_bytes(path)) for path in _entries(self.root / "partial")]
+        excess_bytes = sum(artifact.size_bytes for artifact in artifacts) + sum(size for _, size in partials)
+        excess_bytes -= max_bytes
+        for path, size_bytes in partials:
+            if excess_bytes > 0 and f"sha256:{path.name}" not in pinned and self._remove_partial(path):
+                excess_bytes -= size_bytes
+        evicted = []
+        for artifact in artifacts:
+            if excess_bytes <= 0 or artifact.digest in pinned:
+                continue
+            if self._evict_one(artifact.digest, used_before_unix_s):
+                excess_bytes -= artifact.size_bytes
+                evicted.append(artifact.digest)
+        return evicted
+
+    def _evict_one(self, digest: Digest, used_before_unix_s: float) -> bool:
+        """The time of use is looked at under the lock: whoever used it since it was listed has written it down."""
+        path = self.path_of(digest)
+        with try_lock_directory(path) as nobody_uses_it:
+            if not nobody_uses_it or path.stat().st_mtime >= used_before_unix_s:
+                return False
+            self._throw_away(path)
+            return True
+
+    def _throw_away(self, path: Path) -> None:
+        """Out of sight by one rename, then gone; a kill in between leaves garbage, which is cleaned."""
+        shutil.rmtree(self._moved_aside(path), ignore_errors=True)
+
+    def _moved_aside(self, path: Path) -> Path:
+        """The folder in the trash that holds it now, or nothing where it was not there."""
+        trash = self.root / "trash"
+        try:
+            trash.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(dir=trash))
             with suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if path.exists():
-                    return path, descriptor
-                os.close(descriptor)
-        raise CacheFailed(f"{self.root}: another process removes what is being fetched")
+                path.rename(aside / path.name)
+        except OSError as error:
+            raise CacheFailed(f"{path.name} cannot be removed from the cache: {error.strerror}") from error
+        return aside
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CacheFailed(f"{directory.name} of the cache cannot be listed: {error.strerror}") from error
+
+
+def _cached(path: Path) -> CachedArtifact | None:
+    """What lies under one digest; None where it is none, or gone meanwhile."""
+    with suppress(ArtifactRefused, FileNotFoundError):
+        digest = manifests.check_digest(f"sha256:{path.name}")
+        return CachedArtifact(digest, _allocated_bytes(path), path.stat().st_mtime)
+    return None
+
+
+def _allocated_bytes(directory: Path) -> int:
+    """What the files below take from the disk; holes and files that vanish count nothing."""
+    total_bytes = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total_bytes += Path(folder, name).lstat().st_blocks * 512
+    return total_bytes
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()

@@ -5,6 +5,7 @@ is inside. Files are opened with O_NOFOLLOW, so that a link swapped in between l
 All calls block on the disk; run them in a thread.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -25,19 +26,25 @@ from functions.artifacts.manifest import (
 )
 
 READ_BYTES = 1024 * 1024
+# What says nothing about the file: the process or the machine has run out, or another user owns it.
+_NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE)
 
 
 def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
     """The manifest of every file below `directory`; a manifest already there is left out."""
     paths = []
+    total_bytes = 0
     for path in _plain_files(directory, directory):
         if path == MANIFEST_NAME:
             continue
         manifests.check_path(path)
         paths.append(path)
+        total_bytes += (directory / path).lstat().st_size
         if len(paths) > limits.max_files:
             raise ArtifactRefused(f"{directory} has more than {limits.max_files} files")
-    manifest = Manifest(files=tuple(_entry(directory, path, limits) for path in sorted(paths)))
+    chunk_bytes = manifests.chunk_bytes_for(total_bytes)
+    files = tuple(_entry(directory, path, limits, chunk_bytes) for path in sorted(paths))
+    manifest = Manifest(chunk_bytes=chunk_bytes, files=files)
     manifests.check(manifest, limits)
     return manifest
 
@@ -61,30 +68,50 @@ def read_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> tup
 def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
     """Raise ArtifactCorrupt, naming the file, unless the directory is exactly what `digest` names."""
     manifest = manifests.decode_verified(_read_manifest_bytes(directory), digest, limits)
-    expected = {entry.path: entry for entry in manifest.files}
+    expected = {entry.path for entry in manifest.files}
     try:
         present = {path for path in _plain_files(directory, directory) if path != MANIFEST_NAME}
     except ArtifactRefused as error:
         raise ArtifactCorrupt(str(error)) from error
-    for path in sorted(present ^ expected.keys()):
+    for path in sorted(present ^ expected):
         raise ArtifactCorrupt(f"{path} is {'extra' if path in present else 'missing'} in {digest}")
-    for path, entry in expected.items():
+    for entry in manifest.files:
         try:
-            found = _entry(directory, path, limits)
-        except ArtifactRefused as error:
-            raise ArtifactCorrupt(f"{path} in {digest}: {error}") from error
-        if found != entry:
-            raise ArtifactCorrupt(f"{path} in {digest} has other content: {found.size_bytes} bytes, {found.sha256}")
+            verify_file(directory, entry)
+        except ArtifactCorrupt as error:
+            raise ArtifactCorrupt(f"{digest}: {error}") from error
     return manifest
 
 
+def verify_file(directory: Path, entry: FileEntry) -> None:
+    """Raise ArtifactCorrupt unless the file below `directory` holds what the manifest says.
+
+    CacheFailed where that cannot be told: a file that cannot be read now may be sound.
+    """
+    try:
+        with open_plain(directory / entry.path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size  # a file that grew is not read to its end
+            sha256 = sha256_of(file) if size_bytes == entry.size_bytes else "another size"
+    except (ArtifactMissing, ArtifactRefused) as error:
+        raise ArtifactCorrupt(f"{entry.path}: {error}") from error
+    except OSError as error:
+        raise CacheFailed(f"{entry.path} cannot be read: {error.strerror}") from error
+    if sha256 != entry.sha256:
+        raise ArtifactCorrupt(f"{entry.path} has other content: {size_bytes} bytes, {sha256}")
+
+
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file for reading without following a link; ArtifactRefused for anything else."""
+    """Open a regular file for reading without following a link; ArtifactRefused for anything else.
+
+    CacheFailed where it cannot be opened for a reason that is not its own.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise ArtifactMissing(f"{path.name} is not there") from error
-    except OSError as error:  # ELOOP: a link; EACCES, EIO: the disk
+    except OSError as error:  # ELOOP: a link; ENXIO: a socket; EIO: the disk
+        if error.errno in _NOT_THE_FILES_FAULT:
+            raise CacheFailed(f"{path.name} cannot be opened: {error.strerror}") from error
         raise ArtifactRefused(f"{path.name} cannot be opened as a plain file: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -146,13 +173,17 @@ def _read_manifest_bytes(directory: Path) -> bytes:
         return file.read(MANIFEST_MAX_BYTES + 1)
 
 
-def _entry(directory: Path, path: str, limits: ManifestLimits) -> FileEntry:
-    sha256 = hashlib.sha256()
+def _entry(directory: Path, path: str, limits: ManifestLimits, chunk_bytes: int) -> FileEntry:
+    """One pass over the file for both kinds of hashes; a file of one chunk has one hash for both."""
+    whole = hashlib.sha256()
+    chunks: list[str] = []
     size_bytes = 0
     with open_plain(directory / path) as file:
-        while block := file.read(READ_BYTES):
-            size_bytes += len(block)
+        while chunk := file.read(chunk_bytes):
+            size_bytes += len(chunk)
             if size_bytes > limits.max_file_bytes:
                 raise ArtifactRefused(f"{path} is over the limit of {limits.max_file_bytes} bytes")
-            sha256.update(block)
-    return FileEntry(path=path, size_bytes=size_bytes, sha256=sha256.hexdigest())
+            whole.update(chunk)
+            single = size_bytes == len(chunk) < chunk_bytes
+            chunks.append(whole.hexdigest() if single else hashlib.sha256(chunk).hexdigest())
+    return FileEntry(path=path, size_bytes=size_bytes, sha256=whole.hexdigest(), chunks=tuple(chunks))

@@ -14,7 +14,7 @@ class ArtifactCorrupt(ArtifactError):
 
 
 class ArtifactMissing(ArtifactError):
-    """The store has no such pointer, manifest or blob: publish it, or correct the name."""
+    """The store has no such pointer, manifest or chunk: publish it, or correct the name."""
 
 
 class VersionTaken(ArtifactError):
@@ -27,3 +27,7 @@ class StoreUnavailable(ArtifactError):
 
 class CacheFailed(ArtifactError):
     """The local disk refused (full, read-only, broken): free it; what is already cached goes on serving."""
+
+
+class FetchUnderway(ArtifactError):
+    """Another process of this node has been fetching the same digest for too long: try again later."""

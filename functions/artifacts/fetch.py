@@ -1,31 +1,53 @@
 """Fetching an artifact by its digest: nothing is visible under the digest until every byte has been verified.
 
     1 read the manifest, verify it against the digest
-    2 stream each blob into the staging directory, hashing as it comes
-    3 compare size and sha256, fsync
-    4 rename the whole directory to its digest
+    2 lay the files out, or go on with what a killed fetch had (`assembly`)
+    3 read the missing chunks, several at a time, each verified as it comes
+    4 hash the files on the disk, fsync, rename the whole directory to its digest
 
-A fetch that is killed leaves only staging garbage. Two processes that fetch the same digest at once both finish;
-the later rename finds the place taken by equal content. Blocks: run it in a thread.
+One process of a node does it at a time; whoever else asks for the same digest waits and finds it there. Blocks: run it
+in a thread.
 """
 
-import hashlib
-import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from functions.api.ids import Digest
-from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
+from functions.artifacts.assembly import Assembly
 from functions.artifacts.cache import ArtifactCache
-from functions.artifacts.errors import ArtifactCorrupt, CacheFailed, StoreUnavailable
-from functions.artifacts.locations import blob_key, manifest_key
-from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, MANIFEST_NAME, FileEntry, ManifestLimits
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, CacheFailed, StoreUnavailable
+from functions.artifacts.locations import chunk_key, manifest_key
+from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, Chunk, ManifestLimits
 from functions.artifacts.s3 import S3Store
+from functions.artifacts.workers import run_all
 
 DEFAULT_TIMEOUT_S = 300.0  # a 200 MB adapter at 1 MB/s, with room; a store that drips must not hold a thread for ever
-_READ_ONLY = 0o444
+PARALLEL_CHUNKS = 4  # 32 MiB in memory at the default chunk size
+_READS_OF_A_CHUNK = 2  # bytes may flip on the way: one that arrives corrupt is read once more
+
+
+class ChunkSource(Protocol):
+    def read(self, chunk: Chunk) -> bytes:
+        """The chunk's bytes, not verified yet; ArtifactError where there are none to be had. Many threads call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChunks:
+    """Chunks straight from S3."""
+
+    store: S3Store
+    check_time: Callable[[], None]
+
+    def read(self, chunk: Chunk) -> bytes:
+        content = bytearray()
+        for block in self.store.stream(chunk_key(chunk.sha256), chunk.size_bytes):
+            self.check_time()
+            content += block
+        return bytes(content)
 
 
 def fetch(
@@ -36,29 +58,63 @@ def fetch(
     limits: ManifestLimits = ADAPTER_LIMITS,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
+    on_fetch: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The artifact's verified directory in the cache, fetched unless it is there."""
-    try:
-        cached = cache.verified(digest, limits)
-    except ArtifactCorrupt:
-        cache.discard(digest)
-        cached = None
+    """The artifact's verified directory in the cache, fetched unless it is there; `on_fetch` hears that it is not."""
+    cached = from_cache(cache, digest, limits)
     if cached is not None:
         return cached
-    key = manifest_key(manifests.hex_of(digest))
-    document = store.read_small(key, MANIFEST_MAX_BYTES)
-    manifest = manifests.decode_verified(document, digest, limits)
     deadline = _Deadline(digest, clock() + timeout_s, clock)
-    with cache.staging() as staged:
+    with cache.single_flight(digest, timeout_s=timeout_s, clock=clock):
+        cached = from_cache(cache, digest, limits)  # by whoever held the flight before us
+        if cached is not None:
+            return cached
+        on_fetch()
+        document = read_manifest(store, digest)
+        assembly = Assembly.open(cache, digest, document, limits)
+        source = StoreChunks(store, deadline.check)
+        fill(assembly, source)
         try:
-            for entry in manifest.files:
-                _fetch_file(store, staged, entry, deadline)
-            directories.write_durably(staged / MANIFEST_NAME, document)
-            (staged / MANIFEST_NAME).chmod(_READ_ONLY)
-            _sync_tree(staged)
-        except OSError as error:
-            raise CacheFailed(f"{digest} cannot be written to the cache: {error.strerror}") from error
-        return cache.install(staged, digest)
+            return assembly.finish()
+        except ArtifactCorrupt:  # what an earlier fetch had written did not outlive a power cut: it is missing now
+            fill(assembly, source)
+            return assembly.finish()
+
+
+def from_cache(cache: ArtifactCache, digest: Digest, limits: ManifestLimits = ADAPTER_LIMITS) -> Path | None:
+    """What the cache holds, verified and noted as used; None where it is not there, or rotten.
+
+    What rotted stays until a sound one is installed in its place: an engine that has loaded it may read the directory
+    again at any time, and dies of its absence.
+    """
+    try:
+        with cache.use(digest):  # else an eviction in the middle would look like rot
+            return cache.verified(digest, limits)
+    except (ArtifactMissing, ArtifactCorrupt):
+        return None
+    except OSError as error:
+        raise CacheFailed(f"{digest} cannot be read from the cache: {error.strerror}") from error
+
+
+def read_manifest(store: S3Store, digest: Digest) -> bytes:
+    """The manifest's document from the store; `Assembly.open` verifies it."""
+    return store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
+
+
+def fill(assembly: Assembly, source: ChunkSource, *, parallel: int = PARALLEL_CHUNKS) -> None:
+    """Put every missing chunk from one source."""
+
+    def obtain(chunk: Chunk) -> None:
+        for attempt in range(1, _READS_OF_A_CHUNK + 1):
+            try:
+                assembly.put(chunk, source.read(chunk))
+            except ArtifactCorrupt:
+                if attempt == _READS_OF_A_CHUNK:
+                    raise
+            else:
+                return
+
+    run_all(obtain, assembly.missing(), parallel=parallel)
 
 
 class _Deadline:
@@ -68,29 +124,3 @@ class _Deadline:
     def check(self) -> None:
         if self._clock() >= self._at_s:
             raise StoreUnavailable(f"{self._digest} did not arrive in time; the store is too slow")
-
-
-def _fetch_file(store: S3Store, staged: Path, entry: FileEntry, deadline: _Deadline) -> None:
-    target = staged / entry.path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    key = blob_key(entry.sha256)
-    sha256 = hashlib.sha256()
-    size_bytes = 0
-    with target.open("xb") as file:
-        for block in store.stream(key, entry.size_bytes):
-            deadline.check()
-            sha256.update(block)
-            size_bytes += file.write(block)
-        if size_bytes != entry.size_bytes or sha256.hexdigest() != entry.sha256:
-            raise ArtifactCorrupt(
-                f"{key} ({entry.path}) is corrupt in the store: {size_bytes} of {entry.size_bytes} bytes, "
-                f"sha256 {sha256.hexdigest()}"
-            )
-        file.flush()
-        os.fsync(file.fileno())
-    target.chmod(_READ_ONLY)
-
-
-def _sync_tree(staged: Path) -> None:
-    for directory in {path.parent for path in staged.rglob("*")}:
-        directories.sync_directory(directory)

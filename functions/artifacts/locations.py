@@ -1,9 +1,10 @@
 """Where things lie in the store, and which artifact URIs we follow at all.
 
-    blobs/sha256/<hex>          one file's bytes
-    manifests/sha256/<hex>      one manifest's canonical bytes
+    chunks/sha256/<hex>           one chunk's bytes
+    manifests/sha256/<hex>        one manifest's canonical bytes
     <prefix>/shoal-manifest.json  the pointer: the same manifest bytes, under the name that a version's URI spells
 
+`blobs/sha256/` held whole files before there were chunks; nothing reads it any more.
 Only `s3://<our bucket>/<prefix>` is followed: no other bucket, scheme or host can be reached by naming it in a model.
 """
 
@@ -15,7 +16,10 @@ from functions.artifacts.manifest import MANIFEST_NAME
 
 _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 _URI = re.compile(rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])/(?P<prefix>{_SEGMENT}(?:/{_SEGMENT}){{0,7}})")
-_RESERVED = ("blobs", "manifests")
+CHUNKS_PREFIX = "chunks/sha256/"
+MANIFESTS_PREFIX = "manifests/sha256/"
+SWEEPING_KEY = "manifests/sweeping"  # there while a collector looks for the last time, and deletes
+_RESERVED = ("blobs", "chunks", "manifests")
 URI_MAX_CHARS = 600
 
 
@@ -41,13 +45,13 @@ def parse_artifact_uri(uri: str, *, bucket: str) -> ArtifactLocation:
     if match["bucket"] != bucket:
         raise ArtifactRefused(f"artifact {uri} lies in bucket {match['bucket']}; only {bucket} is allowed")
     if match["prefix"].split("/")[0] in _RESERVED:
-        raise ArtifactRefused(f"artifact {uri}: {' and '.join(_RESERVED)} are the store's own folders")
+        raise ArtifactRefused(f"artifact {uri}: {', '.join(_RESERVED)} are the store's own folders")
     return ArtifactLocation(bucket=match["bucket"], prefix=match["prefix"])
 
 
-def blob_key(sha256_hex: str) -> str:
-    return f"blobs/sha256/{sha256_hex}"
+def chunk_key(sha256_hex: str) -> str:
+    return CHUNKS_PREFIX + sha256_hex
 
 
 def manifest_key(sha256_hex: str) -> str:
-    return f"manifests/sha256/{sha256_hex}"
+    return MANIFESTS_PREFIX + sha256_hex

@@ -2,15 +2,20 @@
 
     digest = "sha256:" + hex(sha256(canonical bytes))
 
-Canonical bytes are msgspec's deterministic JSON of `{"schema_version":1,"files":[{"path","size_bytes","sha256"}…]}`
-with the files sorted by path. A document that decodes but is not in that form is refused: one artifact must never
-have two digests. Paths are plain relative names, so that no manifest can write outside the directory it is unpacked
-into. Worked example (test_worked_example): one file `a.txt` holding "hi" gives a manifest whose digest anyone can
-recompute with sha256sum.
+Canonical bytes are msgspec's deterministic JSON of `{"schema_version":2,"chunk_bytes","files":[{"path","size_bytes",
+"sha256","chunks":[…]}…]}` with the files sorted by path. A document that decodes but is not in that form is refused:
+one artifact must never have two digests. Paths are plain relative names, so that no manifest can write outside the
+directory it is unpacked into.
+
+Files are cut every `chunk_bytes`: chunk i of a file is its bytes [i * chunk_bytes, min((i + 1) * chunk_bytes, size)),
+an empty file has none. Chunks are what travels, is stored and is verified one by one. Worked example
+(test_worked_example): one file `a.txt` holding "hi" is one chunk, whose hash is the file's own, and the digest is what
+sha256sum says of the manifest.
 """
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,20 +24,29 @@ import msgspec
 from functions.api.ids import DIGEST_PATTERN, Digest
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactRefused
 
+SCHEMA_VERSION = 2
 MANIFEST_NAME = "shoal-manifest.json"
-MANIFEST_MAX_BYTES = 1024 * 1024
 PATH_MAX_DEPTH = 4
+CHUNK_MIN_BYTES = 1024**2
+CHUNK_DEFAULT_BYTES = 8 * 1024**2  # a peer's request of under a second at 10 MB/s; 67 bytes of manifest each
+CHUNK_MAX_BYTES = 64 * 1024**2  # one is held in memory while it is verified
+CHUNKS_AIMED_AT = 8192  # 8192 * 67 bytes: half a MiB of manifest
+MANIFEST_MAX_BYTES = 4 * 1024**2  # 2 TiB in the largest chunks are 32768 hashes, 2.2 MB
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"  # no leading dot or dash: neither `..` nor an option
 _PATH = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,{PATH_MAX_DEPTH - 1}}}")
 _DIGEST = re.compile(DIGEST_PATTERN)
+# What a Windows share, or a copy of the cache on one, would take for a device.
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
+
+Sha256Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestLimits:
-    """How large an artifact of one kind may be. One PUT carries at most 5 GiB, and model shards are cut below that."""
+    """How large an artifact of one kind may be."""
 
     max_files: int = 512
-    max_file_bytes: int = 5 * 1024**3
+    max_file_bytes: int = 64 * 1024**3
     max_total_bytes: int = 2 * 1024**4
 
 
@@ -41,19 +55,61 @@ MODEL_LIMITS = ManifestLimits()
 ADAPTER_LIMITS = ManifestLimits(max_files=16, max_file_bytes=4 * 1024**3, max_total_bytes=4 * 1024**3)
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of one file."""
+
+    sha256: str
+    size_bytes: int
+    path: str
+    offset_bytes: int
+
+
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    sha256: Sha256Hex
+    chunks: tuple[Sha256Hex, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
+    chunk_bytes: int = CHUNK_DEFAULT_BYTES
     files: tuple[FileEntry, ...]
 
     @property
     def total_bytes(self) -> int:
         return sum(entry.size_bytes for entry in self.files)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk, in the order of files and offsets; equal content occurs as often as it is there."""
+        for entry in self.files:
+            for index, sha256 in enumerate(entry.chunks):
+                offset_bytes = index * self.chunk_bytes
+                size_bytes = min(self.chunk_bytes, entry.size_bytes - offset_bytes)
+                yield Chunk(sha256, size_bytes, entry.path, offset_bytes)
+
+    def distinct_chunks(self) -> tuple[Chunk, ...]:
+        """Each content once, where it first occurs: what has to travel. Its order is the order of every bitmap."""
+        first: dict[str, Chunk] = {}
+        for chunk in self.chunks():
+            first.setdefault(chunk.sha256, chunk)
+        return tuple(first.values())
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def chunk_bytes_for(total_bytes: int) -> int:
+    """The size to cut an artifact at: the smallest power of two from the default on that makes at most 8192 chunks.
+
+    Worked example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280 kB of manifest).
+    """
+    chunk_bytes = CHUNK_DEFAULT_BYTES
+    while chunk_bytes < CHUNK_MAX_BYTES and total_bytes > chunk_bytes * CHUNKS_AIMED_AT:
+        chunk_bytes *= 2
+    return chunk_bytes
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -72,6 +128,7 @@ def decode(document: bytes, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
     if len(document) > MANIFEST_MAX_BYTES:
         raise ArtifactRefused(f"manifest of {len(document)} bytes is over the limit of {MANIFEST_MAX_BYTES}")
     try:
+        _check_version(msgspec.json.decode(document, type=_Version).schema_version)
         manifest = msgspec.json.decode(document, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArtifactRefused(f"not a manifest: {error}") from error
@@ -90,7 +147,7 @@ def decode_verified(document: bytes, digest: Digest, limits: ManifestLimits = MO
 
 
 def check(manifest: Manifest, limits: ManifestLimits) -> None:
-    """Raise ArtifactRefused unless every path is safe and unique and every bound holds."""
+    """Raise ArtifactRefused unless every path is safe and unique, every bound holds and the chunks fit the files."""
     if not 1 <= len(manifest.files) <= limits.max_files:
         raise ArtifactRefused(f"{len(manifest.files)} files; an artifact has 1 to {limits.max_files}")
     seen: set[str] = set()
@@ -107,6 +164,7 @@ def check(manifest: Manifest, limits: ManifestLimits) -> None:
     _check_no_file_is_a_directory(seen)
     if manifest.total_bytes > limits.max_total_bytes:
         raise ArtifactRefused(f"{manifest.total_bytes} bytes in all, over the limit of {limits.max_total_bytes}")
+    _check_chunks(manifest)
 
 
 def check_path(path: str) -> None:
@@ -115,6 +173,8 @@ def check_path(path: str) -> None:
         raise ArtifactRefused(f"file name {path[:200]!r} is not allowed: letters, digits, `._-`, no leading dot")
     if path.lower() == MANIFEST_NAME:
         raise ArtifactRefused(f"{path} is the manifest's own name")
+    if any(part.partition(".")[0].lower() in _DEVICES for part in path.split("/")):
+        raise ArtifactRefused(f"file name {path!r} is not allowed: some systems take it for a device")
 
 
 def check_digest(text: str) -> Digest:
@@ -128,6 +188,14 @@ def hex_of(digest: Digest) -> str:
     return check_digest(digest).removeprefix("sha256:")
 
 
+def _check_version(version: int) -> None:
+    if version != SCHEMA_VERSION:
+        raise ArtifactRefused(
+            f"manifest of schema {version}; this build reads {SCHEMA_VERSION}: publish the artifact again "
+            "(`shoal up` does that for its own adapters, `shoal prepare` for base models)"
+        )
+
+
 def _check_no_file_is_a_directory(paths: set[str]) -> None:
     for path in paths:
         parts = path.split("/")
@@ -135,3 +203,19 @@ def _check_no_file_is_a_directory(paths: set[str]) -> None:
             parent = "/".join(parts[:depth])
             if parent in paths or parent == MANIFEST_NAME:
                 raise ArtifactRefused(f"{parent} is named both as a file and as a directory")
+
+
+def _check_chunks(manifest: Manifest) -> None:
+    size = manifest.chunk_bytes
+    if not CHUNK_MIN_BYTES <= size <= CHUNK_MAX_BYTES or size & (size - 1):
+        raise ArtifactRefused(f"chunk_bytes {size} is not a power of two from {CHUNK_MIN_BYTES} to {CHUNK_MAX_BYTES}")
+    for entry in manifest.files:
+        expected = -(-entry.size_bytes // size)
+        if len(entry.chunks) != expected:
+            raise ArtifactRefused(f"{entry.path} of {entry.size_bytes} bytes has {len(entry.chunks)} chunks")
+        if expected == 1 and entry.chunks[0] != entry.sha256:
+            raise ArtifactRefused(f"{entry.path} is one chunk, and yet the two hashes differ")
+    sizes: dict[str, int] = {}
+    for chunk in manifest.chunks():
+        if sizes.setdefault(chunk.sha256, chunk.size_bytes) != chunk.size_bytes:
+            raise ArtifactRefused(f"chunk {chunk.sha256} has two sizes")

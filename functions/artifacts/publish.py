@@ -1,19 +1,28 @@
-"""Publishing: blobs first, then the manifest, then the pointer, so that nothing ever points at what is not there.
+"""Publishing: chunks first, then the manifest, then the pointer, so that nothing ever points at what is not there.
+
+What a collector of garbage takes meanwhile, since it looked before the pointer was there, is put again (`collect`).
 
 Idempotent and safe to kill at any line: what is missing is put, what is there is left, and a second run finishes
-the first.
+the first. Content that the store has already, from whichever artifact, is not sent again.
 """
 
+import hashlib
+import time
 from pathlib import Path
-from typing import BinaryIO
 
 from functions.api.ids import Digest
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
-from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, VersionTaken
-from functions.artifacts.locations import ArtifactLocation, blob_key, manifest_key, parse_artifact_uri
-from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, FileEntry, ManifestLimits
+from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, StoreUnavailable, VersionTaken
+from functions.artifacts.locations import SWEEPING_KEY, ArtifactLocation, chunk_key, manifest_key, parse_artifact_uri
+from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, Chunk, Manifest, ManifestLimits
 from functions.artifacts.s3 import S3Store
+from functions.artifacts.workers import run_all
+
+PARALLEL_PUTS = 4  # 32 MiB in memory at the default chunk size
+_SWEEP_POLL_S = 0.2
+_SWEEP_WAIT_S = 60.0  # sweeping takes seconds
+_SWEEP_MAX_S = 900.0  # one that began earlier was killed
 
 
 def publish_directory(
@@ -32,16 +41,28 @@ def publish_directory(
     location = parse_artifact_uri(artifact_uri, bucket=store.bucket)
     manifest = directories.build_manifest(directory, limits)
     document = manifests.encode(manifest)
-    digest = manifests.digest_of(document)
     if not replace:
-        _check_not_taken(store, location, document)  # before anything is uploaded in vain
-    for entry in manifest.files:
-        _put_blob(store, directory, entry)
-    store.put_new(manifest_key(manifests.hex_of(digest)), document)
-    if replace:
+        _check_free(store, location, document)  # before anything is uploaded in vain
+    put_content(store, directory, manifest)
+    if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
-    elif not store.put_new(location.pointer_key, document):
-        _check_not_taken(store, location, document)
+    _outlast_sweep(store)
+    return put_content(store, directory, manifest)
+
+
+def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = ADAPTER_LIMITS) -> Digest:
+    """Publish the files of `directory` under their digest alone, without a pointer."""
+    return put_content(store, directory, directories.build_manifest(directory, limits))
+
+
+def put_content(store: S3Store, directory: Path, manifest: Manifest) -> Digest:
+    """Put what the store lacks of `manifest`, whose files lie in `directory`, and the manifest last."""
+    run_all(lambda chunk: _put_chunk(store, directory, chunk), manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
+    document = manifests.encode(manifest)
+    digest = manifests.digest_of(document)
+    key = manifest_key(manifests.hex_of(digest))
+    if not store.put_new(key, document) and store.size_of(key) != len(document):
+        store.put(key, document)  # cut short by a store that lost its tail
     return digest
 
 
@@ -53,30 +74,49 @@ def read_pointer(store: S3Store, artifact_uri: str) -> Digest:
     return manifests.digest_of(document)
 
 
-def _check_not_taken(store: S3Store, location: ArtifactLocation, document: bytes) -> None:
+def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> bool:
+    """Whether the pointer is `document` already; VersionTaken where it names other content.
+
+    One that this build cannot read (its form is a former one's) names none, and may be replaced.
+    """
     try:
         pointed = store.read_small(location.pointer_key, MANIFEST_MAX_BYTES)
-    except ArtifactMissing:
-        return
+        manifests.decode(pointed)
+    except (ArtifactMissing, ArtifactRefused):
+        return False
     if pointed != document:
         raise VersionTaken(f"{location.uri} is already {manifests.digest_of(pointed)}; publish under a new version")
+    return True
 
 
-def _put_blob(store: S3Store, directory: Path, entry: FileEntry) -> None:
-    key = blob_key(entry.sha256)
+def _outlast_sweep(store: S3Store) -> None:
+    """Wait for the end of a sweep that may have looked before the pointer was there; not for one that was killed."""
+    give_up_s = time.monotonic() + _SWEEP_WAIT_S
+    while time.monotonic() < give_up_s:
+        begun_unix_s = max((at.modified_unix_s for at in store.list(SWEEPING_KEY)), default=0.0)
+        if time.time() - begun_unix_s > _SWEEP_MAX_S:
+            return
+        time.sleep(_SWEEP_POLL_S)
+    raise StoreUnavailable("the store's garbage is just being collected; publish again in a few minutes")
+
+
+def _put_chunk(store: S3Store, directory: Path, chunk: Chunk) -> None:
+    key = chunk_key(chunk.sha256)
     stored_bytes = store.size_of(key)
-    if stored_bytes == entry.size_bytes:
+    if stored_bytes == chunk.size_bytes:
         return
-    with directories.open_plain(directory / entry.path) as file:
-        _check_unchanged(file, entry)
-        if stored_bytes is None:
-            store.put_new(key, file)
-        else:  # cut short by a store that lost its tail: the name promises this content, so writing it is a repair
-            store.put(key, file)
+    content = _read(directory, chunk)
+    if stored_bytes is None:
+        store.put_new(key, content, sha256=chunk.sha256)
+    else:  # cut short by a store that lost its tail: the name promises this content, so writing it is a repair
+        store.put(key, content, sha256=chunk.sha256)
 
 
-def _check_unchanged(file: BinaryIO, entry: FileEntry) -> None:
-    """The file is still what was hashed; a blob under a wrong name would poison every later publisher."""
-    if directories.sha256_of(file) != entry.sha256:
-        raise ArtifactRefused(f"{entry.path} changed while it was being published; publish again")
-    file.seek(0)
+def _read(directory: Path, chunk: Chunk) -> bytes:
+    """The bytes that were hashed; a chunk under a wrong name would poison every later publisher."""
+    with directories.open_plain(directory / chunk.path) as file:
+        file.seek(chunk.offset_bytes)
+        content = file.read(chunk.size_bytes)
+    if hashlib.sha256(content).hexdigest() != chunk.sha256:
+        raise ArtifactRefused(f"{chunk.path} changed while it was being published; publish again")
+    return content

@@ -1,14 +1,19 @@
-"""The object store over S3: four verbs, foreign exceptions mapped once, every wait bounded.
+"""The object store over S3: few verbs, foreign exceptions mapped once, every wait bounded.
 
 One `S3Store` holds one client, which threads may share; all calls block, so that callers in an event loop use
 `asyncio.to_thread`. Objects are written only where nothing is (`If-None-Match: *`) unless the caller says
-otherwise: two publishers of the same content cannot harm each other.
+otherwise: two publishers of the same content cannot harm each other. Every write carries its sha256, and the store
+refuses a body that is not it: without that, SeaweedFS keeps an empty object under the name of an upload whose sender
+was killed, in place of what was there before (test_a_killed_upload_leaves_what_was_there).
 """
 
-from collections.abc import Iterator
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import boto3
 import msgspec
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BUCKET = "shoal-models"
 _CREDENTIALS_MAX_BYTES = 4096
+_PAGE_KEYS = 1000  # what one listing or one deletion may name, by S3's own limit
 _READ_BYTES = 256 * 1024
 _NOT_FOUND = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 _ALREADY_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
@@ -45,6 +51,14 @@ class S3Settings:
     connect_timeout_s: float = 2.0
     read_timeout_s: float = 20.0  # one socket read: what a stalled store may hold a thread for
     max_attempts: int = 3  # botocore's own, with jitter, for 500, 503 and broken connections
+    max_connections: int = 32  # kept open; several fetches at once read several chunks each
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    key: str
+    size_bytes: int
+    modified_unix_s: float
 
 
 class CredentialsInvalid(Exception):
@@ -76,9 +90,10 @@ class S3Store:
             config=Config(
                 connect_timeout=settings.connect_timeout_s,
                 read_timeout=settings.read_timeout_s,
+                max_pool_connections=settings.max_connections,
                 retries={"total_max_attempts": settings.max_attempts, "mode": "standard"},
                 s3={"addressing_style": "path"},
-                # Every byte is verified against its sha256 here; CRCs on top would only cost time.
+                # Every byte is verified against its sha256; CRCs on top would only cost time.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),
@@ -132,10 +147,12 @@ class S3Store:
         except (BotoCoreError, OSError) as error:
             raise _unavailable(key, error) from error
 
-    def put_new(self, key: str, body: bytes | BinaryIO) -> bool:
-        """Write the object unless one is there; whether it was written."""
+    def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
+        """Write the object unless one is there; whether it was written. `sha256` (hex) spares hashing it again."""
         try:
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+            self._client.put_object(
+                Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=_checksum(body, sha256), IfNoneMatch="*"
+            )
         except ClientError as error:
             if _code(error) in _ALREADY_THERE:
                 return False
@@ -146,21 +163,46 @@ class S3Store:
             raise _unavailable(key, error) from error
         return True
 
-    def put(self, key: str, body: bytes | BinaryIO) -> None:
+    def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:
         """Write the object, whatever was there."""
+        checksum = _checksum(body, sha256)
         try:
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=body)
+            self._client.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
         except (ClientError, BotoCoreError) as error:
             raise _unavailable(key, error) from error
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object whose key begins with `prefix`, page by page, in the order of keys."""
+        try:
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": _PAGE_KEYS}
+            )
+            for page in pages:
+                for found in page.get("Contents", ()):
+                    yield StoredObject(found["Key"], found["Size"], found["LastModified"].timestamp())
+        except (ClientError, BotoCoreError) as error:
+            raise _unavailable(f"the listing of {prefix}", error) from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the objects; one that is not there is as good as deleted."""
+        waiting = iter(keys)
+        while page := list(islice(waiting, _PAGE_KEYS)):
+            try:
+                answer = self._client.delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in page], "Quiet": True}
+                )
+            except (ClientError, BotoCoreError) as error:
+                raise _unavailable(f"the deletion of {len(page)} objects", error) from error
+            for failed in answer.get("Errors", ()):
+                if failed.get("Code") not in _NOT_FOUND:
+                    raise StoreUnavailable(f"the store did not delete {failed.get('Key')}: {failed.get('Message')}")
 
     def close(self) -> None:
         self._client.close()
 
-    def _put_after_looking(self, key: str, body: bytes | BinaryIO) -> bool:
+    def _put_after_looking(self, key: str, body: bytes) -> bool:
         if self.size_of(key) is not None:
             return False
-        if not isinstance(body, bytes):
-            body.seek(0)
         self.put(key, body)
         return True
 
@@ -172,6 +214,10 @@ class S3Store:
                 raise _unavailable("bucket " + self.bucket, error) from error
         except BotoCoreError as error:
             raise _unavailable("bucket " + self.bucket, error) from error
+
+
+def _checksum(body: bytes, sha256: str | None) -> str:
+    return base64.b64encode(bytes.fromhex(sha256) if sha256 else hashlib.sha256(body).digest()).decode()
 
 
 def _code(error: ClientError) -> str:

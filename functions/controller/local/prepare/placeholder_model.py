@@ -12,13 +12,16 @@ from functions.artifacts.manifest import MANIFEST_NAME
 from functions.controller.local.context import PLACEHOLDER_MODELS
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ledger import replace_file
-from functions.controller.local.prepare.base_model import MODEL_NAME, model_is_ready
+from functions.controller.local.prepare.base_model import MODEL_NAME, model_is_ready, renew_manifest
 from functions.controller.local.target import EngineKind
 
 
 def ensure_placeholder_model(layout: StateLayout) -> None:
+    if model_is_ready(layout):
+        renew_manifest(layout.models_dir / MODEL_NAME)
     directory = layout.models_dir / PLACEHOLDER_MODELS / MODEL_NAME
     if (directory / MANIFEST_NAME).is_file():
+        renew_manifest(directory)
         return
     directory.mkdir(parents=True, exist_ok=True)
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 8192}

@@ -1,0 +1,124 @@
+"""An adapter from an https folder: a fixed list of files, one request each, at addresses resolved once.
+
+No redirects (an allowed host must not send us elsewhere), no proxies from the environment, no content encodings (a
+small body must not become a large one), bounded bodies, bounded time.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpcore
+
+from functions.artifacts.adapters import CONFIG_MAX_BYTES, CONFIG_NAME, WEIGHTS_NAME
+from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, StoreUnavailable
+from functions.artifacts.ingest.addresses import Resolver, resolve
+from functions.artifacts.ingest.pinned import PinnedBackend, Watch
+from functions.artifacts.ingest.places import HttpsPlace
+from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.upload import Upload
+from functions.artifacts.signatures import SIGNATURE_MAX_BYTES, SIGNATURE_NAME
+
+_README_MAX_BYTES = 1024 * 1024
+_ABSENT = (403, 404, 410)  # object stores answer 403 for what is not there and may not be listed
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    name: str
+    max_bytes: int
+    optional: bool = False
+
+
+def receive(
+    place: HttpsPlace, upload: Upload, policy: IngestPolicy, resolver: Resolver, clock: Callable[[], float]
+) -> None:
+    """Write the adapter's files into `upload`."""
+    addresses = resolve(place.host, place.port, resolver, policy.https_networks)
+    watch = Watch(policy, clock)
+    wanted = (
+        _Wanted(CONFIG_NAME, CONFIG_MAX_BYTES),
+        _Wanted(WEIGHTS_NAME, policy.limits.max_file_bytes),
+        _Wanted("README.md", _README_MAX_BYTES, optional=True),
+        _Wanted(SIGNATURE_NAME, SIGNATURE_MAX_BYTES, optional=True),
+    )
+    with httpcore.ConnectionPool(
+        ssl_context=_ssl_context(policy), http2=False, retries=0, network_backend=PinnedBackend(addresses, watch)
+    ) as pool:
+        for file in wanted:
+            try:
+                _receive_file(pool, place, file, upload, watch)
+            except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as error:
+                reason = str(error) or type(error).__name__
+                raise StoreUnavailable(f"{place.authority} failed on {file.name}: {reason}") from error
+
+
+def _receive_file(
+    pool: httpcore.ConnectionPool, place: HttpsPlace, file: _Wanted, upload: Upload, watch: Watch
+) -> None:
+    url = httpcore.URL(
+        scheme=b"https", host=place.host.encode(), port=place.port, target=_target(place, file.name).encode()
+    )
+    headers = (("Host", place.authority), ("Accept-Encoding", "identity"), ("User-Agent", "shoal"), ("Accept", "*/*"))
+    timeouts = {"connect": upload.policy.connect_timeout_s, "read": upload.policy.read_timeout_s}
+    timeouts |= {"write": upload.policy.read_timeout_s, "pool": upload.policy.read_timeout_s}
+    watch.request()
+    with pool.stream("GET", url, headers=headers, extensions={"timeout": timeouts}) as response:
+        watch.answered()
+        if file.optional and response.status in _ABSENT:
+            return
+        _check_status(response.status, place, file.name)
+        announced_bytes = _check_headers(response, file)
+        received_bytes = 0
+        with upload.file(file.name, announced_bytes) as writer:
+            for block in response.iter_stream():
+                received_bytes += len(block)
+                if received_bytes > file.max_bytes:
+                    raise ArtifactRefused(f"{file.name} is over the limit of {file.max_bytes} bytes")
+                writer.write(block)
+
+
+def _target(place: HttpsPlace, name: str) -> str:
+    return f"{place.path.removesuffix('/')}/{name}"
+
+
+def _check_status(status: int, place: HttpsPlace, name: str) -> None:
+    if status == 200:
+        return
+    where = f"{place.authority} answers {status} for {name}"
+    error: type[ArtifactError] = ArtifactRefused
+    advice = "the files must be readable without credentials"
+    if 300 <= status < 400:
+        advice = "redirects are not followed; name the place where the files are"
+    elif status in (404, 410):
+        error, advice = ArtifactMissing, "the URI names a folder that holds the adapter's files"
+    elif status == 429 or status >= 500:
+        error, advice = StoreUnavailable, "try again later"
+    elif status not in (401, 403):
+        advice = "200 is expected"
+    raise error(f"{where}: {advice}")
+
+
+def _check_headers(response: httpcore.Response, file: _Wanted) -> int | None:
+    """The announced size, if any; ArtifactRefused where body or size cannot be taken."""
+    headers = {name.lower(): value for name, value in response.headers}
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"", b"identity"):
+        raise ArtifactRefused(
+            f"{file.name} comes with Content-Encoding {encoding[:40].decode('latin-1')}; send it plain"
+        )
+    announced = headers.get(b"content-length")
+    if announced is None:
+        return None
+    announced_bytes = int(announced)  # the protocol reader has refused what is no number
+    if announced_bytes > file.max_bytes:
+        raise ArtifactRefused(
+            f"{file.name} is announced with {announced_bytes} bytes, over the limit of {file.max_bytes}"
+        )
+    return announced_bytes
+
+
+def _ssl_context(policy: IngestPolicy) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=policy.https_ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,202 @@
+"""Signatures over an adapter's files (OpenSSF model signing, elliptic keys): who made these weights.
+
+    verify_signed(directory, tenant, policy)   at publish, and again before an engine may see the files
+
+The signature lies beside the files it signs as `model.sig`: a Sigstore bundle around an in-toto statement that lists
+every other file with its sha256, as `model_signing sign key` writes it. Nothing is asked of any network. Before the
+library sees the bundle it is read by one strict schema (bounded, no key twice), and what it lists must be every file
+there is: a signature that leaves a file out (`ignore_paths`) vouches for nothing.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from functions.api.ids import TenantId
+from functions.artifacts import directories
+from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused
+from functions.artifacts.manifest import MANIFEST_NAME
+
+SIGNATURE_NAME = "model.sig"
+SIGNATURE_MAX_BYTES = 256 * 1024  # 16 files take 4 kB
+_KEY_MAX_BYTES = 16 * 1024
+_MAX_RESOURCES = 1024
+_BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_PREDICATE_TYPE = "https://model_signing/signature/v1.0"
+
+# verified: signed by a key of the tenant's. unsigned: no signature, and none required. unchecked: there is one, but
+# the policy knows no key for this tenant and requires none.
+Finding = Literal["verified", "unsigned", "unchecked"]
+
+
+class SigningUnavailable(ArtifactError):
+    """A signature has to be checked and the library for it, or a key, is not there: correct the installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignaturePolicy:
+    """Whose signatures count. Files are PEM public keys on a NIST curve; any of a tenant's, or of those for all."""
+
+    keys: tuple[Path, ...] = ()  # for every tenant
+    tenant_keys: Mapping[TenantId, tuple[Path, ...]] = field(default_factory=dict)
+    required: bool = False
+
+    def keys_for(self, tenant: TenantId | None) -> tuple[Path, ...]:
+        own = self.tenant_keys.get(tenant, ()) if tenant is not None else ()
+        return (*own, *self.keys)
+
+
+class _Key(msgspec.Struct):
+    hint: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class _Material(msgspec.Struct, rename="camel"):
+    public_key: _Key
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    payload: str
+    payload_type: Literal["application/vnd.in-toto+json"]
+    signatures: Annotated[list[dict[str, str]], msgspec.Meta(min_length=1, max_length=1)]
+
+
+class _Bundle(msgspec.Struct, rename="camel"):
+    media_type: Literal["application/vnd.dev.sigstore.bundle.v0.3+json"]
+    verification_material: _Material
+    dsse_envelope: _Envelope
+
+
+class _Resource(msgspec.Struct):
+    name: str
+    algorithm: Literal["sha256"]
+
+
+class _Serialization(msgspec.Struct):
+    method: Literal["files"]
+    hash_type: Literal["sha256"]
+
+
+class _Predicate(msgspec.Struct):
+    serialization: _Serialization
+    resources: Annotated[list[_Resource], msgspec.Meta(max_length=_MAX_RESOURCES)]
+
+
+class _Statement(msgspec.Struct, rename="camel"):
+    predicate_type: Literal["https://model_signing/signature/v1.0"]
+    predicate: _Predicate
+
+
+def verify_signed(directory: Path, tenant: TenantId | None, policy: SignaturePolicy) -> Finding:
+    """What the signature in `directory` is worth; ArtifactRefused with the reason where it does not hold.
+
+    SigningUnavailable where the policy needs the model-signing library and it is not installed. Hashes every file:
+    blocks on the disk.
+    """
+    keys = policy.keys_for(tenant)
+    document = _read_signature(directory)
+    if document is None:
+        if policy.required:
+            raise ArtifactRefused(f"there is no {SIGNATURE_NAME}, and only signed adapters are taken: sign it")
+        return "unsigned"
+    if not keys:
+        if policy.required:
+            raise ArtifactRefused("no public key of this tenant is known, and only signed adapters are taken")
+        return "unchecked"
+    bundle, statement = _parse(document)
+    _check_lists_everything(directory, statement)
+    _verify(directory, _key_of(bundle, keys))
+    return "verified"
+
+
+def _read_signature(directory: Path) -> bytes | None:
+    try:
+        with directories.open_plain(directory / SIGNATURE_NAME) as file:
+            document = file.read(SIGNATURE_MAX_BYTES + 1)
+    except ArtifactMissing:
+        return None
+    if len(document) > SIGNATURE_MAX_BYTES:
+        raise ArtifactRefused(f"{SIGNATURE_NAME} is over {SIGNATURE_MAX_BYTES} bytes")
+    return document
+
+
+def _parse(document: bytes) -> tuple[_Bundle, _Statement]:
+    try:
+        bundle = msgspec.convert(_strict(document), _Bundle)
+        payload = base64.b64decode(bundle.dsse_envelope.payload, validate=True)
+        return bundle, msgspec.convert(_strict(payload), _Statement)
+    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors too
+        raise ArtifactRefused(f"{SIGNATURE_NAME} is not what `model_signing sign key` writes: {error}") from error
+
+
+def _strict(document: bytes) -> Any:
+    return json.loads(document.decode("utf-8"), object_pairs_hook=_no_duplicates)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):  # two readers could each take another one
+        raise ValueError("a key occurs twice")
+    return document
+
+
+def _check_lists_everything(directory: Path, statement: _Statement) -> None:
+    signed = {resource.name for resource in statement.predicate.resources}
+    present = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
+    for name in sorted((present - {SIGNATURE_NAME, MANIFEST_NAME}) - signed):
+        raise ArtifactRefused(f"{SIGNATURE_NAME} does not cover {name[:200]}: sign all files of the adapter")
+    for name in sorted(signed - present):
+        raise ArtifactRefused(f"{SIGNATURE_NAME} covers {name[:200]}, which is not there: it signs other content")
+
+
+def _key_of(bundle: _Bundle, keys: tuple[Path, ...]) -> Path:
+    """The key that the signature names; the hint is the sha256 of the key's PEM form."""
+    hint = bundle.verification_material.public_key.hint
+    for path in keys:
+        if _hint_of(path) == hint:
+            return path
+    raise ArtifactRefused(f"{SIGNATURE_NAME} was made with a key that this tenant does not sign with")
+
+
+def _hint_of(path: Path) -> str:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError as error:
+        raise _not_installed(error) from error
+    try:
+        with path.open("rb") as file:
+            key = serialization.load_pem_public_key(file.read(_KEY_MAX_BYTES))
+    except (OSError, ValueError) as error:
+        raise SigningUnavailable(f"the public key {path.name} cannot be read: {error}") from error
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(pem).hexdigest()
+
+
+def _verify(directory: Path, key: Path) -> None:
+    """The library's part: the signature over the statement, and every listed file against its sha256."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from model_signing import hashing, verifying
+    except ImportError as error:
+        raise _not_installed(error) from error
+    beside = (SIGNATURE_NAME, MANIFEST_NAME)
+    hashed = hashing.Config()  # type: ignore[no-untyped-call]
+    hashed.use_file_serialization(hashing_algorithm="sha256", allow_symlinks=False)
+    hashed.set_ignored_paths(paths=beside, ignore_git_paths=False)
+    try:
+        verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)  # type: ignore[no-untyped-call]
+        verifier.set_hashing_config(hashed)
+        verifier.verify(directory, directory / SIGNATURE_NAME)
+    except InvalidSignature as error:
+        raise ArtifactRefused(f"{SIGNATURE_NAME} is not a signature by {key.name}: sign again") from error
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ArtifactRefused(f"{SIGNATURE_NAME} does not hold: {error}") from error
+
+
+def _not_installed(error: ImportError) -> SigningUnavailable:
+    return SigningUnavailable(f"signatures are required but shoal[signing] is not installed ({error})")

@@ -1,0 +1,210 @@
+"""The one loop of a download: what `decisions.swarm` says, done, until no chunk is missing.
+
+    1 ask      every `Ask` becomes a task: read from peer or store, verify, write
+    2 wait     until one ends, news come from the tracker, or a tick passes (back-offs end without an event)
+    3 settle   tell the decisions how each ended; a chunk's other ask is cancelled
+
+Beside it, `announce` talks to the tracker, and `poll_peers` to the peers while the tracker is silent.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from functions.artifacts.assembly import Assembly
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, StoreUnavailable
+from functions.artifacts.swarm.origin import Origin
+from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
+from functions.artifacts.swarm.threads import Threads
+from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
+from functions.decisions.swarm import Ask, Swarm
+from functions.decisions.swarm_board import Announcement
+from functions.decisions.swarm_peers import Failure
+
+_TICK_S = 0.2
+_EARLY_S = 0.25  # a node with nothing to do announces itself before its time, but no more often than this
+_TRACKER_RETRY_S = 2.0
+_POLL_PEERS_S = 2.0
+_BAD_ORIGIN_READS = 3  # of one chunk: then the store's own copy is bad or missing, and waiting does not mend it
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Progress:
+    """For people and measurements. Bytes are those of chunks that were verified and written."""
+
+    chunks: int = 0
+    have: int = 0
+    resumed: int = 0
+    from_peers_bytes: int = 0
+    from_store_bytes: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How an ask ended. No failure: the chunk is here."""
+
+    failure: Failure | None = None
+    detail: str = ""
+    after_s: float = 0.0
+    store_is_bad: bool = False
+    fatal: ArtifactError | None = None
+
+
+@dataclass(slots=True)
+class Exchange:
+    assembly: Assembly
+    swarm: Swarm
+    peers: PeerClient
+    origin: Origin
+    tracker: TrackerClient | None
+    threads: Threads
+    rng: Random
+    progress: Progress
+    clock: Callable[[], float] = time.monotonic
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _hungry: asyncio.Event = field(default_factory=asyncio.Event)
+    _bad_reads: Counter[int] = field(default_factory=Counter)
+    _running: dict[asyncio.Task[_Ended], Ask] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Until nothing is missing; ArtifactError where something cannot be had."""
+        async with asyncio.TaskGroup() as group:
+            beside = [group.create_task(self._announce()), group.create_task(self._poll_peers())]
+            try:
+                failed = await self._loop(group)
+            finally:
+                for task in [*beside, *self._running]:
+                    task.cancel()
+        if failed is not None:  # raised out here, where the group does not wrap it
+            raise failed
+
+    async def _loop(self, group: asyncio.TaskGroup) -> ArtifactError | None:
+        while self.swarm.missing:
+            for ask in self.swarm.next(self.clock(), self.rng):
+                self._running[group.create_task(self._carry_out(ask))] = ask
+            if not self._running:
+                self._hungry.set()
+            await self._something()
+            for task in [task for task in self._running if task.done()]:
+                ask = self._running.pop(task)
+                if (failed := self._settle(ask, task)) is not None:
+                    return failed
+            self.progress.have = self.swarm.have.bit_count()
+        return None
+
+    async def _something(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), _TICK_S)
+        self._news.clear()
+
+    async def _carry_out(self, ask: Ask) -> _Ended:
+        chunk = self.assembly.chunks[ask.chunk]
+        try:
+            if ask.peer is None:
+                content = await self.threads.at_store(lambda: self.origin.read(chunk, self.threads.sleep))
+            else:
+                received = await self.peers.read(ask.peer, chunk)
+                content = received.content
+                if received.have is not None:
+                    self.swarm.peers.gossip(ask.peer, received.have)
+        except PeerFailed as error:
+            return _Ended(error.failure, error.detail, error.after_s)
+        except StoreUnavailable as error:
+            return _Ended(Failure.BROKEN, str(error))
+        except (ArtifactMissing, ArtifactCorrupt) as error:
+            return _Ended(Failure.LACKS, str(error), store_is_bad=True)
+        try:
+            await self.threads.on_disk(lambda: self.assembly.put(chunk, content))
+        except ArtifactCorrupt as error:
+            return _Ended(Failure.CORRUPT, str(error), store_is_bad=ask.peer is None)
+        except ArtifactError as error:  # the disk: nobody can help with that
+            return _Ended(fatal=error)
+        return _Ended()
+
+    def _settle(self, ask: Ask, task: asyncio.Task[_Ended]) -> ArtifactError | None:
+        """Take note of how one ask ended; what makes going on useless."""
+        if task.cancelled():
+            self.swarm.dropped(ask)
+            return None
+        ended, now_s = task.result(), self.clock()
+        if ended.fatal is not None:
+            return ended.fatal
+        if ended.failure is None:
+            self._arrived(ask, now_s)
+            return None
+        whence = ask.peer or "store"
+        self.progress.failures[f"{'peer' if ask.peer else 'store'} {ended.failure.value}"] += 1
+        if ended.failure is Failure.CORRUPT:
+            _log.warning("%s sent chunk %d corrupt: %s", whence, ask.chunk, ended.detail)
+        elif ended.failure is not Failure.BUSY:
+            _log.info("chunk %d from %s: %s: %s", ask.chunk, whence, ended.failure.value, ended.detail)
+        after_s = ended.after_s * (0.5 + self.rng.random())  # those who were told to wait do not all come at once
+        self.swarm.failed(ask, ended.failure, now_s, after_s=after_s, found=ended.detail)
+        if ended.store_is_bad:
+            self._bad_reads[ask.chunk] += 1
+            if self._bad_reads[ask.chunk] >= _BAD_ORIGIN_READS:
+                return ArtifactCorrupt(f"the store's copy is bad, publish it again: {ended.detail}")
+        return None
+
+    def _arrived(self, ask: Ask, now_s: float) -> None:
+        size_bytes = self.assembly.chunks[ask.chunk].size_bytes
+        if ask.peer is None:
+            self.progress.from_store_bytes += size_bytes
+        else:
+            self.progress.from_peers_bytes += size_bytes
+        useless = {other.number for other in self.swarm.arrived(ask, now_s)}
+        for task, other in self._running.items():
+            if other.number in useless:
+                task.cancel()
+
+    async def _announce(self) -> None:
+        if self.tracker is None:
+            self.swarm.tracker_failed()
+            return
+        said = ""
+        while True:
+            self._hungry.clear()
+            again_after_s = _TRACKER_RETRY_S
+            try:
+                answer = await self.tracker.announce(self._announcement())
+            except TrackerUnavailable as error:
+                self.swarm.tracker_failed()
+                if str(error) != said:
+                    _log.warning("%s; going on with %d peers and the store", error, len(self.swarm.peers))
+                    said = str(error)
+            else:
+                self.swarm.heard(answer, self.clock())
+                self.progress.nodes = answer.nodes
+                again_after_s, said = answer.again_after_s, ""
+                self._news.set()
+            early_s = min(again_after_s, max(_EARLY_S, again_after_s / 4))
+            await asyncio.sleep(early_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hungry.wait(), again_after_s - early_s)
+
+    def _announcement(self) -> Announcement:
+        swarm = self.swarm
+        room = max(0, 2 * swarm.policy.origin_requests - swarm.grants.bit_count())
+        return Announcement(swarm.me, swarm.zone, swarm.have, room, swarm.avoided(self.clock()))
+
+    async def _poll_peers(self) -> None:
+        """Without a tracker, nobody else tells what peers have got meanwhile."""
+        while True:
+            await asyncio.sleep(_POLL_PEERS_S)
+            if not self.swarm.is_alone(self.clock()):
+                continue
+            for peer in self.swarm.peers.usable(self.swarm.policy.max_per_peer, self.clock()):
+                with contextlib.suppress(PeerFailed):
+                    self.swarm.peers.gossip(peer.address, await self.peers.have(peer.address))

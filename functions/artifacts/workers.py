@@ -1,0 +1,44 @@
+"""A few threads for blocking work on many items: bounded, and the first failure ends it.
+
+The threads are daemons, other than those of an executor: a process that is told to end must not wait until a stalled
+store lets go of them.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+
+def run_all(work: Callable[[_Item], object], items: Iterable[_Item], *, parallel: int) -> None:
+    """Call `work` on every item, `parallel` at a time; the first exception, once no call is under way any more."""
+    waiting = list(items)
+    waiting.reverse()
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def take() -> None:
+        while True:
+            with lock:
+                if not waiting or failures:
+                    return
+                item = waiting.pop()
+            try:
+                work(item)
+            except BaseException as error:  # raised again below, in the caller's thread
+                with lock:
+                    failures.append(error)
+                return
+
+    helpers = [
+        threading.Thread(target=take, name="artifact chunks", daemon=True)
+        for _ in range(min(parallel, len(waiting)) - 1)
+    ]
+    for helper in helpers:
+        helper.start()
+    take()
+    for helper in helpers:
+        helper.join()
+    if failures:
+        raise failures[0]

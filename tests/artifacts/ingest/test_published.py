@@ -1,0 +1,60 @@
+"""The hostile corpus once more, as somebody with write access to the bucket could have put it there."""
+
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.artifacts.errors import ArtifactRefused
+from functions.artifacts.ingest import Expectation, Ingest
+from functions.artifacts.publish import publish_directory
+from tests.artifacts.hostile import AGAINST_BASE, BASE, HOSTILE
+from tests.artifacts.memory_store import MemoryStore
+
+URI = "s3://shoal-models/acme/bot/v1"
+EXPECT = Expectation(tenant=TenantId("acme"), base=BASE)
+CORPUS = {**HOSTILE, **AGAINST_BASE}
+_NO_PLAIN_FILES = ("link", "pipe", "linked weights")  # no manifest is ever made of them
+_NO_NAMES_FOR_MANIFESTS = ("hidden file",)
+
+
+@pytest.fixture
+def ingest(tmp_path: Path) -> Ingest:
+    return Ingest(MemoryStore(), tmp_path / "staging")
+
+
+def refused(ingest: Ingest, words: str) -> None:
+    before = dict(ingest.store.objects)
+    with pytest.raises(ArtifactRefused, match=words):
+        ingest.from_uri(URI, EXPECT)
+    assert ingest.store.objects == before
+    assert list(ingest.staging_root.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in CORPUS if name not in _NO_PLAIN_FILES + _NO_NAMES_FOR_MANIFESTS])
+def test_a_published_one_is_checked_like_any_other(ingest: Ingest, tmp_path: Path, name: str) -> None:
+    source = tmp_path / "hostile"
+    source.mkdir()
+    CORPUS[name].build(source)
+    publish_directory(ingest.store, source, URI)
+    words = "lies in a folder" if name == "folder" else CORPUS[name].words
+    refused(ingest, f"{words}|does not belong in an adapter")
+
+
+@pytest.mark.parametrize("name", _NO_PLAIN_FILES)
+def test_links_and_pipes_are_not_published(ingest: Ingest, tmp_path: Path, name: str) -> None:
+    source = tmp_path / "hostile"
+    source.mkdir()
+    CORPUS[name].build(source)
+    with pytest.raises(ArtifactRefused, match="only plain files are allowed"):
+        publish_directory(ingest.store, source, URI)
+    assert ingest.store.objects == {}
+
+
+@pytest.mark.parametrize(
+    "key", ["../adapter_model.safetensors", "../../../etc/x.json", "/etc/x.json", "a\x00.json", "", ".hidden.json"]
+)
+def test_keys_that_climb_out_of_the_prefix(ingest: Ingest, key: str) -> None:
+    """Most stores refuse such keys; this one is ours in name only."""
+    ingest.store.put(f"acme/bot/v1/{key}", b"{}")
+    refused(ingest, "is not allowed")

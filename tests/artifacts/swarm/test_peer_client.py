@@ -1,0 +1,136 @@
+"""A chunk from a peer: what each way of failing is called, and that nothing of it is without bounds."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from functions.api.ids import Digest
+from functions.artifacts.manifest import Chunk
+from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
+from functions.decisions.swarm_bits import encode
+from functions.decisions.swarm_peers import Failure
+
+DIGEST = Digest("sha256:" + "a" * 64)
+CHUNK = Chunk("b" * 64, 1_000_000, "model.safetensors", 0)
+PEER = "10.0.0.2:8500"
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Drip(httpx.AsyncByteStream):
+    """One byte a second, for ever."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.clock.now_s += 1.0
+            self.sent += 1
+            yield b"x"
+
+
+class Body(httpx.AsyncByteStream):
+    """Not read ahead, as the body of a real answer is not."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content
+
+
+def client(answer: httpx.Response | Exception, clock: Clock | None = None) -> PeerClient:
+    def respond(request: httpx.Request) -> httpx.Response:
+        assert str(request.url) in (
+            f"http://{PEER}/chunks/{CHUNK.sha256}?artifact={DIGEST.replace(':', '%3A')}",
+            f"http://{PEER}/swarm/{DIGEST}",
+        )
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(respond))
+    return PeerClient(http, DIGEST, 12, Bandwidth(), clock=clock or Clock())
+
+
+async def failure_of(answer: httpx.Response | Exception, clock: Clock | None = None) -> PeerFailed:
+    with pytest.raises(PeerFailed) as caught:
+        await client(answer, clock).read(PEER, CHUNK)
+    return caught.value
+
+
+async def test_a_chunk_comes_with_its_senders_bitmap() -> None:
+    answer = httpx.Response(200, stream=Body(b"weights"), headers={"x-shoal-have": encode(0b101, 12)})
+    received = await client(answer).read(PEER, CHUNK)
+    assert (received.content, received.have) == (b"weights", 0b101)
+
+
+@pytest.mark.parametrize("header", ["", "AAAAAAAA", "????", "//8="])
+async def test_an_odd_bitmap_does_not_cost_the_chunk(header: str) -> None:
+    received = await client(httpx.Response(200, stream=Body(b"weights"), headers={"x-shoal-have": header})).read(
+        PEER, CHUNK
+    )
+    assert (received.content, received.have) == (b"weights", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (httpx.Response(404), Failure.LACKS),
+        (httpx.Response(401), Failure.BROKEN),
+        (httpx.Response(500), Failure.BROKEN),
+        (httpx.Response(302, headers={"location": "http://169.254.169.254/"}), Failure.BROKEN),
+        (httpx.ConnectError("refused"), Failure.BROKEN),
+        (httpx.ReadTimeout("silent"), Failure.BROKEN),
+        (httpx.RemoteProtocolError("no HTTP"), Failure.BROKEN),
+        (httpx.Response(200, stream=Body(bytes(1_000_001))), Failure.CORRUPT),
+    ],
+)
+async def test_each_failure_has_its_name(answer: httpx.Response | Exception, failure: Failure) -> None:
+    assert (await failure_of(answer)).failure is failure
+
+
+@pytest.mark.parametrize(
+    ("header", "after_s"),
+    [("700", 0.7), (None, 0.3), ("soon", 0.3), ("-5", 0.3), ("99999999", 10.0), ("0", 0.0), ("٣", 0.3)],
+)
+async def test_a_busy_peer_says_when_within_reason(header: str | None, after_s: float) -> None:
+    headers = {} if header is None else {"x-shoal-retry-after-ms": header.encode()}
+    failed = await failure_of(httpx.Response(503, headers=headers))
+    assert (failed.failure, failed.after_s) == (Failure.BUSY, after_s)
+
+
+async def test_a_peer_that_drips_is_given_up() -> None:
+    clock = Clock()
+    drip = Drip(clock)
+    failed = await failure_of(httpx.Response(200, stream=drip), clock)
+    assert failed.failure is Failure.SLOW
+    assert drip.sent < 10
+
+
+async def test_a_peers_bitmap_can_be_asked_for() -> None:
+    assert await client(httpx.Response(200, json={"chunks": 12, "have": encode(0b11, 12)})).have(PEER) == 0b11
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, json={"chunks": 12}),
+        httpx.Response(200, json={"chunks": 12, "have": "AAAAAAAA"}),
+        httpx.Response(200, content=b" " * 20_000),
+        httpx.Response(200, content=b"\xff"),
+        httpx.Response(404),
+    ],
+)
+async def test_an_odd_answer_about_the_bitmap_is_a_failure(answer: httpx.Response) -> None:
+    with pytest.raises(PeerFailed):
+        await client(answer).have(PEER)

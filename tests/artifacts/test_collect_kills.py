@@ -1,0 +1,195 @@
+"""`kill -9` at every step of an ingest, of naming what it published, and of a collection, against a real store.
+
+Whatever was killed where: what is named is whole, what is visible is verified, the next run comes to its end, and
+once sessions have expired and the grace has passed, the store holds what is named and nothing else.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import Digest, TenantId
+from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.collect import collect
+from functions.artifacts.collect_reach import collected
+from functions.artifacts.fetch import fetch
+from functions.artifacts.ingest import Expectation, Ingest, IngestPolicy
+from functions.artifacts.s3 import S3Settings, S3Store
+from tests.artifacts.adapter_files import make_adapter
+from tests.artifacts.gc_ledger import FileLedger
+from tests.artifacts.kill_points import killed_at_each_step
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # a process for each of up to fifty steps
+EXPECT = Expectation(tenant=TenantId("acme"))
+SESSION_S = 100.0
+GRACE_S = 10.0
+
+
+class Names:
+    """What is named, in a file that outlives whoever is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._run("create table if not exists named (digest text primary key)")
+
+    def add(self, digest: Digest) -> None:
+        self._run("insert or ignore into named values (?)", digest)
+
+    def clear(self) -> None:
+        self._run("delete from named")
+
+    def all(self) -> set[Digest]:
+        return {Digest(row[0]) for row in self._run("select digest from named")}
+
+    def _run(self, query: str, *values: str) -> list[tuple[str]]:
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=60.0)) as database:
+            return database.execute(query, values).fetchall()
+
+
+@dataclass
+class World:
+    """A bucket of its own, a ledger, names, and a clock that only the test moves."""
+
+    ingest: Ingest
+    names: Names
+    folder: Path
+    now_unix_s: float = 1_700_000_000.0
+
+    @property
+    def store(self) -> S3Store:
+        return self.ingest.store
+
+    def with_own_connections(self) -> "World":
+        """For a forked child: connections cannot be shared between processes."""
+        return replace(self, ingest=replace(self.ingest, store=S3Store(self.store.settings)))
+
+    def upload_and_name(self, source: Path) -> Digest:
+        with self.ingest.upload() as upload:
+            for path in sorted(source.iterdir()):
+                with upload.file(path.name) as writer:
+                    writer.write(path.read_bytes())
+            digest = upload.finish(EXPECT).digest
+        with self.ingest.holding(digest):
+            self.names.add(digest)
+        return digest
+
+    def collect(self) -> None:
+        collect(self.store, self.names.all, self.ingest.ledger, now_unix_s=self.now_unix_s, grace_s=GRACE_S)
+
+    def check_what_is_named(self) -> None:
+        """Every named digest can be fetched, which verifies each byte."""
+        cache = ArtifactCache(self.folder / "cache")
+        for digest in self.names.all():
+            cache.discard(digest)
+            fetch(self.store, cache, digest)
+
+    def objects(self) -> set[str]:
+        return {stored.key for stored in self.store.list("") if collected(stored.key)}
+
+    def settle(self) -> None:
+        """Long after: sessions have expired, two passes have been made."""
+        self.now_unix_s += SESSION_S + GRACE_S
+        self.collect()
+        self.now_unix_s += GRACE_S
+        self.collect()
+        self.ingest.clean_staging()
+
+
+@pytest.fixture
+def world(s3_settings: S3Settings, tmp_path: Path) -> Iterator[World]:
+    store = S3Store(replace(s3_settings, bucket="kills"))
+    store.ensure_bucket()
+    store.delete(stored.key for stored in store.list(""))
+    made = World(None, Names(tmp_path / "names.sqlite"), tmp_path)  # type: ignore[arg-type]
+    made.ingest = Ingest(
+        store,
+        tmp_path / "staging",
+        IngestPolicy(session_s=SESSION_S),
+        ledger=FileLedger(tmp_path / "ledger.sqlite"),
+        wall_clock=lambda: made.now_unix_s,
+    )
+    yield made
+    store.close()
+
+
+def test_an_ingest_killed_at_every_step(world: World) -> None:
+    sources: list[Path] = []
+
+    def prepare() -> None:
+        """An adapter none of whose files is in the store; the one before it is garbage from now on."""
+        world.names.clear()
+        number = len(sources) + 1
+        source = make_adapter(world.folder / "sources" / str(number), seed=number, lora_alpha=number)
+        (source / "README.md").write_text(f"# number {number}\n")
+        sources.append(source)
+
+    def work() -> None:
+        world.with_own_connections().upload_and_name(sources[-1])
+
+    def check() -> None:
+        world.check_what_is_named()
+        digest = world.upload_and_name(sources[-1])
+        world.settle()
+        world.check_what_is_named()
+        assert world.names.all() == {digest}
+        assert len(world.objects()) == 4  # three chunks and the manifest
+        assert list(world.ingest.staging_root.iterdir()) == []
+
+    steps = killed_at_each_step(world.folder / "staging", prepare=prepare, work=work, check=check)
+    assert sum(step.startswith("http.client.send") for step in steps) >= 8
+    assert sum(step.startswith("open") for step in steps) >= 3
+    assert sum(step.startswith("sqlite3.connect") for step in steps) >= 6
+
+
+def test_a_collection_killed_at_every_step(world: World) -> None:
+    keeps, goes = (make_adapter(world.folder / name, seed=seed) for name, seed in (("keeps", 2), ("goes", 3)))
+    kept: list[Digest] = []
+
+    def prepare() -> None:
+        """Two artifacts that share files; one is no longer named and long due."""
+        world.names.clear()
+        world.upload_and_name(goes)
+        world.names.clear()
+        kept[:] = [world.upload_and_name(keeps)]
+        world.collect()
+        world.now_unix_s += GRACE_S
+
+    def check() -> None:
+        world.check_what_is_named()
+        world.settle()
+        world.check_what_is_named()
+        assert len(world.objects()) == 4  # three chunks and the manifest
+        assert world.names.all() == set(kept)
+
+    steps = killed_at_each_step(
+        world.folder / "staging", prepare=prepare, work=lambda: world.with_own_connections().collect(), check=check
+    )
+    assert sum(step.startswith("http.client.send") for step in steps) >= 4
+
+
+def test_a_collection_killed_at_every_step_while_its_garbage_is_published_again(world: World) -> None:
+    source = make_adapter(world.folder / "source", seed=4)
+
+    def prepare() -> None:
+        world.names.clear()
+        world.upload_and_name(source)
+        world.names.clear()
+        world.collect()
+        world.now_unix_s += GRACE_S
+
+    def check() -> None:
+        """A new collector finishes what was in `deleting`, as the ingest waits for; then it publishes."""
+        hurried = replace(world.ingest, sleep=lambda _: world.collect())
+        digest = World(hurried, world.names, world.folder, world.now_unix_s).upload_and_name(source)
+        world.check_what_is_named()
+        world.settle()
+        assert world.names.all() == {digest}
+        world.check_what_is_named()
+
+    killed_at_each_step(
+        world.folder / "staging", prepare=prepare, work=lambda: world.with_own_connections().collect(), check=check
+    )

@@ -1,0 +1,151 @@
+"""Killed (-9) at every step: nothing partial is visible, the next run completes, and the garbage is cleaned."""
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import Digest
+from functions.artifacts import directories
+from functions.artifacts.cache import PARTIAL_KEPT_S, ArtifactCache
+from functions.artifacts.errors import ArtifactMissing
+from functions.artifacts.fetch import fetch
+from functions.artifacts.publish import publish_directory, put_content, read_pointer
+from functions.artifacts.s3 import S3Settings, S3Store
+from tests.artifacts.adapter_files import make_adapter
+from tests.artifacts.kill_points import killed_at_each_step
+from tests.artifacts.test_assembly import Source, source
+from tests.artifacts.test_cache import NOW_UNIX_S, install, leftovers
+
+pytestmark = pytest.mark.servers  # seconds each, and most need a store
+
+
+def visible(cache: ArtifactCache) -> list[Digest]:
+    """What anybody would take for an artifact; each of them is whole, or this fails."""
+    found = [cached.digest for cached in cache.digests()]
+    for digest in found:
+        directories.verify_directory(cache.path_of(digest), digest)
+    assert [path.name for path in (cache.root / "sha256").glob("*") if f"sha256:{path.name}" not in found] == []
+    return found
+
+
+def clean_and_empty(cache: ArtifactCache) -> bool:
+    """Nothing is left of what was killed, a day later."""
+    cache.clean_garbage(NOW_UNIX_S + 2 * PARTIAL_KEPT_S)
+    return leftovers(cache) == []
+
+
+def write(made: Source, directory: Path) -> Path:
+    for path, content in made.files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    return directory
+
+
+def test_assembling(tmp_path: Path) -> None:
+    cache, made = ArtifactCache(tmp_path), source()
+
+    def assemble() -> None:
+        with cache.single_flight(made.digest, timeout_s=0.0):
+            if cache.held(made.digest):
+                return
+            assembly = made.open(cache)
+            for chunk in assembly.missing():
+                assembly.put(chunk, made.read(chunk))
+            assembly.finish()
+
+    def check() -> None:
+        assert visible(cache) in ([], [made.digest])
+        assemble()
+        assert visible(cache) == [made.digest]
+        assert clean_and_empty(cache)
+
+    def prepare() -> None:
+        shutil.rmtree(tmp_path / "sha256", ignore_errors=True)
+
+    steps = killed_at_each_step(tmp_path, prepare=prepare, work=assemble, check=check)
+    assert len(steps) > 40
+    assert any(step.startswith("os.rename") and "/sha256/" in step for step in steps)
+
+
+@pytest.mark.parametrize("how", ["evict", "discard"])
+def test_removing(tmp_path: Path, how: str) -> None:
+    cache = ArtifactCache(tmp_path)
+    digests: list[Digest] = []
+
+    def prepare() -> None:
+        digests[:] = [install(cache, seed, used_unix_s=NOW_UNIX_S + seed) for seed in range(2)]
+
+    def remove() -> None:
+        if how == "evict":
+            cache.evict(0)
+        else:
+            for digest in digests:
+                cache.discard(digest)
+
+    def check() -> None:
+        assert visible(cache) in (digests, digests[1:], [])
+        remove()
+        assert visible(cache) == []
+        assert clean_and_empty(cache)
+
+    steps = killed_at_each_step(tmp_path, prepare=prepare, work=remove, check=check)
+    assert sum(step.startswith("os.rename") for step in steps) == 2
+
+
+def test_fetching_goes_on_with_the_chunks_that_were_there(s3_settings: S3Settings, tmp_path: Path) -> None:
+    made = source(seed=900)
+    own, forked = S3Store(s3_settings), S3Store(s3_settings)  # a forked child must not share the parent's connections
+    put_content(own, write(made, tmp_path / "source"), made.manifest)
+    cache = ArtifactCache(tmp_path / "cache")
+
+    def prepare() -> None:
+        shutil.rmtree(cache.root, ignore_errors=True)
+
+    def check() -> None:
+        assert visible(cache) in ([], [made.digest])
+        assert fetch(own, cache, made.digest) == cache.path_of(made.digest)
+        assert visible(cache) == [made.digest]
+        assert clean_and_empty(cache)
+
+    steps = killed_at_each_step(
+        cache.root, prepare=prepare, work=lambda: fetch(forked, cache, made.digest), check=check
+    )
+    assert len(steps) > 40
+    assert any(step.startswith("http.client.send") for step in steps)
+    own.close()
+    forked.close()
+
+
+def test_publishing_points_at_nothing_that_is_not_there(s3_settings: S3Settings, tmp_path: Path) -> None:
+    own, forked = S3Store(s3_settings), S3Store(s3_settings)
+    numbers = count(1000)
+    current = next(numbers)
+
+    def uri() -> str:
+        return f"s3://shoal-models/acme/killed/v{current}"
+
+    def prepare() -> None:
+        nonlocal current
+        current = next(numbers)
+        make_adapter(tmp_path / str(current), seed=current)
+
+    def check() -> None:
+        cache = ArtifactCache(tmp_path / f"cache-{current}")
+        try:
+            digest = read_pointer(own, uri())
+        except ArtifactMissing:
+            digest = publish_directory(own, tmp_path / str(current), uri())
+        assert fetch(own, cache, digest).is_dir()
+        assert publish_directory(own, tmp_path / str(current), uri()) == digest
+
+    steps = killed_at_each_step(
+        tmp_path,
+        prepare=prepare,
+        work=lambda: publish_directory(forked, tmp_path / str(current), uri()),
+        check=check,
+    )
+    assert sum(step.startswith("http.client.send") for step in steps) >= 8
+    own.close()
+    forked.close()

@@ -1,0 +1,54 @@
+"""Locks between processes: one holder, no file left, nothing held by the dead."""
+
+import os
+import signal
+from pathlib import Path
+
+from functions.artifacts.node_locks import try_lock_directory, try_lock_file
+
+
+def test_one_holds_it_and_its_file_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with try_lock_file(path) as first, try_lock_file(path) as second:
+        assert (first, second) == (True, False)
+    assert list(tmp_path.iterdir()) == []
+    with try_lock_file(path) as again:
+        assert again
+
+
+def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with try_lock_file(path):
+            os.write(writer, b"held")
+            signal.pause()
+    assert os.read(reader, 4) == b"held"
+    with try_lock_file(path) as held:
+        assert not held
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert path.exists()
+    with try_lock_file(path) as held:
+        assert held
+    assert not path.exists()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_directory_is_shared_by_users_and_taken_by_one(tmp_path: Path) -> None:
+    with try_lock_directory(tmp_path, shared=True) as one, try_lock_directory(tmp_path, shared=True) as two:
+        assert one
+        assert two
+        with try_lock_directory(tmp_path) as alone:
+            assert not alone
+    with try_lock_directory(tmp_path) as alone, try_lock_directory(tmp_path, shared=True) as shared:
+        assert (alone, shared) == (True, False)
+
+
+def test_a_directory_that_is_not_there_is_not_held(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with try_lock_directory(tmp_path / "nowhere") as nowhere, try_lock_directory(tmp_path / "file") as file:
+        assert (nowhere, file) == (False, False)
