@@ -1,18 +1,27 @@
-"""`python -m functions.registry`: the registry process, configured by SHOAL_REGISTRY_* (settings.py)."""
+"""`python -m functions.registry [migrate]`: the registry process, configured by SHOAL_REGISTRY_* (settings.py).
+
+`migrate` only brings the database's schema up to date, which the process also does when it starts.
+"""
 
 import logging
 import sys
 
 from pydantic import ValidationError
 
-from functions.registry.server import StartFailed, run
+from functions.registry.server import StartFailed, migrate, run
 from functions.registry.settings import RegistrySettings
 
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run(RegistrySettings())
+        settings = RegistrySettings()
+        if sys.argv[1:] == ["migrate"]:
+            migrate(settings)
+        elif sys.argv[1:]:
+            raise StartFailed(f"{sys.argv[1][:80]!r} is no command; there is `migrate`, or none to serve")
+        else:
+            run(settings)
     except (StartFailed, ValidationError) as error:
         print(f"registry: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1

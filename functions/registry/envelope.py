@@ -27,6 +27,7 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope).get("x-request-id"))
+        scope["shoal_request_id"] = request_id  # the audit names it
         status = 0
 
         async def send_with_id(message: Message) -> None:

@@ -57,12 +57,15 @@ async def read_body(request: Request, max_bytes: int) -> list[bytes]:
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer | None:
     """The result of `work`, or None as soon as the client is gone: nothing goes on for nobody."""
-    async with asyncio.TaskGroup() as group:
-        working = group.create_task(work)
-        leaving = group.create_task(_client_gone(request))
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        leaving.cancel()
-        working.cancel()  # has no effect on one that is done
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work)
+            leaving = group.create_task(_client_gone(request))
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            working.cancel()  # has no effect on one that is done
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None  # what the work raised, as itself
     return None if working.cancelled() else working.result()
 
 

@@ -1,71 +1,123 @@
-"""`/v1/models`: the catalogue as it is published, for operators and the command line."""
+"""`GET /v1/models…`: the catalogue, git's and the API's, for whoever may see it.
 
-from typing import Any
+Without a database there are git's models only, and the API's as they were published last.
+"""
 
-from fastapi import APIRouter
+from bisect import bisect_right
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
 
 from functions.api.ids import ModelId
-from functions.api.snapshot import ModelEntry
-from functions.registry.errors import ApiError
+from functions.decisions.catalogue import Catalogue
+from functions.registry.model_views import described, described_stored, described_version, git_models_after, may_see
+from functions.registry.pages import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
+from functions.registry.principal import Doorman, Principal, model_not_found
+from functions.registry.sql import catalogue
+from functions.registry.sql.catalogue import StoredModel
+from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
 
 
-def model_routes(store: SnapshotStore) -> APIRouter:
+def model_routes(store: SnapshotStore, doorman: Doorman, database: Database | None) -> APIRouter:
     router = APIRouter()
+    look = _Look(store, database)
 
     @router.get("/v1/models")
-    async def all_models() -> dict[str, Any]:
-        """Every model, by id."""
-        return {
-            "object": "list",
-            "snapshot_epoch": store.epoch,
-            "data": [_described(model) for model in _models(store)],
-        }
+    async def all_models(
+        who: Annotated[Principal, Depends(doorman.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
+    ) -> dict[str, Any]:
+        """The models that the caller may see, by id."""
+        stored = await look.stored_after(after, limit + 1, who)
+        gits = list(islice(git_models_after(look.catalogue, after, who, with_apis=database is None), limit + 1))
+        taken = {row["id"] for row in gits}
+        apis = [described_stored(model) for model in stored if model.id not in taken]
+        return _page(merge(gits, apis, key=_row_id), limit, snapshot_epoch=store.epoch)
 
     @router.get("/v1/models/{name}")
-    async def base_model(name: str) -> dict[str, Any]:
+    async def base_model(name: str, who: Annotated[Principal, Depends(doorman.reader)]) -> dict[str, Any]:
         """One base model."""
-        return _described(_find(store, ModelId(name)))
+        return await look.one(ModelId(name), who)
 
     @router.get("/v1/models/{tenant}/{name}")
-    async def tenants_model(tenant: str, name: str) -> dict[str, Any]:
+    async def tenants_model(
+        tenant: str, name: str, who: Annotated[Principal, Depends(doorman.reader)]
+    ) -> dict[str, Any]:
         """One model of a tenant."""
-        return _described(_find(store, ModelId(f"{tenant}/{name}")))
+        return await look.one(ModelId(f"{tenant}/{name}"), who)
+
+    @router.get("/v1/models/{tenant}/{name}/versions")
+    async def versions(
+        tenant: str,
+        name: str,
+        who: Annotated[Principal, Depends(doorman.reader)],
+        limit: Limit = MAX_LIMIT,
+        after: AfterName = "",
+    ) -> dict[str, Any]:
+        """A model's versions, by name."""
+        return _page(await look.versions(ModelId(f"{tenant}/{name}"), who, after, limit + 1), limit)
 
     return router
 
 
-def _models(store: SnapshotStore) -> tuple[ModelEntry, ...]:
-    return store.current.snapshot.models if store.current is not None else ()
+class _Look:
+    def __init__(self, store: SnapshotStore, database: Database | None) -> None:
+        self._store = store
+        self._database = database
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return Catalogue.of(self._store.feed.content)
+
+    async def stored_after(self, after: str, limit: int, who: Principal) -> list[StoredModel]:
+        database = self._database
+        if database is None:
+            return []
+        return await database.run(lambda: database.read(lambda c: catalogue.models_after(c, after, limit, who.tenant)))
+
+    async def one(self, model: ModelId, who: Principal) -> dict[str, Any]:
+        entry = self.catalogue.models.get(model)
+        if not may_see(self.catalogue, who, model):
+            raise model_not_found(model)
+        if entry is not None and (row := described(entry))["declared_in"]:
+            return row
+        stored = await self._stored(model)
+        if stored is not None:
+            return described_stored(stored)
+        if entry is not None and self._database is None:
+            return row
+        raise model_not_found(model)
+
+    async def versions(self, model: ModelId, who: Principal, after: str, limit: int) -> Sequence[dict[str, Any]]:
+        known = await self.one(model, who)
+        database = self._database
+        if known["declared_in"] or database is None:
+            rows = sorted(known["versions"], key=_row_name)
+            return rows[bisect_right(rows, after, key=_row_name) :][:limit]
+        found = await database.run(lambda: database.read(lambda c: catalogue.versions_after(c, model, after, limit)))
+        return [described_version(model, version) for version in found]
+
+    async def _stored(self, model: ModelId) -> StoredModel | None:
+        database = self._database
+        if database is None or "\0" in model:  # Postgres takes no NUL, and no name has one
+            return None
+        return await database.run(lambda: database.read(lambda c: catalogue.model(c, model)))
 
 
-def _find(store: SnapshotStore, model_id: ModelId) -> ModelEntry:
-    model = store.feed.content.tables.models.get(model_id)
-    if model is not None:
-        return model
-    message = f"there is no model {model_id[:160]!r} in the published snapshot; GET /v1/models lists what there is"
-    raise ApiError(404, "model_not_found", message, "model")
+def _page(rows: Any, limit: int, **more: Any) -> dict[str, Any]:
+    """The first `limit` of the rows, and where the next page begins."""
+    found = list(islice(rows, limit + 1))
+    data = found[:limit]
+    cursor = (data[-1].get("id") or data[-1]["name"]) if len(found) > limit else None
+    return page_of(data, cursor, **more)
 
 
-def _described(model: ModelEntry) -> dict[str, Any]:
-    by_name = {version.name: version for version in model.versions}
-    return {
-        "id": model.id,
-        "object": "model",
-        "type": model.type,
-        "pool": model.pool,
-        "versions": [
-            {
-                "name": version.name,
-                "digest": version.digest,
-                "artifact_uri": version.artifact_uri,
-                "engine_name": version.engine_name,
-            }
-            for version in model.versions
-        ],
-        "channels": {
-            channel: {"version": version, "digest": by_name[version].digest}
-            for channel, version in model.channels.items()
-        },
-        "declared_in": model.declared_in,
-    }
+def _row_id(row: dict[str, Any]) -> str:
+    return str(row["id"])
+
+
+def _row_name(row: dict[str, Any]) -> str:
+    return str(row["name"])

@@ -1,27 +1,35 @@
-"""The registry process: the composition root. uvicorn serves, one supervised task follows the bus.
+"""The registry process: the composition root. uvicorn serves; supervised tasks follow the bus and prepare the database.
 
-SIGTERM ends the long polls first, then waits for what still runs, then exits with 0.
+A database that is away keeps nothing from starting: the snapshot is served, and what needs the database answers 503
+until it is there. SIGTERM ends the long polls first, then waits for what still runs, then exits with 0.
 """
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
 
+from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_news import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.registry.app import make_app
 from functions.registry.fleet_watch import FleetWatch
+from functions.registry.parts import Parts, Secrets, SettingsWrong, database_from, parts_from
 from functions.registry.settings import RegistrySettings
+from functions.registry.sql.database import Database
+from functions.registry.sql.failures import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
+_log = logging.getLogger(__name__)
 SNAPSHOT_FILE = "snapshot.json"
 _KEEP_ALIVE_S = 75
 _DESCRIPTORS_WANTED = 65_536
@@ -37,6 +45,16 @@ def run(settings: RegistrySettings) -> None:
     asyncio.run(_serve(settings))
 
 
+def migrate(settings: RegistrySettings) -> None:
+    """Bring the database's schema up to date; raises StartFailed."""
+    password = _secret(settings.database_password_file) if settings.database_password_file is not None else None
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        database_from(settings, password).prepare()
+    except (SettingsWrong, DatabaseUnavailable) as error:
+        raise StartFailed(str(error)) from error
+
+
 async def _serve(settings: RegistrySettings) -> None:
     token = _secret(settings.internal_token_file)
     listener = _listen(settings.host, settings.port)
@@ -50,13 +68,58 @@ async def _serve(settings: RegistrySettings) -> None:
     )
     store.load()
     fleet = FleetWatch(bus)
+    parts = _parts(settings, token, store, fleet)
+    await _begin(parts, bus, tasks, settings)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
-    server = _Server(_uvicorn_config(settings, store, fleet, token), store)
+    server = _Server(_uvicorn_config(settings, store, fleet, token, parts), store)
     try:
         await server.serve(sockets=[listener])
     finally:
         await tasks.close()
         await bus.close()
+        await asyncio.to_thread(parts.close)
+
+
+def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: FleetWatch) -> Parts:
+    def optional(file: Path | None) -> str | None:
+        return _secret(file) if file is not None else None
+
+    secrets = Secrets(token, optional(settings.pepper_file), optional(settings.database_password_file))
+    try:
+        return parts_from(settings, secrets, store, fleet)
+    except SettingsWrong as error:
+        raise StartFailed(str(error)) from error
+
+
+async def _begin(parts: Parts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
+    """Prepare what can be prepared at once; go on trying, in the background, with what cannot."""
+    truth = parts.truth
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(DatabaseUnavailable):  # said by the task below, which tries again
+        await asyncio.to_thread(truth.database.prepare)
+    tasks.forever("database", lambda: _prepared(truth.database), expected=(DatabaseUnavailable,))
+
+    async def gather_evidence() -> None:
+        async for message in bus.stats():
+            truth.evidence.take(message, time.time())
+
+    tasks.forever("evidence", gather_evidence, expected=(BusUnavailable,))
+    if truth.ingesting is not None:
+        left = await asyncio.to_thread(truth.ingesting.ingest.clean_staging)
+        if left:
+            _log.info("%d unfinished uploads of a former process removed", left)
+    collecting = parts.collecting
+    if collecting is not None and settings.gc_interval_s > 0:
+        interval_s = settings.gc_interval_s
+        tasks.forever("garbage", lambda: collecting.forever(interval_s), expected=(DatabaseUnavailable, ArtifactError))
+
+
+async def _prepared(database: Database) -> None:
+    """Until the schema is current; then there is nothing more to do."""
+    if not database.ready:
+        await asyncio.to_thread(database.prepare)
+        _log.info("the database is ready")
+    await asyncio.Event().wait()
 
 
 class _Server(uvicorn.Server):
@@ -82,11 +145,13 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str) -> uvicorn.Config:
+def _uvicorn_config(
+    settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str, parts: Parts
+) -> uvicorn.Config:
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
     return uvicorn.Config(
-        app=make_app(store, fleet, token),
+        app=make_app(store, fleet, token, truth=parts.truth, collecting=parts.collecting),
         http="httptools",  # refuses smuggling that h11 lets through
         ws="none",
         lifespan="off",

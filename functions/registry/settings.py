@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from functions.artifacts.adapters import DEFAULT_MAX_RANK
+from functions.artifacts.collect import DEFAULT_GRACE_S
+from functions.artifacts.s3 import DEFAULT_BUCKET
 
 
 class RegistrySettings(BaseSettings):
@@ -14,12 +18,65 @@ class RegistrySettings(BaseSettings):
     tls_cert_file: Path | None = Field(None, description="PEM chain.")
     tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
     internal_token_file: Path = Field(description="The token that every other process of the installation shows.")
+    pepper_file: Path | None = Field(
+        None, description="What tenants' keys are hashed with. Without it only the internal token is let in."
+    )
     bus_url: str = Field("valkey://127.0.0.1:8446/0", description="Where heartbeats come from.")
     bus_password_file: Path | None = Field(None, description="The bus's password.")
-    state_dir: Path = Field(description="Where the published snapshot is kept across restarts.")
+    state_dir: Path = Field(description="Where the published snapshot, and SQLite's file, are kept across restarts.")
     max_waiters: int = Field(
         10_000, ge=1, description="Long polls at one time; the next is told 503. Each costs a connection, about 40 KB."
     )
     drain_timeout_s: float = Field(
         5.0, gt=0, description="How long requests may still run after SIGTERM. Long polls end at once."
+    )
+
+    database_url: SecretStr | None = Field(
+        None, description="postgresql://user@host/database, shared by several registries. Default: SQLite in state_dir."
+    )
+    database_password_file: Path | None = Field(None, description="Postgres's password, so that no URL holds it.")
+    max_models_per_tenant: int = Field(10_000, ge=1, description="Made through the API; what git declares is git's.")
+    max_versions_per_model: int = Field(
+        500, ge=1, description="The snapshot carries all of them, so that any can be called by name."
+    )
+    max_channels_per_model: int = Field(20, ge=1, description="Each is a line of the snapshot, and may roll out.")
+    max_keys_per_tenant: int = Field(100, ge=1, description="Valid ones; revoked ones do not count.")
+    environment: str = Field(
+        "live", pattern=r"^[a-z0-9]{1,16}$", description="A part of each key's text, so that a leaked one tells where."
+    )
+
+    s3_endpoint_url: str | None = Field(None, description="The object store. Without it nothing can be brought in.")
+    s3_credentials_file: Path | None = Field(
+        None, description='{"access_key_id": …, "secret_access_key": …}, with the right to write and delete.'
+    )
+    s3_bucket: str = Field(DEFAULT_BUCKET, description="Where artifacts lie, and the only bucket that is followed.")
+    staging_dir: Path | None = Field(
+        None, description="Where adapters are received and checked. Default: staging/ in state_dir; give it disk."
+    )
+    models_dir: Path | None = Field(
+        None, description="Base models by pool name, or their facts: what adapters are checked against. Default: none."
+    )
+    max_lora_rank: int = Field(
+        DEFAULT_MAX_RANK, ge=1, le=512, description="Engines are started with max_lora_rank; more would not load."
+    )
+    uploads_at_once: int = Field(8, ge=1, le=64, description="A thread and staging space each.")
+    uploads_at_once_per_tenant: int = Field(2, ge=1, description="So that one tenant cannot take all places.")
+    ingest_https_hosts: str = Field(
+        "", description="Comma-separated hosts, or host:port, that artifact_uri may name. Default: none."
+    )
+    ingest_https_ca_file: Path | None = Field(None, description="Their authority. Default: the system's.")
+    ingest_private_networks: str = Field(
+        "", description="Comma-separated networks that those hosts may resolve into although they are private."
+    )
+    signature_key_files: str = Field("", description="Comma-separated PEM public keys whose signatures count.")
+    signatures_required: bool = Field(False, description="Refuse adapters that are not signed by one of these keys.")
+
+    gc_interval_s: float = Field(
+        0.0, ge=0, description="Between two collections of garbage; 0: only on POST /internal/v1/gc. Off by default,"
+        " since it deletes from the bucket whatever this installation does not know.",
+    )  # fmt: skip
+    gc_grace_s: float = Field(
+        DEFAULT_GRACE_S,
+        ge=0,
+        description="How long what nothing names is kept: longer than any upload takes to be used.",
     )

@@ -23,7 +23,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_models_are_listed_with_versions_and_channels(world: World) -> None:
-    assert (await world.get("/v1/models")).json() == {"object": "list", "snapshot_epoch": 0, "data": []}
+    empty = {"object": "list", "snapshot_epoch": 0, "data": [], "has_more": False, "next_after": None}
+    assert (await world.get("/v1/models")).json() == empty
     await world.put(snapshot(epoch=2))
     listed = (await world.get("/v1/models")).json()
     (model,) = listed["data"]

@@ -1,0 +1,218 @@
+"""`/v1/artifacts`: content comes in, as an upload or from an address, and is known by its digest from then on.
+
+An upload is never held in memory: what arrives goes to the staging disk a megabyte at a time, is checked there, and
+published only when all of it is sound. Who leaves half way leaves nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from functions.api.ids import TenantId
+from functions.artifacts.ingest import Ingested
+from functions.registry.bodies import JsonBody, body_of
+from functions.registry.errors import ApiError
+from functions.registry.ingesting import Ingesting
+from functions.registry.multipart import Form, MultipartInvalid, boundary_of
+from functions.registry.pages import DigestName
+from functions.registry.principal import Principal
+from functions.registry.sql import artifacts
+from functions.registry.sql.artifacts import StoredArtifact
+from functions.registry.truth import Truth
+from functions.registry.version_routes import no_store
+
+UPLOAD_DEADLINE_S = 1800.0
+READ_TIMEOUT_S = 30.0  # between two pieces of a body
+_BLOCK_BYTES = 1024 * 1024
+_FIELDS = frozenset({"tenant", "base_model", "adapter_type"})
+
+_TAKES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "tenant": {"type": "string", "description": "Whose it will be; the operator's alone may say."},
+                        "base_model": {"type": "string", "description": "What the adapter is checked against."},
+                        "adapter_type": {"type": "string", "enum": ["lora"]},
+                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                    },
+                    "required": ["file"],
+                }
+            },
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "artifact_uri": {"type": "string", "minLength": 1, "maxLength": 600},
+                        "tenant": {"type": "string", "maxLength": 63},
+                        "base_model": {"type": "string", "maxLength": 63},
+                    },
+                    "required": ["artifact_uri"],
+                    "additionalProperties": False,
+                }
+            },
+        },
+    }
+}
+
+
+class FromUri(JsonBody, frozen=True):
+    artifact_uri: Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+    tenant: Annotated[str, msgspec.Meta(max_length=63)] | None = None
+    base_model: Annotated[str, msgspec.Meta(max_length=63)] | None = None
+
+
+def artifact_routes(truth: Truth) -> APIRouter:
+    router = APIRouter()
+    doorman, database = truth.doorman, truth.database
+
+    @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
+    async def bring(request: Request, who: Annotated[Principal, Depends(doorman.writer)]) -> Response:
+        """Upload an adapter's files, or name where they lie. 201 when the content is new to the tenant, else 200."""
+        ingesting = truth.ingesting
+        if ingesting is None:
+            raise no_store()
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media == "application/json":
+            body = await body_of(FromUri)(request)
+            tenant = _tenant(truth, who, body.tenant)
+            with ingesting.place(tenant):
+                expect = await truth.expectation(tenant, _base(truth, body.base_model))
+                ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
+        elif media == "multipart/form-data":
+            with ingesting.place(who.tenant):
+                tenant, ingested, is_new = await _received(truth, ingesting, request, who)
+        else:
+            message = "send multipart/form-data with the files, or application/json with an artifact_uri"
+            raise ApiError(415, "unsupported_media_type", message)
+        return JSONResponse(_ingested(ingested, tenant), 201 if is_new else 200)
+
+    @router.get("/v1/artifacts/{digest}")
+    async def one(digest: DigestName, who: Annotated[Principal, Depends(doorman.reader)]) -> dict[str, Any]:
+        """An artifact that the caller brought in, or the operator."""
+        found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, who.tenant)))
+        if found is None:
+            message = f"there is no artifact {digest} of yours; POST /v1/artifacts brings one in"
+            raise ApiError(404, "artifact_not_found", message, "digest")
+        return _stored(found)
+
+    return router
+
+
+async def _received(
+    truth: Truth, ingesting: Ingesting, request: Request, who: Principal
+) -> tuple[TenantId | None, Ingested, bool]:
+    """A multipart body, from the wire to the store."""
+    try:
+        boundary = boundary_of(request.headers.get("content-type", ""))
+        manager = ingesting.ingest.upload()
+        upload = await ingesting.run(manager.__enter__)
+        failure: BaseException | None = None
+        try:
+            form = Form(boundary, upload.file)
+            async for block in _blocks(request, ingesting.ingest.policy.limits.max_total_bytes):
+                await ingesting.run(lambda block=block: form.feed(block))  # type: ignore[misc]
+            await ingesting.run(form.end)
+            tenant, base = _named(truth, who, form.fields)
+            expect = await truth.expectation(tenant, base)
+            ingested = await ingesting.run(lambda: upload.finish(expect))
+            actor = who.actor(request)
+            is_new = await ingesting.run(lambda: ingesting.keep(ingested, "", tenant, actor))
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            ended = (type(failure), failure, None) if failure is not None else (None, None, None)
+            await ingesting.run(lambda: manager.__exit__(*ended))
+    except MultipartInvalid as error:
+        raise ApiError(400, "invalid_multipart", str(error)) from error
+    return tenant, ingested, is_new
+
+
+async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    """The body in pieces of about a megabyte, bounded in size and time.
+
+    No timeout is open while a piece is out: it would interrupt whoever writes it to a disk instead of being told here.
+    """
+    clock = asyncio.get_running_loop().time
+    ends_s = clock() + UPLOAD_DEADLINE_S
+    gathered: list[bytes] = []
+    size_bytes = total_bytes = 0
+    try:
+        stream = request.stream()
+        while True:
+            if clock() >= ends_s:
+                raise TimeoutError
+            async with asyncio.timeout(min(READ_TIMEOUT_S, ends_s - clock())):
+                piece = await anext(stream, None)
+            if piece is None:
+                break
+            gathered.append(piece)
+            size_bytes += len(piece)
+            total_bytes += len(piece)
+            if total_bytes > max_bytes + _BLOCK_BYTES:  # the form's own lines are little beside the files
+                raise ApiError(413, "body_too_large", f"an adapter may have {max_bytes} bytes in all")
+            if size_bytes >= _BLOCK_BYTES:
+                yield b"".join(gathered)
+                gathered, size_bytes = [], 0
+        yield b"".join(gathered)
+    except TimeoutError as error:
+        message = f"the upload stood still for {READ_TIMEOUT_S:.0f} s, or took over {UPLOAD_DEADLINE_S:.0f} s"
+        raise ApiError(408, "body_too_slow", message, headers={"connection": "close"}) from error
+    except ClientDisconnect as error:
+        raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
+
+
+def _named(truth: Truth, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:
+    unknown = sorted(set(fields) - _FIELDS)
+    if unknown:
+        allowed = ", ".join(sorted(_FIELDS))
+        raise ApiError(400, "invalid_multipart", f"there is no field {unknown[0][:80]!r}; there are {allowed}")
+    if fields.get("adapter_type", "lora") != "lora":
+        message = "only lora adapters are served, so adapter_type must be lora"
+        raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
+    return _tenant(truth, who, fields.get("tenant")), _base(truth, fields.get("base_model"))
+
+
+def _tenant(truth: Truth, who: Principal, named: str | None) -> TenantId | None:
+    """Whose the content will be: a tenant's own; whose the operator says, or the operator's."""
+    if who.tenant is not None:
+        if named not in (None, who.tenant):
+            raise ApiError(404, "tenant_not_found", f"there is no tenant {named!r}", "tenant")
+        return who.tenant
+    return truth.declared.require_tenant(named) if named else None
+
+
+def _base(truth: Truth, named: str | None) -> str:
+    return truth.declared.require_base(named) if named else ""
+
+
+def _ingested(ingested: Ingested, tenant: TenantId | None) -> dict[str, Any]:
+    return {
+        "object": "artifact",
+        "digest": ingested.digest,
+        "tenant": tenant,
+        "artifact_uri": "",
+        "total_bytes": ingested.total_bytes,
+        "facts": msgspec.to_builtins(ingested.facts),
+        "signature": msgspec.to_builtins(ingested.signature),
+    }
+
+
+def _stored(found: StoredArtifact) -> dict[str, Any]:
+    return {
+        "object": "artifact",
+        "digest": found.digest,
+        "tenant": found.tenant or None,
+        "artifact_uri": found.artifact_uri,
+        "total_bytes": found.total_bytes,
+        "facts": found.facts,
+    }

@@ -1,0 +1,94 @@
+"""Where a channel goes: at once when there is nothing to compare, else in the steps of the model's policy.
+
+                     no channel yet            → it points there
+POST …/channels/c    the same version          → nothing
+   {version}         a rollout there already   → that rollout
+                     a rollout elsewhere       → conflict, which names it
+                     one stage, or same bytes  → it points there; the controller holds the flip until it is loaded
+                     more stages               → a rollout begins, and moves the channel when it completes
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from functions.api.ids import Digest, ModelId
+from functions.api.snapshot import RolloutEntry
+from functions.decisions.rollout import Rollout, RolloutSpec
+from functions.registry.sql import catalogue_writes, rollout_writes, rollouts
+from functions.registry.sql.catalogue import StoredModel, StoredVersion
+from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.transaction import Write
+
+PolicyOf = Callable[[str], RolloutEntry | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    model: StoredModel
+    channel: str
+    version: StoredVersion  # what was asked for
+    lock_version: int
+    is_new: bool
+    rollout: Rollout | None = None  # that moves it there
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    model: ModelId
+    channel: str
+    version: str
+    policy_of: PolicyOf
+    limits: Limits
+    if_lock_version: int | None = None  # what the caller has seen; 0: no channel yet
+
+    def apply(self, write: Write) -> Moved:
+        """In the caller's transaction; Refused where something is in the way."""
+        model = catalogue_writes.existing(write, self.model)
+        version = model.version(self.version)
+        if version is None:
+            message = f"{self.model} has no version {self.version}; PUT it first"
+            raise Refused("missing", "version_not_found", message, self.version)
+        self._check_seen(model)
+        pointed = model.channels.get(self.channel)
+        active = rollouts.active_of(write.connection, self.model, self.channel)
+        lock_version = pointed.lock_version if pointed is not None else 0
+        if active is not None and active.rollout.to_version == self.version:
+            return Moved(model, self.channel, version, lock_version, is_new=False, rollout=active.rollout)
+        if active is not None:
+            rollout_writes.refuse_second(write, self.model, self.channel)
+        if pointed is not None and pointed.version == self.version:
+            return Moved(model, self.channel, version, lock_version, is_new=False)
+        before = model.version(pointed.version) if pointed is not None else None
+        policy = self.policy_of(model.rollout)
+        if before is None or before.digest == version.digest or policy is None or len(policy.stages) < 2:
+            after = catalogue_writes.point(write, model, self.channel, self.version, self.limits)
+            return Moved(model, self.channel, version, after.lock_version, is_new=True)
+        rollout = self._begin(write, model, before, version, policy)
+        return Moved(model, self.channel, version, lock_version, is_new=True, rollout=rollout)
+
+    def _begin(
+        self, write: Write, model: StoredModel, before: StoredVersion, version: StoredVersion, policy: RolloutEntry
+    ) -> Rollout:
+        spec = RolloutSpec(
+            model=self.model,
+            channel=self.channel,
+            pool=model.base,
+            from_version=before.name,
+            from_digest=Digest(before.digest),
+            from_artifact_uri=before.artifact_uri,
+            to_version=version.name,
+            to_digest=Digest(version.digest),
+            to_artifact_uri=version.artifact_uri,
+            policy=policy,
+            origin="api",
+            previous=rollouts.last_id_of(write.connection, self.model, self.channel),
+        )
+        return rollout_writes.create(write, spec)[0]
+
+    def _check_seen(self, model: StoredModel) -> None:
+        pointed = model.channels.get(self.channel)
+        found = pointed.lock_version if pointed is not None else 0
+        if self.if_lock_version is not None and self.if_lock_version != found:
+            message = f"{self.model}:{self.channel} has moved since; its ETag is {found}, not {self.if_lock_version}"
+            raise Refused("precondition", "channel_changed", message, str(found))

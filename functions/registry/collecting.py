@@ -1,0 +1,127 @@
+"""Garbage collection in the registry's process: now and then, or when the operator asks.
+
+    take the lock (one registry at a time) → retire artifacts that nobody named → collect (functions/artifacts/collect)
+
+What must stay: the digests of versions and artifacts in the database, both ends of every rollout that may still move,
+everything in the published snapshot, and whatever a live replica has loaded. A pass that cannot know all of that (no
+snapshot, no bus) is not begun: garbage costs money, a missing chunk costs a model.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from functions.api.ids import Digest
+from functions.artifacts.collect import Collected, collect
+from functions.artifacts.collect_reach import CollectedStore
+from functions.registry.fleet_watch import FleetWatch
+from functions.registry.sql import artifacts, catalogue, rollouts
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.database import Database
+from functions.registry.sql.ledger import SqlLedger
+from functions.registry.store import SnapshotStore
+
+_log = logging.getLogger(__name__)
+_ACTOR = Actor("registry")
+_LOCK = "collecting"
+
+Answer = TypeVar("Answer")
+
+
+class NotNow(Exception):
+    """No pass can be made now; the message says why. Nothing was deleted."""
+
+
+@dataclass(slots=True)
+class Collecting:
+    """Owned by one event loop; a pass runs in a thread."""
+
+    objects: CollectedStore
+    database: Database
+    store: SnapshotStore
+    fleet: FleetWatch
+    grace_s: float
+    wall_clock: Callable[[], float]
+
+    async def forever(self, interval_s: float) -> None:
+        """A pass after each interval; one that cannot be made is skipped."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                done = await self.once()
+            except NotNow as why:
+                _log.info("garbage is not collected now: %s", why)
+            else:
+                _log.info(
+                    "garbage: %d of %d candidates deleted, %d bytes", done.deleted, done.candidates, done.deleted_bytes
+                )
+
+    async def once(self, *, dry_run: bool = False) -> Collected:
+        """One pass; NotNow where something is missing that it needs, or another registry is at it."""
+        loop = asyncio.get_running_loop()
+        self._check_knowledge()
+
+        def on_loop(work: Callable[[], Answer]) -> Answer:
+            future: Future[Answer] = Future()
+            loop.call_soon_threadsafe(lambda: _run_into(future, work))
+            return future.result(timeout=60)
+
+        return await asyncio.to_thread(self._pass, on_loop, dry_run)
+
+    def _pass(self, on_loop: Callable[[Callable[[], set[str]]], set[str]], dry_run: bool) -> Collected:
+        now_unix_s = self.wall_clock()
+        with self.database.exclusive(_LOCK) as is_ours:
+            if not is_ours:
+                raise NotNow("another registry collects now")
+            if not dry_run:
+                before_unix_s = now_unix_s - self.grace_s
+                self.database.write(_ACTOR, lambda write: artifacts.retire(write, before_unix_s))
+
+            def roots() -> set[Digest]:
+                published = on_loop(self._published)
+                loaded = on_loop(self._loaded)
+                stored = self.database.read(lambda connection: _stored(connection, loaded))
+                return {Digest(digest) for digest in published | stored}
+
+            return collect(
+                self.objects,
+                roots,
+                SqlLedger(self.database),
+                now_unix_s=now_unix_s,
+                grace_s=self.grace_s,
+                dry_run=dry_run,
+            )
+
+    def _check_knowledge(self) -> None:
+        if not self.store.epoch:
+            raise NotNow("no snapshot was published, so nobody knows what git declares")
+        if not self.fleet.bus_connected:
+            raise NotNow("the bus is away, so nobody knows what the replicas have loaded")
+
+    def _published(self) -> set[str]:
+        self._check_knowledge()
+        models = self.store.feed.content.snapshot.models
+        return {version.digest for model in models for version in model.versions}
+
+    def _loaded(self) -> set[str]:
+        """Engine names of what live replicas have: `model@sha256:<16 hex>`."""
+        return {name for seen in self.fleet.replicas() for name in seen.heartbeat.adapters}
+
+
+def _stored(connection: Connection, loaded: set[str]) -> set[str]:
+    digests = catalogue.named_digests(connection) | artifacts.kept_digests(connection)
+    digests |= rollouts.active_digests(connection)
+    # A replica says the beginning of a digest; the version may have been deleted meanwhile, the object must stay.
+    return digests | {name.rpartition("@")[2] for name in loaded if "@sha256:" in name}
+
+
+def _run_into(future: "Future[Answer]", work: Callable[[], Answer]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)

@@ -1,0 +1,40 @@
+"""Where a pool's adapters are: in an engine, on a node's disk, or in the store only. Pure.
+
+Each version counts once, in the best tier that any ready replica has it in. A disk is known by its bloom filter: one in
+a hundred of those that it names is not there.
+Neighbours: the console and `shoal top` show it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from functions.api.ids import EngineName
+from functions.decisions import bloom
+from functions.fleet.heartbeat import Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    pool: str
+    registered: int
+    in_engine: int
+    on_disk: int
+    in_store: int
+    failing: Mapping[str, str]  # engine name -> a replica's words
+
+
+def tiers_of(adapters: Iterable[tuple[str, EngineName]], beats: Sequence[Heartbeat]) -> tuple[Tiers, ...]:
+    """`adapters` are pools and engine names; a line for each pool that has any."""
+    names: dict[str, set[EngineName]] = {}
+    for pool, name in adapters:
+        names.setdefault(pool, set()).add(name)
+    return tuple(_of_pool(pool, names[pool], beats) for pool in sorted(names))
+
+
+def _of_pool(pool: str, names: set[EngineName], beats: Sequence[Heartbeat]) -> Tiers:
+    ready = [beat for beat in beats if beat.pool == pool and beat.phase == "ready"]
+    loaded = names & {EngineName(name) for beat in ready for name in beat.adapters}
+    disks = [disk for beat in ready if (disk := bloom.decode(beat.disk_bloom)) is not None]
+    on_disk = {name for name in names - loaded if any(disk.holds_adapter(name) for disk in disks)}
+    failing = {name: words for beat in ready for name, words in beat.adapter_failures.items()}
+    return Tiers(pool, len(names), len(loaded), len(on_disk), len(names) - len(loaded) - len(on_disk), failing)

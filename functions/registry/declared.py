@@ -1,0 +1,79 @@
+"""What the published snapshot says about a write: which tenants and bases there are, and which models git declares.
+
+A write needs a snapshot: without one nobody knows whose a name is. Git wins over the API wherever both name a model.
+"""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from functions.api.ids import KeyId, ModelId, PoolName, TenantId
+from functions.api.snapshot import ModelEntry, RolloutEntry
+from functions.api.snapshot_tables import Tables
+from functions.registry.errors import ApiError
+from functions.registry.sql.refusals import Refused
+from functions.registry.store import SnapshotStore
+
+_VOLUME = "pvc://"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    store: SnapshotStore
+
+    def git_model(self, model: ModelId) -> ModelEntry | None:
+        """The model as git declares it; None where the API may have it."""
+        entry = self._tables.models.get(model)
+        return entry if entry is not None and is_gits(entry) else None
+
+    def refuse_gits(self, model: ModelId) -> None:
+        entry = self.git_model(model)
+        if entry is not None:
+            where = entry.declared_in or "the git repository"
+            message = f"{model} is declared in {where}: change it there and push, the API does not write what git owns"
+            raise Refused("conflict", "declared_in_git", message, where)
+
+    def require_tenant(self, tenant: str) -> TenantId:
+        if TenantId(tenant) not in self._published().tenants:
+            message = f"there is no tenant {tenant[:80]!r}; tenants are declared in git (kind: Tenant)"
+            raise Refused("missing", "tenant_not_found", message)
+        return TenantId(tenant)
+
+    def require_base(self, base: str) -> PoolName:
+        if PoolName(base) not in self._published().pools:
+            known = ", ".join(sorted(self._tables.pools)[:20]) or "none"
+            raise Refused("invalid", "base_not_found", f"there is no base model {base[:80]!r}; there are: {known}")
+        return PoolName(base)
+
+    def folder_of(self, base: str) -> PurePosixPath:
+        """Where the base's files lie below the models directory: `pvc://<volume>/<folder>`, else by its name."""
+        entry = self._tables.models.get(ModelId(base))
+        uri = entry.versions[0].artifact_uri if entry is not None and entry.versions else ""
+        _, _, folder = uri.removeprefix(_VOLUME).partition("/") if uri.startswith(_VOLUME) else ("", "", "")
+        return PurePosixPath(folder or base)
+
+    def require_policy(self, name: str) -> None:
+        if name not in self._published().rollouts:
+            known = ", ".join(sorted(self._tables.rollouts)[:20]) or "none"
+            raise Refused("invalid", "policy_not_found", f"there is no RolloutPolicy {name[:80]!r}; there are: {known}")
+
+    def policy(self, name: str) -> RolloutEntry | None:
+        """The policy of that name; None where it is not declared (any more): a channel then moves at once."""
+        return self._tables.rollouts.get(name)
+
+    def knows_key(self, key_id: str) -> bool:
+        return KeyId(key_id) in self._tables.keys
+
+    @property
+    def _tables(self) -> Tables:
+        return self.store.feed.content.tables
+
+    def _published(self) -> Tables:
+        if not self.store.epoch:
+            message = "no snapshot was published yet, so nobody knows which tenants and bases there are; try again"
+            raise ApiError(503, "no_snapshot", message, headers={"retry-after": "5"})
+        return self._tables
+
+
+def is_gits(entry: ModelEntry) -> bool:
+    """What git declares names its file; what came through the API names none."""
+    return bool(entry.declared_in)

@@ -1,0 +1,132 @@
+"""Bringing adapters in: a few at a time, in threads of their own, and nothing named before it is held.
+
+    take a place → receive, check, publish (functions/artifacts/ingest) → hold the digest → write its row → let go
+
+An ingest takes seconds to minutes, so each tenant has few places and the whole registry not many more; who finds none
+is told to come back. The row is written while the artifact is held, so that the collector never runs in between.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import msgspec
+
+from functions.api.ids import Digest, TenantId
+from functions.artifacts.base_facts import BaseFacts, facts_of
+from functions.artifacts.errors import ArtifactError, StoreUnavailable
+from functions.artifacts.ingest import Expectation, Ingest, Ingested
+from functions.registry.errors import ApiError
+from functions.registry.sql import artifacts, ledger
+from functions.registry.sql.artifacts import StoredArtifact
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.database import Database
+from functions.registry.sql.transaction import Write
+
+_log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class Ingesting:
+    """Owned by one event loop."""
+
+    ingest: Ingest
+    database: Database
+    models_dir: Path | None  # base models by pool name, for their facts; None: shapes are left to the engine
+    max_rank: int
+    at_once: int
+    at_once_per_tenant: int
+    _taken: Counter[str] = field(default_factory=Counter)
+    _facts: dict[str, BaseFacts | None] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="ingest")
+
+    @contextlib.contextmanager
+    def place(self, tenant: TenantId | None) -> Iterator[None]:
+        """One of the few places; 429 where the tenant has all of its own, 503 where the registry has none left.
+
+        The operator, who brings in for everybody, has no limit of its own.
+        """
+        name = tenant or artifacts.OPERATOR
+        if tenant is not None and self._taken[name] >= self.at_once_per_tenant:
+            message = f"{self.at_once_per_tenant} uploads of yours are under way, which is the limit; try again later"
+            raise ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
+        if self._taken.total() >= self.at_once:
+            message = "as many uploads are under way as the registry takes; try again later"
+            raise ApiError(503, "too_many_uploads", message, headers={"retry-after": "10"})
+        self._taken[name] += 1
+        try:
+            yield
+        finally:
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        """`work` in one of the ingests' own threads; it goes on to its end even when the caller leaves."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
+
+    async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
+        """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none."""
+        facts = await self.run(lambda: self._base_facts(base, folder)) if base else None
+        return Expectation(tenant=tenant, base=facts, max_rank=self.max_rank)
+
+    async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
+        """What lies at the URI, published and kept; and whether it is new to the tenant."""
+
+        def fetch() -> tuple[Ingested, bool]:
+            ingested = self.ingest.from_uri(uri, expect)
+            return ingested, self.keep(ingested, uri, expect.tenant, actor)
+
+        return await self.run(fetch)
+
+    def keep(self, ingested: Ingested, uri: str, tenant: TenantId | None, actor: Actor) -> bool:
+        """Blocks. Write the artifact's row while its objects are held."""
+        row = StoredArtifact(
+            digest=ingested.digest,
+            tenant=tenant or artifacts.OPERATOR,
+            artifact_uri=uri,
+            total_bytes=ingested.total_bytes,
+            facts=msgspec.to_builtins(ingested.facts),
+        )
+        with self.ingest.holding(ingested.digest) as held:
+
+            def name(write: Write) -> bool:
+                if ledger.unmark_within(write.connection, held.keys):
+                    raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
+                if held.session is not None and not ledger.is_open(write.connection, held.session):
+                    raise StoreUnavailable("this took longer than an ingest may; try again")
+                return artifacts.keep(write, row)
+
+            return self.database.write(actor, name)
+
+    def check_held(self, digest: Digest) -> None:
+        """Blocks. ArtifactMissing where the store does not have it whole."""
+        with self.ingest.holding(digest):
+            return
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _base_facts(self, base: str, folder: PurePosixPath) -> BaseFacts | None:
+        """Read once. A base whose weights are not at hand has none, and is looked for again next time."""
+        if base not in self._facts:
+            directory = self.models_dir / folder if self.models_dir is not None else None
+            if directory is None or ".." in folder.parts or not directory.is_dir():
+                return None
+            try:
+                self._facts[base] = facts_of(directory, names=(base, folder.name))
+            except ArtifactError as error:
+                _log.warning("adapters of %s are not checked against its weights: %s", base, error)
+                return None
+        return self._facts[base]

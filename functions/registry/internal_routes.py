@@ -1,0 +1,200 @@
+"""`/internal/v1`: what the controller follows and writes, with the installation's internal token.
+
+It reads the changes, creates the rollouts of git's models, and posts what it concludes about any of them. Every write
+names the leadership that makes it (`x-shoal-fence`): a controller that was leader once is refused.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from functions.decisions import rollout as lifecycle
+from functions.decisions import rollout_evidence, rollout_wire
+from functions.decisions.rollout_wire import DOCUMENT_MAX_BYTES, RolloutInvalid
+from functions.fleet.snapshots import FENCE_HEADER
+from functions.registry.errors import ApiError
+from functions.registry.etags import etag
+from functions.registry.guards import read_body, unless_client_leaves
+from functions.registry.pages import CURSOR_MAX, RolloutName
+from functions.registry.principal import Principal
+from functions.registry.rollout_routes import rollout_not_found
+from functions.registry.snapshot_routes import FENCE_MAX
+from functions.registry.sql import changes, rollout_writes, rollouts
+from functions.registry.sql.api_keys import StoredKey
+from functions.registry.sql.catalogue import StoredModel
+from functions.registry.sql.changes import Changes
+from functions.registry.sql.transaction import Write
+from functions.registry.truth import Truth
+
+MAX_WAIT_S = 60.0
+MAX_WAITERS = 64  # controllers follow: a leader, and who wants to be one
+OTHERS_POLL_S = 0.5  # how soon a write of another registry is noticed; our own wakes the waiters
+
+After = Annotated[int, Query(ge=0, le=CURSOR_MAX, description="The last change that the caller has read; 0: none.")]
+WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")]
+FenceToken = Annotated[
+    int, Header(alias=FENCE_HEADER, ge=0, le=FENCE_MAX, description="The controller's leadership; 0: none.")
+]
+
+
+def internal_routes(truth: Truth) -> APIRouter:
+    router = APIRouter(prefix="/internal/v1")
+    database, operator = truth.database, truth.doorman.operator
+    follower = _Follower(truth)
+
+    @router.get("/changes")
+    async def follow(
+        request: Request,
+        who: Annotated[Principal, Depends(operator)],
+        after: After = 0,
+        wait_s: WaitSeconds = 0.0,
+    ) -> Response:
+        """Everything that writes above `after` have touched: at once, or as soon as there is something."""
+        found = await unless_client_leaves(request, follower.beyond(after, wait_s))
+        if found is None:
+            return Response(status_code=204)
+        return Response(msgspec.json.encode(_described(found)), media_type="application/json")
+
+    @router.put("/rollouts/{rollout}")
+    async def create(
+        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(operator)], fence: FenceToken = 0
+    ) -> Response:
+        """Begin a rollout; 200 where it has begun already, 409 where another one is under way on the channel."""
+        spec = await _document(request, rollout_wire.decode_spec)
+        if lifecycle.id_of(spec) != rollout:
+            message = f"this rollout's id is {lifecycle.id_of(spec)}: ids are made from what a rollout is to do"
+            raise ApiError(400, "wrong_rollout_id", message, "rollout")
+
+        def write(write: Write) -> tuple[lifecycle.Rollout, bool]:
+            rollout_writes.fenced(write, fence)
+            return rollout_writes.create(write, spec)
+
+        row, is_new = await truth.write(request, _CONTROLLER, write)
+        return _row_answer(row, 201 if is_new else 200)
+
+    @router.post("/rollouts/{rollout}/events")
+    async def happened(
+        request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(operator)], fence: FenceToken = 0
+    ) -> Response:
+        """Apply an event to the row that it was concluded from; 409 where that has changed since."""
+        command = await _document(request, rollout_wire.decode_command)
+
+        def write(write: Write) -> lifecycle.Rollout:
+            rollout_writes.fenced(write, fence)
+            return rollout_writes.apply(write, rollout, command.event, command.lock_version, truth.limits)
+
+        return _row_answer(await truth.write(request, _CONTROLLER, write), 200)
+
+    @router.get("/rollouts/{rollout}/evidence")
+    async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(operator)]) -> Response:
+        """What gateways have seen of both groups in the rollout's present trial."""
+        stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)))
+        if stored is None:
+            raise rollout_not_found(rollout)
+        heard = truth.evidence.evidence(rollout, stored.rollout.trial)
+        return Response(rollout_evidence.encode(heard), media_type="application/json")
+
+    return router
+
+
+_CONTROLLER = Principal(None, "controller")
+
+
+class _Follower:
+    """Long polls on the changes: woken by our own writes, and looking now and then for those of other registries."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._database = truth.database
+        self._waiters = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._database.on_commit(self._committed)
+
+    async def beyond(self, after: int, wait_s: float) -> Changes:
+        """The next page above `after`; an empty one when the time is over."""
+        if self._waiters >= MAX_WAITERS:
+            raise ApiError(503, "too_many_waiters", "too many callers wait for changes", headers={"retry-after": "5"})
+        self._waiters += 1
+        try:
+            return await self._wait(after, wait_s)
+        finally:
+            self._waiters -= 1
+
+    async def _wait(self, after: int, wait_s: float) -> Changes:
+        loop = self._loop = asyncio.get_running_loop()
+        ends_s = loop.time() + wait_s
+        while True:
+            changed = self._changed
+            _, last = await self._database.run(lambda: self._database.read(changes.position))
+            left_s = ends_s - loop.time()
+            if last != after or left_s <= 0:  # below: the database was restored, and the caller must hear of it
+                return await self._database.run(lambda: self._database.read(lambda c: changes.since(c, after)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, OTHERS_POLL_S)):
+                    await changed.wait()
+
+    def _committed(self) -> None:
+        """From the writing thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the waiters with it
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _document(request: Request, decode: Callable[[bytes], Any]) -> Any:
+    body = b"".join(await read_body(request, DOCUMENT_MAX_BYTES))
+    try:
+        return decode(body)
+    except RolloutInvalid as error:
+        raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
+
+
+def _row_answer(row: lifecycle.Rollout, status: int) -> Response:
+    return Response(rollout_wire.encode(row), status, etag(row.lock_version), "application/json")
+
+
+def _described(found: Changes) -> dict[str, Any]:
+    return {
+        "lineage": found.lineage,
+        "change": found.change,
+        "more": found.more,
+        "models": [_model(model) for model in found.models],
+        "keys": [_key(key) for key in found.keys],
+        "rollouts": [stored.rollout for stored in found.rollouts],
+    }
+
+
+def _model(model: StoredModel) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "base": model.base,
+        "rollout": model.rollout,
+        "versions": [
+            {"name": version.name, "digest": version.digest, "artifact_uri": version.artifact_uri}
+            for version in model.versions
+        ],
+        "channels": {name: channel.version for name, channel in sorted(model.channels.items())},
+        "deleted": model.deleted,
+        "change": model.change,
+    }
+
+
+def _key(key: StoredKey) -> dict[str, Any]:
+    return {
+        "key_id": key.id,
+        "tenant": key.tenant,
+        "hmac_sha256": key.hmac_sha256,
+        "scopes": key.scopes,
+        "max_class": key.max_class,
+        "expires_unix_s": key.expires_unix_s,
+        "revoked": key.revoked,
+        "change": key.change,
+    }

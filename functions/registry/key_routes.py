@@ -1,0 +1,135 @@
+"""`/v1/tenants/{tenant}/keys`: making and revoking API keys. The operator's.
+
+A key is shown once, in the answer that makes it; what is kept is HMAC-SHA256(pepper, secret). It works at the gateways
+once the controller has published it, seconds later. Keys in a Tenant's YAML are git's.
+"""
+
+import re
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from functions.api import keys
+from functions.api.keys import KEY_ID_PATTERN
+from functions.api.kinds.expiry import expiry_unix_s
+from functions.api.snapshot import Scope, ServiceClass
+from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.errors import ApiError
+from functions.registry.pages import MAX_LIMIT, Limit, TenantName, page_of
+from functions.registry.principal import Principal
+from functions.registry.sql import api_keys
+from functions.registry.sql.api_keys import StoredKey
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.transaction import Write
+from functions.registry.truth import Truth
+
+_KEY_ID = re.compile(KEY_ID_PATTERN)
+_MADE_ID_BYTES = 8
+
+KeyName = Annotated[str, Path(pattern=rf"^{KEY_ID_PATTERN}$")]
+
+
+class NewKey(JsonBody, frozen=True):
+    id: Annotated[str, msgspec.Meta(max_length=32)] | None = None  # part of the key's text; made where none is given
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=8)] = ("inference",)
+    max_class: ServiceClass = "interactive"
+    expires: Annotated[str, msgspec.Meta(max_length=64)] | None = None  # 2027-06-30, or RFC 3339 with an offset
+
+
+def key_routes(truth: Truth) -> APIRouter:
+    router = APIRouter()
+    operator, database = truth.doorman.operator, truth.database
+
+    @router.post("/v1/tenants/{tenant}/keys", status_code=201, openapi_extra=describes(NewKey, required=False))
+    async def create(
+        request: Request,
+        tenant: TenantName,
+        who: Annotated[Principal, Depends(operator)],
+        body: Annotated[NewKey, Depends(body_of(NewKey))],
+    ) -> Response:
+        """Make a key. The answer is the only place where it ever stands."""
+        pepper = truth.pepper
+        if pepper is None:
+            message = "this registry has no pepper (SHOAL_REGISTRY_PEPPER_FILE), so it cannot make keys"
+            raise ApiError(503, "no_pepper", message)
+        truth.declared.require_tenant(tenant)
+        key_id = _key_id(truth, body.id)
+        key = keys.mint(truth.key_environment, key_id, secrets.token_bytes(32))
+        parsed = keys.parse(key)
+        assert parsed is not None
+        row = StoredKey(
+            id=key_id,
+            tenant=tenant,
+            hmac_sha256=keys.keyed_hash(pepper, parsed.secret),
+            scopes=tuple(dict.fromkeys(body.scopes)),
+            max_class=body.max_class,
+            expires_unix_s=_expiry(body.expires),
+        )
+        await truth.write(request, who, lambda write: api_keys.create(write, row, truth.max_keys_per_tenant))
+        return JSONResponse(_described(row) | {"key": key}, 201, headers={"cache-control": "no-store"})
+
+    @router.get("/v1/tenants/{tenant}/keys")
+    async def of_tenant(
+        tenant: TenantName, who: Annotated[Principal, Depends(operator)], limit: Limit = MAX_LIMIT, after: str = ""
+    ) -> dict[str, Any]:
+        """The keys that were made here, by id, revoked ones too; never what they are made of."""
+        if after and not _KEY_ID.fullmatch(after):
+            raise ApiError(400, "invalid_parameter", "the parameter after is no key id", "after")
+        found = await database.run(lambda: database.read(lambda c: api_keys.of_tenant(c, tenant, after, limit + 1)))
+        data = [_described(key) for key in found[:limit]]
+        return page_of(data, found[limit - 1].id if len(found) > limit else None)
+
+    @router.delete("/v1/tenants/{tenant}/keys/{key_id}", status_code=204)
+    async def revoke(
+        request: Request, tenant: TenantName, key_id: KeyName, who: Annotated[Principal, Depends(operator)]
+    ) -> Response:
+        """Revoke a key; revoking it again changes nothing."""
+
+        def write(write: Write) -> None:
+            try:
+                api_keys.revoke(write, tenant, key_id)
+            except Refused as error:
+                if error.code == "key_not_found" and truth.declared.knows_key(key_id):
+                    message = f"{key_id} is declared in git: take it out of its Tenant there and push"
+                    raise Refused("conflict", "declared_in_git", message, key_id) from error
+                raise
+
+        await truth.write(request, who, write)
+        return Response(status_code=204)
+
+    return router
+
+
+def _key_id(truth: Truth, wanted: str | None) -> str:
+    if wanted is None:
+        return f"k{secrets.token_hex(_MADE_ID_BYTES)}"
+    if not _KEY_ID.fullmatch(wanted):
+        message = "a key's id is 1 to 32 of 0-9 A-Z a-z -, beginning with a letter or digit"
+        raise ApiError(400, "invalid_key_id", message, "id")
+    if truth.declared.knows_key(wanted):
+        raise Refused("conflict", "key_exists", f"there is a key {wanted}; choose another id", wanted)
+    return wanted
+
+
+def _expiry(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return expiry_unix_s(text)
+    except ValueError as error:
+        raise ApiError(400, "invalid_expiry", f"expires is {text[:40]!r}; allowed: {error}", "expires") from error
+
+
+def _described(key: StoredKey) -> dict[str, Any]:
+    return {
+        "object": "api_key",
+        "id": key.id,
+        "tenant": key.tenant,
+        "scopes": list(key.scopes),
+        "max_class": key.max_class,
+        "expires_unix_s": key.expires_unix_s,
+        "revoked": key.revoked,
+    }

@@ -1,0 +1,129 @@
+"""The registry's parts from its settings: database, object store, ingest, collector. Nothing is contacted yet."""
+
+import ipaddress
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from functions.artifacts.ingest import Ingest, IngestPolicy
+from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+from functions.artifacts.signatures import SignaturePolicy
+from functions.fleet.rollout_stats import EvidenceBook
+from functions.registry.collecting import Collecting
+from functions.registry.declared import Declared
+from functions.registry.fleet_watch import FleetWatch
+from functions.registry.ingesting import Ingesting
+from functions.registry.principal import Doorman
+from functions.registry.settings import RegistrySettings
+from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.database import Database
+from functions.registry.sql.engine import UrlInvalid, database_url
+from functions.registry.sql.ledger import SqlLedger
+from functions.registry.store import SnapshotStore
+from functions.registry.truth import Truth
+
+
+class SettingsWrong(Exception):
+    """A setting cannot be used; the message says which, and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    token: str
+    pepper: str | None = None
+    database_password: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    truth: Truth
+    collecting: Collecting | None
+
+    def close(self) -> None:
+        if self.truth.ingesting is not None:
+            self.truth.ingesting.close()
+            self.truth.ingesting.ingest.store.close()
+        self.truth.database.close()
+
+
+def database_from(settings: RegistrySettings, password: str | None) -> Database:
+    given = settings.database_url.get_secret_value() if settings.database_url is not None else None
+    try:
+        url = database_url(given, settings.state_dir)
+    except UrlInvalid as error:
+        raise SettingsWrong(f"SHOAL_REGISTRY_DATABASE_URL: {error}") from error
+    return Database(url.set(password=password) if password is not None else url)
+
+
+def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> Parts:
+    """SettingsWrong says what to correct."""
+    database = database_from(settings, secrets.database_password)
+    objects = _objects(settings)
+    pepper = secrets.pepper.encode() if secrets.pepper is not None else None
+    truth = Truth(
+        database=database,
+        declared=Declared(store),
+        doorman=Doorman(store, secrets.token, pepper),
+        limits=Limits(
+            models_per_tenant=settings.max_models_per_tenant,
+            versions_per_model=settings.max_versions_per_model,
+            channels_per_model=settings.max_channels_per_model,
+        ),
+        evidence=EvidenceBook(),
+        ingesting=_ingesting(settings, objects, database) if objects is not None else None,
+        pepper=pepper,
+        key_environment=settings.environment,
+        max_keys_per_tenant=settings.max_keys_per_tenant,
+    )
+    if objects is None:
+        return Parts(truth, None)
+    return Parts(truth, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
+
+
+def _objects(settings: RegistrySettings) -> S3Store | None:
+    if settings.s3_endpoint_url is None:
+        return None
+    if settings.s3_credentials_file is None:
+        raise SettingsWrong("SHOAL_REGISTRY_S3_ENDPOINT_URL needs SHOAL_REGISTRY_S3_CREDENTIALS_FILE")
+    try:
+        credentials = load_credentials(settings.s3_credentials_file)
+    except CredentialsInvalid as error:
+        raise SettingsWrong(str(error)) from error
+    return S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.s3_bucket))
+
+
+def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database) -> Ingesting:
+    keys = tuple(Path(file) for file in _listed(settings.signature_key_files))
+    if settings.signatures_required and not keys:
+        raise SettingsWrong("SHOAL_REGISTRY_SIGNATURES_REQUIRED needs SHOAL_REGISTRY_SIGNATURE_KEY_FILES")
+    ingest = Ingest(
+        store=objects,
+        staging_root=settings.staging_dir or settings.state_dir / "staging",
+        policy=_policy(settings),
+        signatures=SignaturePolicy(keys=keys, required=settings.signatures_required),
+        ledger=SqlLedger(database),
+    )
+    return Ingesting(
+        ingest=ingest,
+        database=database,
+        models_dir=settings.models_dir,
+        max_rank=settings.max_lora_rank,
+        at_once=settings.uploads_at_once,
+        at_once_per_tenant=settings.uploads_at_once_per_tenant,
+    )
+
+
+def _policy(settings: RegistrySettings) -> IngestPolicy:
+    try:
+        networks = tuple(ipaddress.ip_network(text) for text in _listed(settings.ingest_private_networks))
+    except ValueError as error:
+        raise SettingsWrong(f"SHOAL_REGISTRY_INGEST_PRIVATE_NETWORKS: {error}") from error
+    return IngestPolicy(
+        https_hosts=tuple(host.lower() for host in _listed(settings.ingest_https_hosts)),
+        https_networks=networks,
+        https_ca_file=settings.ingest_https_ca_file,
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,112 @@
+"""Who calls: the operator, who holds the installation's internal token, or a tenant with one of its keys.
+
+A tenant's key counts as the published snapshot has it, like at the gateway; so the registry needs no database to know
+its callers. What belongs to another tenant does not exist: 404, never 403.
+"""
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from functions.api.ids import ModelId, TenantId
+from functions.api.snapshot import Scope
+from functions.decisions.access import authenticate
+from functions.decisions.catalogue import Catalogue
+from functions.registry.errors import ApiError
+from functions.registry.sql.audit import Actor
+from functions.registry.store import SnapshotStore
+
+_BEARER = "bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`tenant` None is the operator, who may do everything."""
+
+    tenant: TenantId | None
+    name: str  # for the audit
+    scopes: tuple[Scope, ...] = ()
+
+    @property
+    def is_operator(self) -> bool:
+        return self.tenant is None
+
+    def actor(self, request: Request) -> Actor:
+        return Actor(self.name, str(request.scope.get("shoal_request_id", "")))
+
+    def owns(self, tenant: str) -> bool:
+        return self.tenant is None or self.tenant == tenant
+
+
+OPERATOR = Principal(None, "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Doorman:
+    """Tells callers apart. `pepper` None: only the operator is known."""
+
+    store: SnapshotStore
+    token: str
+    pepper: bytes | None
+    wall_clock: Callable[[], float] = time.time
+
+    def caller(self, request: Request) -> Principal:
+        """Whoever the Authorization header proves; 401 for nobody."""
+        header = request.headers.get("authorization", "")
+        if _holds(header, self.token):
+            return OPERATOR
+        found = None
+        if self.pepper is not None:
+            catalogue = Catalogue.of(self.store.feed.content)
+            found = authenticate(catalogue, header, self.pepper, self.wall_clock())
+        if found is None:
+            message = "this route needs a tenant's key or the installation's internal token: Authorization: Bearer …"
+            raise ApiError(401, "invalid_key", message, headers={"www-authenticate": "Bearer"})
+        return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
+
+    async def reader(self, request: Request) -> Principal:
+        return _with_scope(self.caller(request), "models:read")
+
+    async def writer(self, request: Request) -> Principal:
+        return _with_scope(self.caller(request), "models:write")
+
+    async def operator(self, request: Request) -> Principal:
+        principal = self.caller(request)
+        if not principal.is_operator:
+            message = "this route is the operator's: it needs the installation's internal token"
+            raise ApiError(403, "operator_only", message)
+        return principal
+
+
+def own_model(principal: Principal, tenant: str, name: str) -> ModelId:
+    """The model's id; 404 for anybody else's."""
+    model = ModelId(f"{tenant}/{name}")
+    if not principal.owns(tenant):
+        raise model_not_found(model)
+    return model
+
+
+def model_not_found(model: str) -> ApiError:
+    message = f"there is no model {model[:160]!r}; GET /v1/models lists what there is"
+    return ApiError(404, "model_not_found", message, "model")
+
+
+def _with_scope(principal: Principal, scope: Scope) -> Principal:
+    allowed = principal.is_operator or scope in principal.scopes
+    if scope == "models:read":
+        allowed = allowed or "models:write" in principal.scopes  # who may write may look
+    if not allowed:
+        message = f"this key lacks the scope {scope}; ask the operator for a key that has it"
+        raise ApiError(403, "scope_missing", message)
+    return principal
+
+
+def _holds(header: str, token: str) -> bool:
+    """Whether the header shows the token; the comparison's time tells nothing about it."""
+    given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
+    shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+    return hmac.compare_digest(shown, hashlib.sha256(token.encode()).digest())

@@ -1,0 +1,117 @@
+"""`/v1/rollouts`: what is under way and what was, and the words by which a person intervenes.
+
+pause      it stays at its share, under guard       promote    all of it, now
+resume     it goes on, or is tried once more         rollback   back to the version before, now
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
+from functions.decisions.rollout import State
+from functions.decisions.rollout_events import AnyEvent, Paused, Promoted, Resumed, RolledBack
+from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.errors import ApiError
+from functions.registry.etags import IfMatch, etag, seen
+from functions.registry.pages import AfterNumber, Limit, RolloutName, page_of
+from functions.registry.principal import Principal
+from functions.registry.rollout_views import described, described_evidence
+from functions.registry.sql import rollout_writes, rollouts
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.rollouts import Filter, StoredRollout
+from functions.registry.sql.transaction import Write
+from functions.registry.truth import Truth
+
+Verb = Literal["pause", "resume", "promote", "rollback"]
+_DEFAULT_LIMIT = 100
+
+Model = Annotated[str | None, Query(pattern=rf"^{MODEL_ID_PATTERN}$", description="Only this model's.")]
+Channel = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this channel's.")]
+InState = Annotated[State | None, Query(description="Only those in this state.")]
+Active = Annotated[bool | None, Query(description="Only those that are, or are not, under way.")]
+
+
+class Act(JsonBody, frozen=True):
+    reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
+def rollout_routes(truth: Truth) -> APIRouter:
+    router = APIRouter()
+    doorman, database = truth.doorman, truth.database
+
+    @router.get("/v1/rollouts")
+    async def all_rollouts(
+        *,
+        who: Annotated[Principal, Depends(doorman.reader)],
+        limit: Limit = _DEFAULT_LIMIT,
+        after: AfterNumber = None,
+        model: Model = None,
+        channel: Channel = None,
+        state: InState = None,
+        active: Active = None,
+    ) -> dict[str, Any]:
+        """The caller's rollouts, the youngest first."""
+        wanted = Filter(who.tenant, model, channel, state, active)
+        found = await database.run(lambda: database.read(lambda c: rollouts.page(c, wanted, after, limit + 1)))
+        data = [described(stored.rollout) for stored in found[:limit]]
+        return page_of(data, found[limit - 1].seq if len(found) > limit else None)
+
+    @router.get("/v1/rollouts/{rollout}")
+    async def one(rollout: RolloutName, who: Annotated[Principal, Depends(doorman.reader)]) -> Response:
+        """A rollout, both groups as gateways have seen them in its present stage, and its events."""
+        found = await database.run(
+            lambda: database.read(lambda c: (rollouts.find(c, rollout), rollouts.history(c, rollout)))
+        )
+        stored = _visible(found[0], who, rollout)
+        seen_so_far = described_evidence(truth.evidence.evidence(rollout, stored.rollout.trial))
+        answer = described(stored.rollout) | seen_so_far | {"events": found[1]}
+        return JSONResponse(answer, headers=etag(stored.rollout.lock_version))
+
+    @router.post("/v1/rollouts/{rollout}/{verb}", openapi_extra=describes(Act, required=False))
+    async def act(
+        *,
+        request: Request,
+        rollout: RolloutName,
+        verb: Verb,
+        who: Annotated[Principal, Depends(doorman.writer)],
+        body: Annotated[Act, Depends(body_of(Act))],
+        if_match: IfMatch = "",
+    ) -> Response:
+        """Intervene. 409 where the rollout is in no state for that."""
+        lock_version = seen(if_match)
+
+        def write(write: Write) -> Any:
+            stored = _visible(rollouts.find(write.connection, rollout), who, rollout)
+            if lock_version not in (None, stored.rollout.lock_version):
+                message = f"{rollout} has changed since: its ETag is {stored.rollout.lock_version}, not {lock_version}"
+                raise Refused("precondition", "rollout_changed", message, rollout)
+            return rollout_writes.apply(write, rollout, _event(verb, who, body), None, truth.limits)
+
+        after = await truth.write(request, who, write)
+        return JSONResponse(described(after), headers=etag(after.lock_version))
+
+    return router
+
+
+def _visible(stored: StoredRollout | None, who: Principal, rollout: str) -> StoredRollout:
+    if stored is None or not who.owns(stored.tenant):
+        raise rollout_not_found(rollout)
+    return stored
+
+
+def rollout_not_found(rollout: str) -> ApiError:
+    return ApiError(404, "rollout_not_found", f"there is no rollout {rollout}; GET /v1/rollouts lists them", "rollout")
+
+
+def _event(verb: Verb, who: Principal, body: Act) -> AnyEvent:
+    assert verb in get_args(Verb)
+    if verb == "pause":
+        return Paused(who.name)
+    if verb == "resume":
+        return Resumed(who.name)
+    if verb == "promote":
+        return Promoted(who.name)
+    return RolledBack(who.name, body.reason)

@@ -1,0 +1,101 @@
+"""The audit: who changed what, in one chain that shows when somebody has rewritten it.
+
+    hash(n) = sha256(hash(n-1) || entry(n)),   hash(0) = 64 zeros,   entry(n) = canonical JSON with `seq` n
+
+Both as text. So for the first entry `{"a":1}` the hash is that of `000…000{"a":1}` (test_the_chain_is_what_it_says).
+The last number and hash stand in `state` too, written by the same transaction: a chain that was cut short does not end
+where `state` says. Who can write the whole database can write another chain; so keep `head` elsewhere, from time to
+time, and compare (docs/registry.md).
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+
+from functions.registry.sql.tables import audit, state
+
+FIRST_HASH = "0" * 64
+_VERIFY_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who writes. `name` is `operator`, `key:<id>`, `controller` or `registry`; never a secret."""
+
+    name: str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How far the chain is sound. `broken_at` is the first entry that is not what the chain promises."""
+
+    entries: int
+    head: str
+    broken_at: int | None = None
+    reason: str = ""
+
+
+def canonical(value: Any) -> str:
+    """One text for equal content: sorted keys, no spaces."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def hash_of(before: str, entry: str) -> str:
+    return hashlib.sha256((before + entry).encode()).hexdigest()
+
+
+def append(connection: Connection, seq: int, before: str, entry: dict[str, Any]) -> str:
+    """Write one entry; its hash."""
+    text = canonical({"seq": seq, **entry})
+    own = hash_of(before, text)
+    connection.execute(insert(audit).values(seq=seq, tenant=entry["tenant"], entry=text, hash=own))
+    return own
+
+
+def page(connection: Connection, before: int | None, limit: int, tenant: str | None = None) -> list[dict[str, Any]]:
+    """The entries below `before`, the last one first; of one tenant where one is named."""
+    query = select(audit.c.entry, audit.c.hash).order_by(audit.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(audit.c.seq < before)
+    if tenant is not None:
+        query = query.where(audit.c.tenant == tenant)
+    return [{**msgspec.json.decode(text), "hash": own} for text, own in connection.execute(query)]
+
+
+def verify(connection: Connection) -> Verified:
+    """Walk the whole chain, from the first entry to what `state` says is the last."""
+    seq, own = 0, FIRST_HASH
+    for number, text, shown in _entries(connection):
+        if number != seq + 1:
+            return Verified(seq, own, seq + 1, f"entry {seq + 1} is missing")
+        if hash_of(own, text) != shown or _seq_of(text) != number:
+            return Verified(seq, own, number, f"entry {number} is not what was written")
+        seq, own = number, shown
+    last_seq, last_hash = connection.execute(select(state.c.audit_seq, state.c.audit_hash)).one()
+    if (last_seq, last_hash) != (seq, own):
+        return Verified(seq, own, seq + 1, f"the chain ends at {seq}, and {last_seq} entries were written")
+    return Verified(seq, own)
+
+
+def _entries(connection: Connection) -> Iterator[tuple[int, str, str]]:
+    last = 0
+    while True:
+        query = select(audit.c.seq, audit.c.entry, audit.c.hash).where(audit.c.seq > last)
+        rows = connection.execute(query.order_by(audit.c.seq).limit(_VERIFY_PAGE)).all()
+        yield from (tuple(row) for row in rows)
+        if len(rows) < _VERIFY_PAGE:
+            return
+        last = rows[-1][0]
+
+
+def _seq_of(text: str) -> object:
+    try:
+        entry = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return entry.get("seq") if isinstance(entry, dict) else None

@@ -1,0 +1,201 @@
+"""Changing the catalogue: versions are added and never changed, channels are pointers.
+
+Each function is a part of one write (`transaction.Write`) and audits what it did; what is so already is left alone.
+
+Neighbours: `rollout_writes` moves a channel step by step; `catalogue` reads.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, insert, select, update
+
+from functions.registry.sql import artifacts, catalogue
+from functions.registry.sql.catalogue import StoredChannel, StoredModel
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.tables import channels, models, rollouts, versions
+from functions.registry.sql.transaction import Write
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    model: str
+    tenant: str
+    base: str
+    name: str
+    digest: str
+    artifact_uri: str
+    rollout: str | None  # the model's policy; None: as it is, or `default` for a new model
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    models_per_tenant: int
+    versions_per_model: int
+    channels_per_model: int
+
+
+DEFAULT_POLICY = "default"
+
+
+def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
+    """Whether it was added; False where it was there already, with the same content."""
+    before = _ensure_model(write, new, limits)
+    row = write.connection.execute(
+        select(versions).where(versions.c.model == new.model, versions.c.name == new.name)
+    ).one_or_none()
+    if row is not None and row.digest != new.digest:
+        was = "was, before it was deleted," if row.deleted else "is"
+        message = f"{new.model}@{new.name} {was} {row.digest}: versions never change; give the new content a new name"
+        raise Refused("conflict", "version_taken", message, row.digest)
+    if not artifacts.used(write, new.digest, new.tenant):
+        message = f"no artifact {new.digest} was brought in by {new.tenant or 'the operator'}; POST /v1/artifacts first"
+        raise Refused("missing", "artifact_not_found", message, new.digest)
+    if row is not None and not row.deleted:
+        return False
+    _check_room_for_version(before, new, limits)
+    if row is not None:
+        same = (versions.c.model == new.model, versions.c.name == new.name)
+        write.connection.execute(update(versions).where(*same).values(deleted=False))
+    else:
+        write.connection.execute(
+            insert(versions).values(
+                model=new.model,
+                name=new.name,
+                digest=new.digest,
+                artifact_uri=new.artifact_uri,
+                created_unix_s=write.now_unix_s,
+                created_by=write.actor.name,
+                deleted=False,
+            )
+        )
+    touch(write, new.model)
+    subject = f"{new.model}@{new.name}"
+    detail = {"digest": new.digest, "artifact_uri": new.artifact_uri, "base": new.base}
+    write.audited("version.put", subject, new.tenant, **detail)
+    return True
+
+
+def point(write: Write, model: StoredModel, channel: str, version: str, limits: Limits) -> StoredChannel:
+    """Make the channel name the version, at once."""
+    before = model.channels.get(channel)
+    if before is None and len(model.channels) >= limits.channels_per_model:
+        message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
+        raise Refused("limit", "too_many_channels", message)
+    after = StoredChannel(version, before.lock_version + 1 if before is not None else 1, write.now_unix_s)
+    values = {"version": version, "lock_version": after.lock_version, "moved_unix_s": after.moved_unix_s}
+    if before is None:
+        write.connection.execute(insert(channels).values(model=model.id, name=channel, **values))
+    else:
+        here = (channels.c.model == model.id, channels.c.name == channel)
+        write.connection.execute(update(channels).where(*here).values(**values))
+    touch(write, model.id)
+    detail = {"version": version, "before": before.version if before is not None else None}
+    write.audited("channel.moved", f"{model.id}:{channel}", model.tenant, **detail)
+    return after
+
+
+def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
+    if channel not in model.channels:
+        raise Refused("missing", "channel_not_found", f"{model.id} has no channel {channel}")
+    _refuse_while_rolling(write, model.id, channel)
+    write.connection.execute(delete(channels).where(channels.c.model == model.id, channels.c.name == channel))
+    touch(write, model.id)
+    write.audited("channel.deleted", f"{model.id}:{channel}", model.tenant, version=model.channels[channel].version)
+
+
+def delete_version(write: Write, model: StoredModel, name: str) -> None:
+    """Refused while a channel or a rollout names it. Its name stays taken."""
+    version = model.version(name)
+    if version is None:
+        raise Refused("missing", "version_not_found", f"{model.id} has no version {name}")
+    naming = sorted(channel for channel, it in model.channels.items() if it.version == name)
+    if naming:
+        message = f"channel {naming[0]} of {model.id} names {name}; move or delete the channel first"
+        raise Refused("conflict", "version_in_use", message, naming[0])
+    _refuse_while_rolling(write, model.id, None)
+    here = (versions.c.model == model.id, versions.c.name == name)
+    write.connection.execute(update(versions).where(*here).values(deleted=True))
+    artifacts.released(write, (version.digest,), model.tenant)
+    touch(write, model.id)
+    write.audited("version.deleted", f"{model.id}@{name}", model.tenant, digest=version.digest)
+
+
+def delete_model(write: Write, model: StoredModel) -> None:
+    """With its channels and versions; the names of these stay taken."""
+    _refuse_while_rolling(write, model.id, None)
+    write.connection.execute(delete(channels).where(channels.c.model == model.id))
+    write.connection.execute(update(versions).where(versions.c.model == model.id).values(deleted=True))
+    write.connection.execute(update(models).where(models.c.id == model.id).values(deleted=True))
+    artifacts.released(write, [version.digest for version in model.versions], model.tenant)
+    touch(write, model.id)
+    write.audited("model.deleted", model.id, model.tenant)
+
+
+def existing(write: Write, model_id: str) -> StoredModel:
+    """The model; Refused where there is none."""
+    model = catalogue.model(write.connection, model_id)
+    if model is None:
+        raise Refused("missing", "model_not_found", f"there is no model {model_id} that was made here")
+    return model
+
+
+def touch(write: Write, model_id: str) -> None:
+    """Readers of changes shall look at the model again."""
+    write.connection.execute(update(models).where(models.c.id == model_id).values(change=write.change))
+
+
+def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel | None:
+    """The model as it was; it is there afterwards. Bases do not change: an adapter fits one."""
+    row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
+    if row is None:
+        _check_room_for_model(write, new.tenant, limits)
+        write.connection.execute(
+            insert(models).values(
+                id=new.model,
+                tenant=new.tenant,
+                base=new.base,
+                rollout=new.rollout or DEFAULT_POLICY,
+                created_unix_s=write.now_unix_s,
+                change=write.change,
+                deleted=False,
+            )
+        )
+        write.audited("model.made", new.model, new.tenant, base=new.base, rollout=new.rollout or DEFAULT_POLICY)
+        return None
+    if row.deleted:
+        _check_room_for_model(write, new.tenant, limits)
+        revived = {"deleted": False, "base": new.base, "rollout": new.rollout or DEFAULT_POLICY}
+        write.connection.execute(update(models).where(models.c.id == new.model).values(**revived, change=write.change))
+        write.audited("model.made", new.model, new.tenant, base=new.base, rollout=revived["rollout"])
+        return None
+    if row.base != new.base:
+        message = f"{new.model} is an adapter of {row.base}, not of {new.base}; make another model for another base"
+        raise Refused("conflict", "base_differs", message, row.base)
+    if new.rollout is not None and new.rollout != row.rollout:
+        changed = {"rollout": new.rollout, "change": write.change}
+        write.connection.execute(update(models).where(models.c.id == new.model).values(**changed))
+        write.audited("model.changed", new.model, new.tenant, rollout=new.rollout, before=row.rollout)
+    return catalogue.model(write.connection, new.model)
+
+
+def _check_room_for_model(write: Write, tenant: str, limits: Limits) -> None:
+    query = select(func.count()).select_from(models).where(models.c.tenant == tenant, ~models.c.deleted)
+    if (write.connection.scalar(query) or 0) >= limits.models_per_tenant:
+        message = f"{tenant} has {limits.models_per_tenant} models, which is the limit; delete one"
+        raise Refused("limit", "too_many_models", message)
+
+
+def _check_room_for_version(before: StoredModel | None, new: NewVersion, limits: Limits) -> None:
+    if before is not None and len(before.versions) >= limits.versions_per_model:
+        message = f"{new.model} has {limits.versions_per_model} versions, which is the limit; delete one"
+        raise Refused("limit", "too_many_versions", message)
+
+
+def _refuse_while_rolling(write: Write, model_id: str, channel: str | None) -> None:
+    query = select(rollouts.c.id, rollouts.c.channel).where(rollouts.c.model == model_id, rollouts.c.active)
+    if channel is not None:
+        query = query.where(rollouts.c.channel == channel)
+    active = write.connection.execute(query.limit(1)).one_or_none()
+    if active is not None:
+        message = f"rollout {active.id} of {model_id}:{active.channel} is under way; let it end, or roll it back"
+        raise Refused("conflict", "rollout_active", message, active.id)

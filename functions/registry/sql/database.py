@@ -1,0 +1,195 @@
+"""The database as the registry uses it: reads, writes in one line, and locks that one registry at a time may hold.
+
+A write waits for its turn in this process first, then for the other registries' in the database: so a burst of writes
+holds one connection, not all of them. What loses against another transaction is run again, a few times.
+
+Neighbours: `engine` makes connections, `transaction` is what a write works with, `failures` maps what goes wrong.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from functions.registry.sql import failures
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, POOL_SIZE, make_engine
+from functions.registry.sql.failures import Contended, DatabaseUnavailable
+from functions.registry.sql.transaction import Write
+
+MAX_ATTEMPTS = 5
+_POLL_S = 0.05
+MAX_PENDING = 512  # calls that wait for a thread; the next is told to come back
+
+Answer = TypeVar("Answer")
+
+
+class Database:
+    """Owned by one event loop; its blocking half may be used from any thread."""
+
+    def __init__(self, url: URL, clock: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self.ready = False
+        self._engine = make_engine(url)
+        self._clock = clock
+        self._turn = threading.Lock()
+        self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="sql")
+        self._pending = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    def prepare(self) -> None:
+        """Blocks. Make the schema current; DatabaseUnavailable or SchemaUnknown where that cannot be now."""
+        from functions.registry.sql.migrate import migrate  # alembic: 0.2 s, and only needed here
+
+        with self._sqlite_born():
+            migrate(self._engine)
+        self.ready = True
+
+    def read(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Blocks. What `work` finds, all of it in one transaction."""
+        try:
+            with self._connected("BEGIN") as connection, connection.begin():
+                return work(connection)
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    def write(self, actor: Actor, work: Callable[[Write], Answer]) -> Answer:
+        """Blocks. Run `work` alone among all writes and commit it, unless it raises or audits nothing."""
+
+        def audited(connection: Connection) -> tuple[Answer, bool]:
+            write = Write.begin(connection, actor, self._clock())
+            answer = work(write)
+            return answer, write.finish()
+
+        return self._committed(audited)
+
+    def unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, nothing else."""
+        return self._committed(lambda connection: (work(connection), True))
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        """`work` in one of the database's own threads: an ingest that blocks must not hold up a read."""
+        if not self.ready:
+            raise DatabaseUnavailable("the registry's database is not there yet; see the registry's log")
+        if self._pending >= MAX_PENDING:
+            raise DatabaseUnavailable("too many requests wait for the registry's database; try again")
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._pending -= 1
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each write of this process, in the writing thread."""
+        self._listeners.append(listener)
+
+    @contextlib.contextmanager
+    def exclusive(self, name: str) -> Iterator[bool]:
+        """Blocks. Whether the lock of that name is ours, among all registries of this database, within the block."""
+        if self.is_sqlite:
+            with self._file_lock(name) as is_ours:
+                yield is_ours
+        else:
+            with self._advisory_lock(name) as is_ours:
+                yield is_ours
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._engine.dispose()
+
+    def _committed(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return self._attempt(work)
+            except Contended as error:
+                if attempt == MAX_ATTEMPTS:
+                    raise DatabaseUnavailable(f"the write lost {MAX_ATTEMPTS} times against others: {error}") from error
+        raise AssertionError("unreachable")
+
+    def _attempt(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:
+        if not self._turn.acquire(timeout=LOCK_TIMEOUT_S):
+            raise DatabaseUnavailable(f"other writes held the database for {LOCK_TIMEOUT_S} s; try again")
+        try:
+            with self._connected("BEGIN IMMEDIATE") as connection, contextlib.ExitStack() as undoing:
+                transaction = connection.begin()
+                undoing.callback(transaction.close)  # rolls back what was not committed
+                answer, is_changed = work(connection)
+                if is_changed:
+                    transaction.commit()
+        except SQLAlchemyError as error:
+            raise failures.mapped(error) from error
+        finally:
+            self._turn.release()
+        if is_changed:
+            for listener in self._listeners:
+                listener()
+        return answer
+
+    @contextlib.contextmanager
+    def _connected(self, begin: str) -> Iterator[Connection]:
+        with self._engine.connect() as connection:
+            yield connection.execution_options(**{BEGIN_OPTION: begin})
+
+    @contextlib.contextmanager
+    def _sqlite_born(self) -> Iterator[None]:
+        """Alone with SQLite's file: a new one is given its log without waiting for others who do the same."""
+        if not self.is_sqlite:
+            yield
+            return
+        gives_up_s = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            with self._file_lock("preparing") as is_ours:
+                if is_ours:
+                    yield
+                    return
+            if time.monotonic() > gives_up_s:
+                raise DatabaseUnavailable("another registry has been preparing the database for too long")
+            time.sleep(_POLL_S)
+
+    @contextlib.contextmanager
+    def _file_lock(self, name: str) -> Iterator[bool]:
+        assert self.url.database is not None
+        with contextlib.ExitStack() as opened:
+            try:
+                file = opened.enter_context(Path(f"{self.url.database}.{name}.lock").open("w"))
+            except OSError as error:
+                message = f"the folder of the database cannot be written: {error.strerror}"
+                raise DatabaseUnavailable(message) from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+            else:
+                yield True  # closing the file gives it back
+
+    @contextlib.contextmanager
+    def _advisory_lock(self, name: str) -> Iterator[bool]:
+        key = {"key": int.from_bytes(hashlib.sha256(f"shoal/{name}".encode()).digest()[:8], "big", signed=True)}
+        try:
+            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                is_ours = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
+                try:
+                    yield is_ours
+                finally:
+                    if is_ours:
+                        connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: SQLAlchemyError) -> DatabaseUnavailable:
+    mapped = failures.mapped(error)
+    return mapped if isinstance(mapped, DatabaseUnavailable) else DatabaseUnavailable(str(mapped))

@@ -1,0 +1,95 @@
+"""Connections: SQLite with a write-ahead log and real `BEGIN`s, or Postgres with every wait bounded.
+
+Python's sqlite3 begins transactions when it likes; here a write begins with BEGIN IMMEDIATE, which takes SQLite's one
+write lock at once instead of failing half way. Postgres runs READ COMMITTED: the lock on the `state` row puts the
+writes in line, and every statement after it sees what the one before has committed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+BEGIN_OPTION = "shoal_begin"  # of a connection: how its transaction begins on SQLite
+CONNECT_TIMEOUT_S = 3
+LOCK_TIMEOUT_S = 10  # a write of another registry takes milliseconds; a frozen one must not hold everybody for ever
+STATEMENT_TIMEOUT_S = 30
+POOL_SIZE = 8
+
+SQLITE_FILE = "registry.db"
+
+
+class UrlInvalid(Exception):
+    """The database's URL cannot be used; the text says what is expected."""
+
+
+def database_url(given: str | None, state_dir: Path) -> URL:
+    """The URL that was configured, with our driver; else the SQLite file of the state directory."""
+    if given is None:
+        return URL.create("sqlite", database=str(state_dir.absolute() / SQLITE_FILE))
+    try:
+        url = make_url(given)
+    except ArgumentError as error:
+        raise UrlInvalid("the database URL is none; such as postgresql://user@host/database is expected") from error
+    if url.get_backend_name() == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
+        return url.set(drivername="sqlite")
+    raise UrlInvalid("the database URL must be postgresql://… or sqlite:///<file>")
+
+
+def make_engine(url: URL) -> Engine:
+    """Connects to nothing yet."""
+    return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgres(url)
+
+
+def _postgres(url: URL) -> Engine:
+    options = (
+        f"-c lock_timeout={LOCK_TIMEOUT_S}s -c statement_timeout={STATEMENT_TIMEOUT_S}s"
+        # A registry whose machine vanished in a transaction must not hold the lock until TCP gives up.
+        f" -c idle_in_transaction_session_timeout={LOCK_TIMEOUT_S}s"
+    )
+    return create_engine(
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=LOCK_TIMEOUT_S,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": options,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "application_name": "shoal-registry",
+        },
+        hide_parameters=True,  # values must not reach a log by way of an exception's text
+    )
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=LOCK_TIMEOUT_S,
+        connect_args={"timeout": LOCK_TIMEOUT_S, "check_same_thread": False},
+        hide_parameters=True,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(BEGIN_OPTION, "BEGIN"))

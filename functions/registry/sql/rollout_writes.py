@@ -1,0 +1,136 @@
+"""Changing rollouts: made once, then only by events, each applied to the row that its sender has seen.
+
+Three guards keep two controllers from forking a rollout: its id is the same for everybody who wants the same step, an
+event names the `lock_version` that it was concluded from, and a leadership that has a successor is refused (the fence).
+A fourth stands in the schema: a channel has at most one active rollout (`rollouts_one_active`).
+
+An API model's channel moves in the transaction that completes its rollout; a git model's is moved by the controller.
+"""
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, update
+
+from functions.decisions import rollout as lifecycle
+from functions.decisions import rollout_wire
+from functions.decisions.rollout import IllegalTransition, Rollout, RolloutSpec
+from functions.decisions.rollout_events import AnyEvent, Resumed
+from functions.registry.sql import catalogue, catalogue_writes, rollouts
+from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.tables import rollout_events
+from functions.registry.sql.tables import rollouts as table
+from functions.registry.sql.transaction import Write
+
+
+def fenced(write: Write, token: int) -> None:
+    """Refused where a later leadership has written; 0 names none, and passes while nobody has named one."""
+    if token < write.fence:
+        message = f"leadership {token or '(none named)'}: leadership {write.fence} has written; only a later one may"
+        raise Refused("conflict", "fenced", message, str(write.fence))
+    write.fence = token
+
+
+def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
+    """The rollout, and whether it is new. Another one under way on the channel is a conflict that names it."""
+    known = rollouts.find(write.connection, lifecycle.id_of(spec))
+    if known is not None:
+        return known.rollout, False
+    refuse_second(write, spec.model, spec.channel)
+    rollout = lifecycle.begun(spec, write.now_unix_s)
+    write.connection.execute(
+        insert(table).values(
+            id=rollout.id, seq=write.change, model=spec.model, tenant=tenant_of(spec.model), channel=spec.channel,
+            **_indexed(write, rollout),
+        )
+    )  # fmt: skip
+    detail = {"from": spec.from_version, "to": spec.to_version, "policy": spec.policy.name, "origin": spec.origin}
+    write.audited("rollout.created", rollout.id, tenant_of(spec.model), target=f"{spec.model}:{spec.channel}", **detail)
+    return rollout, True
+
+
+def apply(write: Write, rollout_id: str, event: AnyEvent, lock_version: int | None, limits: Limits) -> Rollout:
+    """The rollout after the event. None as lock_version: whatever it is now."""
+    stored = rollouts.find(write.connection, rollout_id)
+    if stored is None:
+        raise Refused("missing", "rollout_not_found", f"there is no rollout {rollout_id}")
+    before = stored.rollout
+    if lock_version is not None and lock_version != before.lock_version:
+        message = f"{rollout_id} has changed since: lock_version is {before.lock_version}, not {lock_version}"
+        raise Refused("outdated", "rollout_changed", message, rollout_id)
+    try:
+        after = lifecycle.transition(before, event, write.now_unix_s)
+    except IllegalTransition as error:
+        raise Refused("conflict", "illegal_transition", str(error), before.state) from error
+    if after.is_active and not before.is_active:
+        refuse_second(write, after.model, after.channel)
+    if isinstance(event, Resumed):
+        _refuse_moved_channel(write, after)
+    write.connection.execute(update(table).where(table.c.id == rollout_id).values(**_indexed(write, after)))
+    _enter(write, after, event)
+    _move_channel(write, after, limits)
+    return after
+
+
+def refuse_second(write: Write, model: str, channel: str) -> None:
+    active = rollouts.active_of(write.connection, model, channel)
+    if active is not None:
+        it = active.rollout
+        message = f"rollout {it.id} ({it.from_version} to {it.to_version}) of {model}:{channel} is {it.state}; let it"
+        raise Refused("conflict", "rollout_active", message + " end, promote it, or roll it back", it.id)
+
+
+def tenant_of(model: str) -> str:
+    """The tenant whose model it is; empty for a base model."""
+    return model.partition("/")[0] if "/" in model else ""
+
+
+def _indexed(write: Write, rollout: Rollout) -> dict[str, Any]:
+    return {
+        "state": rollout.state,
+        "active": rollout.is_active,
+        "lock_version": rollout.lock_version,
+        "row": rollout_wire.encode(rollout).decode(),
+        "change": write.change,
+    }
+
+
+def _enter(write: Write, after: Rollout, event: AnyEvent) -> None:
+    text = rollout_wire.encode(event).decode()
+    write.connection.execute(
+        insert(rollout_events).values(
+            rollout=after.id,
+            lock_version=after.lock_version,
+            at_unix_s=write.now_unix_s,
+            actor=write.actor.name,
+            event=text,
+            state=after.state,
+            stage=after.stage,
+        )
+    )
+    detail = msgspec.json.decode(text)
+    action = f"rollout.{detail.pop('is')}"
+    shown = {"state": after.state, "stage": after.stage, "lock_version": after.lock_version}
+    write.audited(action, after.id, tenant_of(after.model), event=detail, **shown)
+
+
+def _move_channel(write: Write, after: Rollout, limits: Limits) -> None:
+    if after.origin != "api" or after.state != "completed":
+        return
+    model = catalogue.model(write.connection, after.model)
+    if model is not None and model.version(after.to_version) is not None:
+        catalogue_writes.point(write, model, after.channel, after.to_version, limits)
+
+
+def _refuse_moved_channel(write: Write, after: Rollout) -> None:
+    """An API channel that has gone elsewhere meanwhile is not where this rollout began."""
+    if after.origin != "api":
+        return
+    model = catalogue.model(write.connection, after.model)
+    pointed = model.channels.get(after.channel) if model is not None else None
+    if model is None or pointed is None or pointed.version != after.from_version:
+        message = f"{after.model}:{after.channel} is no longer on {after.from_version}; start another rollout"
+        raise Refused("conflict", "channel_moved", message, pointed.version if pointed is not None else None)
+    if model.version(after.to_version) is None:
+        raise Refused("conflict", "version_deleted", f"{after.model}@{after.to_version} was deleted meanwhile")

@@ -1,0 +1,99 @@
+"""Reading rollouts: the rows as values, the list with its filters, and what happened to each.
+
+The row is the rollout on the wire (`functions.decisions.rollout_wire`); the columns beside it are only its index.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, select
+
+from functions.decisions import rollout_wire
+from functions.decisions.rollout import Rollout
+from functions.registry.sql.tables import rollout_events, rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    rollout: Rollout
+    seq: int  # the change that made it
+    change: int  # the change that touched it last
+    tenant: str  # empty: a base model's
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is None is not asked for."""
+
+    tenant: str | None = None
+    model: str | None = None
+    channel: str | None = None
+    state: str | None = None
+    active: bool | None = None
+
+
+def find(connection: Connection, rollout_id: str) -> StoredRollout | None:
+    row = connection.execute(select(rollouts).where(rollouts.c.id == rollout_id)).one_or_none()
+    return _stored(row) if row is not None else None
+
+
+def active_of(connection: Connection, model: str, channel: str) -> StoredRollout | None:
+    here = (rollouts.c.model == model, rollouts.c.channel == channel, rollouts.c.active)
+    row = connection.execute(select(rollouts).where(*here)).one_or_none()
+    return _stored(row) if row is not None else None
+
+
+def last_id_of(connection: Connection, model: str, channel: str) -> str:
+    """The channel's youngest rollout, whatever became of it; empty where it had none."""
+    here = (rollouts.c.model == model, rollouts.c.channel == channel)
+    found = connection.scalar(select(rollouts.c.id).where(*here).order_by(rollouts.c.seq.desc()).limit(1))
+    return found or ""
+
+
+def page(connection: Connection, wanted: Filter, before: int | None, limit: int) -> list[StoredRollout]:
+    """Rollouts made before the change `before`, the youngest first."""
+    query = select(rollouts)
+    for column in ("tenant", "model", "channel", "state", "active"):
+        value = getattr(wanted, column)
+        if value is not None:
+            query = query.where(rollouts.c[column] == value)
+    if before is not None:
+        query = query.where(rollouts.c.seq < before)
+    return [_stored(row) for row in connection.execute(query.order_by(rollouts.c.seq.desc()).limit(limit))]
+
+
+def changed(connection: Connection, after: int, upto: int) -> list[StoredRollout]:
+    touched = (rollouts.c.change > after, rollouts.c.change <= upto)
+    query = select(rollouts).where(*touched).order_by(rollouts.c.change, rollouts.c.id)
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def history(connection: Connection, rollout_id: str, limit: int = 1000) -> list[dict[str, Any]]:
+    """Its last events, the first of them first."""
+    here = select(rollout_events).where(rollout_events.c.rollout == rollout_id)
+    rows = connection.execute(here.order_by(rollout_events.c.lock_version.desc()).limit(limit)).all()
+    return [
+        {
+            "lock_version": row.lock_version,
+            "at_unix_s": row.at_unix_s,
+            "actor": row.actor,
+            "event": msgspec.json.decode(row.event),
+            "state": row.state,
+            "stage": row.stage,
+        }
+        for row in reversed(rows)
+    ]
+
+
+def active_digests(connection: Connection) -> set[str]:
+    """Both versions of every rollout that may still go either way."""
+    found: set[str] = set()
+    for text in connection.scalars(select(rollouts.c.row).where(rollouts.c.active)):
+        rollout = rollout_wire.decode_rollout(text)
+        found |= {rollout.from_digest, rollout.to_digest}
+    return found
+
+
+def _stored(row: Row[Any]) -> StoredRollout:
+    return StoredRollout(rollout_wire.decode_rollout(row.row), row.seq, row.change, row.tenant)

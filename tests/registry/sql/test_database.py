@@ -1,0 +1,197 @@
+"""Writes stand in one line, are whole or not at all, and failures say what to do."""
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, select, update
+from sqlalchemy.exc import DBAPIError
+
+from functions.registry.sql import audit, engine, failures
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.database import Database
+from functions.registry.sql.engine import UrlInvalid, database_url
+from functions.registry.sql.failures import DatabaseUnavailable, SchemaUnknown
+from functions.registry.sql.tables import metadata, state
+from functions.registry.sql.transaction import Write
+
+ALICE = Actor("key:alice")
+
+
+def change_of(database: Database) -> int:
+    return int(database.read(lambda c: c.scalar(select(state.c.change))) or 0)
+
+
+def test_migrations_build_these_tables(database: Database) -> None:
+    def shape(connection: object) -> dict[str, set[tuple[str, bool]]]:
+        found = inspect(connection)
+        return {
+            name: {(column["name"], bool(column["nullable"])) for column in found.get_columns(name)}  # type: ignore[union-attr]
+            for name in found.get_table_names()  # type: ignore[union-attr]
+            if name != "alembic_version"
+        }
+
+    wanted = {
+        table.name: {(column.name, bool(column.nullable)) for column in table.columns}
+        for table in metadata.sorted_tables
+    }
+    assert database.read(shape) == wanted
+    indexes = database.read(
+        lambda c: {index["name"] for name in wanted for index in inspect(c).get_indexes(name) if index["name"]}
+    )
+    assert indexes >= {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
+
+
+def test_preparing_again_changes_nothing(database: Database) -> None:
+    lineage = database.read(lambda c: c.scalar(select(state.c.lineage)))
+    database.write(ALICE, lambda write: write.audited("made", "thing"))
+    database.prepare()
+    assert (database.read(lambda c: c.scalar(select(state.c.lineage))), change_of(database)) == (lineage, 1)
+
+
+def test_many_processes_may_prepare_at_once(url: str | None, tmp_path: Path) -> None:
+    them = [Database(database_url(url, tmp_path)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda it: it.prepare(), them))
+    assert len({it.read(lambda c: c.scalar(select(state.c.lineage))) for it in them}) == 1
+    for it in them:
+        it.close()
+
+
+def test_a_later_schema_is_refused_in_words(database: Database) -> None:
+    database.unaudited(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaUnknown, match="run the version that made it"):
+        database.prepare()
+
+
+def test_a_write_that_audits_nothing_is_undone(database: Database) -> None:
+    database.write(ALICE, lambda write: write.connection.execute(update(state).values(fence=7)))
+    assert database.read(lambda c: c.scalar(select(state.c.fence))) == 0
+
+
+def test_a_write_that_raises_is_undone_and_its_number_is_the_next_ones(database: Database) -> None:
+    def fail(write: Write) -> None:
+        write.audited("made", "thing")
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        database.write(ALICE, fail)
+    database.write(ALICE, lambda write: write.audited("made", "another"))
+    (entry,) = database.read(lambda c: audit.page(c, None, 10))
+    assert (entry["seq"], entry["change"], entry["subject"]) == (1, 1, "another")
+
+
+def test_writes_from_many_threads_and_two_registries_stand_in_one_line(
+    database: Database, url: str | None, tmp_path: Path
+) -> None:
+    other = Database(database_url(url, tmp_path))
+    other.prepare()
+    seen: list[int] = []
+    lock = threading.Lock()
+
+    def write(number: int) -> None:
+        def work(it: Write) -> int:
+            it.audited("made", f"thing-{number}")
+            return it.change
+
+        change = (database, other)[number % 2].write(ALICE, work)
+        with lock:
+            seen.append(change)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(60)))
+    assert sorted(seen) == list(range(1, 61))
+    assert database.read(audit.verify).entries == 60
+    assert database.read(audit.verify).broken_at is None
+    other.close()
+
+
+def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, tmp_path: Path) -> None:
+    other = Database(database_url(url, tmp_path))
+    with database.exclusive("collecting") as mine, other.exclusive("collecting") as theirs:
+        assert (mine, theirs) == (True, False)
+        with other.exclusive("another") as free:
+            assert free
+    with other.exclusive("collecting") as theirs:
+        assert theirs
+    other.close()
+
+
+async def test_calls_before_the_database_is_there_are_told_to_come_back(tmp_path: Path) -> None:
+    made = Database(database_url(None, tmp_path))
+    with pytest.raises(DatabaseUnavailable, match="not there yet"):
+        await made.run(lambda: None)
+    made.close()
+
+
+async def test_no_more_calls_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("functions.registry.sql.database.MAX_PENDING", 0)
+    made = Database(database_url(None, tmp_path))
+    made.prepare()
+    with pytest.raises(DatabaseUnavailable, match="too many"):
+        await made.run(lambda: None)
+    made.close()
+
+
+def test_a_file_that_another_process_holds_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_S", 0.1)
+    made = Database(database_url(None, tmp_path))
+    made.prepare()
+    holder = sqlite3.connect(tmp_path / engine.SQLITE_FILE, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DatabaseUnavailable, match="another process holds the SQLite file"):
+        made.write(ALICE, lambda write: write.audited("made", "thing"))
+    assert change_of(made) == 0  # reading goes on
+    holder.execute("ROLLBACK")
+    made.write(ALICE, lambda write: write.audited("made", "thing"))
+    assert change_of(made) == 1
+    holder.close()
+    made.close()
+
+
+def test_a_damaged_file_is_left_as_it_is_and_said_to_be(tmp_path: Path) -> None:
+    file = tmp_path / engine.SQLITE_FILE
+    file.write_bytes(b"this is no database, but somebody may still want to look at it" * 100)
+    made = Database(database_url(None, tmp_path))
+    with pytest.raises(DatabaseUnavailable, match="damaged; restore a backup"):
+        made.prepare()
+    assert file.read_bytes().startswith(b"this is no database")
+    made.close()
+
+
+def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
+    made = Database(database_url(None, tmp_path))
+    made.prepare()
+    made.unaudited(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 60"))
+    with pytest.raises(DatabaseUnavailable, match="disk under the registry's database is full"):
+        for _ in range(100):
+            made.write(ALICE, lambda write: write.audited("made", "x" * 10_000))
+    made.close()
+    again = Database(database_url(None, tmp_path))
+    again.prepare()
+    found = again.read(audit.verify)
+    assert (found.broken_at, found.entries) == (None, change_of(again))
+    again.close()
+
+
+def test_a_postgres_that_is_away_is_said_to_be(tmp_path: Path) -> None:
+    made = Database(database_url("postgresql://shoal:s3cret@127.0.0.1:1/none", tmp_path))
+    with pytest.raises(DatabaseUnavailable) as caught:
+        made.prepare()
+    assert "cannot be used" in str(caught.value)
+    assert "s3cret" not in str(caught.value) + repr(made.url)
+    made.close()
+
+
+@pytest.mark.parametrize("given", ["", "mysql://x/y", "sqlite://", "nonsense", "sqlite:///:memory:"])
+def test_other_urls_are_refused_in_words(given: str, tmp_path: Path) -> None:
+    with pytest.raises(UrlInvalid, match="postgresql://"):
+        database_url(given, tmp_path)
+
+
+def test_words_fit_on_a_line() -> None:
+    error = DBAPIError("SELECT 1", {"secret": "x"}, Exception("a\nb" * 1000))
+    assert "\n" not in failures.words(error) and len(failures.words(error)) < 400
+    assert "secret" not in failures.words(error)

@@ -1,0 +1,140 @@
+"""The console: what it lets out and to whom, and, in a real browser, that it shows, acts, and is not broken into."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.browser import Page, browsing
+from tests.registry.console_world import HOSTILE, ConsoleWorld, console_world
+from tests.registry.test_process import TOKEN
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+    with console_world(tmp_path_factory.mktemp("console")) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with browsing() as page:
+        yield page
+
+
+def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleWorld) -> None:
+    for path, media_type in (("", "text/html"), ("/console.js", "text/javascript"), ("/console.css", "text/css")):
+        answer = httpx.get(f"{world.url}/console{path}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(media_type)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "shoal_test_ci_" + "0" * 49])
+def test_what_it_shows_is_the_operators_only(world: ConsoleWorld, token: str | None) -> None:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    answer = httpx.get(f"{world.url}/console/state", headers=headers)
+    assert answer.status_code == 401
+    assert "acme" not in answer.text
+
+
+def test_the_state_has_every_part_and_is_never_stored(world: ConsoleWorld) -> None:
+    rollout = world.rollout("parts")
+    answer = world.client.get("/console/state", params={"search": "bot"})
+    assert answer.headers["cache-control"] == "no-store"
+    state = answer.json()
+    assert (state["epoch"], state["revision"], state["database"]) == (7, "main@abc", "")
+    assert [model["id"] for model in state["models"]] == ["acme/bot"]
+    assert (state["models_found"], state["models_total"]) == (1, 2)
+    shown = next(each for each in state["rollouts"] if each["id"] == rollout)
+    assert shown["stages"] == [1, 10, 100]
+    assert shown["actions"] == ["pause", "promote", "rollback"]
+    assert shown["why"] == "stage 1 of 3 (1%): no gateway has told of it yet"
+    assert [row["name"] for row in shown["rows"]][:2] == ["requests", "failed"]
+    assert state["audit"][0]["action"].startswith("rollout.")
+
+
+def test_a_search_is_bounded(world: ConsoleWorld) -> None:
+    assert world.client.get("/console/state", params={"search": "x" * 200}).status_code == 400
+
+
+def enter(page: Page, world: ConsoleWorld, token: str = TOKEN) -> None:
+    page.open(f"{world.url}/console")
+    page.run("sessionStorage.clear()")
+    page.open(f"{world.url}/console")
+    page.type("#token", token)
+    page.click("#enter")
+
+
+def test_in_a_browser_a_wrong_token_is_told_and_forgotten(browser: Page, world: ConsoleWorld) -> None:
+    enter(browser, world, "wrong")
+    browser.until("document.querySelector('#door-trouble').textContent.includes('token')")
+    assert browser.run("sessionStorage.length") == 0
+    assert browser.run("document.querySelector('#house').hidden")
+    assert [words for words in browser.complaints if "401" not in words] == []
+    browser.complaints.clear()
+
+
+def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page, world: ConsoleWorld) -> None:
+    rollout = world.rollout("acted")
+    enter(browser, world)
+    card = f"[...document.querySelectorAll('article')].find((each) => each.textContent.includes('{rollout}'))"
+    browser.until(f"{card} && {card}.id === '' && ({card}.id = 'mine')")
+    assert "v1 → v2" in browser.run("document.querySelector('#mine').innerText")
+
+    browser.click("#mine button")
+    assert "Pause acme/bot:acted" in browser.until(
+        "document.querySelector('#sure').open && document.querySelector('#sure').innerText"
+    )
+    browser.click("#sure-no")
+    assert world.state_of(rollout)["state"] == "running"
+
+    browser.click("#mine button")
+    browser.click("#sure-yes")
+    browser.until("document.querySelector('#mine').innerText.includes('paused by operator')")
+    assert world.state_of(rollout)["state"] == "paused"
+
+    browser.click("#mine button.danger")
+    browser.type("#sure-why", HOSTILE)
+    browser.click("#sure-yes")
+    browser.until("document.querySelector('#mine').innerText.includes('rolled back by operator')")
+    assert world.state_of(rollout)["reason"] == f"rolled back by operator: {HOSTILE}"
+
+
+def test_in_a_browser_hostile_words_are_only_text(browser: Page, world: ConsoleWorld) -> None:
+    """The reason of the rollback before; an engine's words and a tenant's names go the same way."""
+    rollout = world.rollout("hostile")
+    answer = world.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": HOSTILE})
+    assert answer.status_code == 200
+    enter(browser, world)
+    browser.until(f"document.body.innerText.includes({HOSTILE!r})")
+    assert browser.run("document.title") == "shoal console"
+    assert browser.run("document.querySelectorAll('img, article b, article script').length") == 0
+    assert browser.complaints == []
+
+
+def test_in_a_browser_it_fits_a_phone(world: ConsoleWorld) -> None:
+    world.rollout("narrow")
+    with browsing(400, 900) as page:
+        page.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=2, mobile=True)
+        enter(page, world)
+        page.until("document.querySelectorAll('article').length > 0")
+        assert page.run("document.documentElement.scrollWidth") <= 360
+        small = "[...document.querySelectorAll('article button')].filter((each) => each.offsetHeight < 32).length"
+        assert page.run(small) == 0
+
+
+def test_in_a_browser_a_registry_that_is_away_is_told_and_come_back_to(browser: Page, tmp_path: Path) -> None:
+    with console_world(tmp_path) as world:
+        world.rollout()
+        enter(browser, world)
+        browser.until("document.querySelectorAll('article').length === 1")
+    browser.until("document.querySelector('#trouble').textContent.includes('does not answer')")
+    assert browser.run("document.querySelectorAll('article').length") == 1, "what was known last is still shown"
+    browser.complaints.clear()  # the browser itself says that connections were refused

@@ -1,0 +1,94 @@
+"""The registry as a process whose database is away, locked or damaged: it says so, and the snapshot is served."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.fleet.snapshots import SNAPSHOT_PATH
+from functions.registry.sql.engine import SQLITE_FILE
+from tests.fleet.conftest import free_port
+from tests.registry.catalogue_world import published
+from tests.registry.test_process import environment, registry
+
+pytestmark = pytest.mark.servers
+
+CATALOGUE = ("/v1/models", "/v1/rollouts", "/v1/audit", "/internal/v1/changes")
+
+
+def served(client: httpx.Client) -> None:
+    """What the data plane needs."""
+    body = snapshots.encode(published())
+    assert client.put(SNAPSHOT_PATH, content=body).status_code == 204
+    assert client.get(SNAPSHOT_PATH).content == body
+    assert client.get("/v1/fleet").status_code == 200
+    assert client.get("/metrics").status_code == 200
+
+
+def refused(client: httpx.Client, words: str) -> None:
+    for path in CATALOGUE:
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database_unavailable"), path
+        assert words in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"]
+
+
+def test_a_postgres_that_is_away_stops_no_snapshot(tmp_path: Path) -> None:
+    port = free_port()
+    env = environment(tmp_path, port, SHOAL_REGISTRY_DATABASE_URL="postgresql://shoal:s3cret@127.0.0.1:1/none")
+    with registry(env, f"http://127.0.0.1:{port}") as client:
+        served(client)
+        refused(client, "not there yet")
+        assert client.get("/readyz").json()["database_ready"] is False
+
+
+def test_a_damaged_file_stops_no_snapshot_and_is_left_for_whoever_repairs_it(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / SQLITE_FILE).write_bytes(b"damaged" * 1000)
+    with registry(environment(tmp_path, port), f"http://127.0.0.1:{port}") as client:
+        served(client)
+        refused(client, "not there yet")
+    assert (tmp_path / "state" / SQLITE_FILE).read_bytes() == b"damaged" * 1000
+
+
+def test_a_file_that_is_damaged_under_way_stops_no_snapshot(tmp_path: Path) -> None:
+    port = free_port()
+    with registry(environment(tmp_path, port), f"http://127.0.0.1:{port}") as client:
+        served(client)
+        assert client.get("/v1/models").status_code == 200
+        with sqlite3.connect(tmp_path / "state" / SQLITE_FILE) as holder:
+            holder.execute("DROP TABLE models")
+            holder.execute("DROP TABLE state")
+        assert client.get("/v1/models").status_code == 503
+        assert client.get("/internal/v1/changes").status_code == 503
+        assert client.get(SNAPSHOT_PATH).status_code == 200
+
+
+def test_migrate_brings_the_schema_up_to_date_and_says_what_is_wrong(tmp_path: Path) -> None:
+    env = environment(tmp_path, 1)
+    command = [sys.executable, "-m", "functions.registry"]
+    done = subprocess.run([*command, "migrate"], check=False, env=env, capture_output=True, text=True)
+    assert (done.returncode, (tmp_path / "state" / SQLITE_FILE).exists()) == (0, True), done.stderr
+    wrong = subprocess.run([*command, "migrade"], check=False, env=env, capture_output=True, text=True)
+    assert (wrong.returncode, "no command" in wrong.stderr) == (1, True)
+    env["SHOAL_REGISTRY_DATABASE_URL"] = "mysql://x/y"
+    wrong = subprocess.run([*command, "migrate"], check=False, env=env, capture_output=True, text=True)
+    assert (wrong.returncode, "postgresql://" in wrong.stderr) == (1, True)
+
+
+def test_what_was_acknowledged_before_a_kill_is_there_afterwards(tmp_path: Path) -> None:
+    port = free_port()
+    url, env = f"http://127.0.0.1:{port}", environment(tmp_path, port)
+    (tmp_path / "pepper").write_text("pepper")
+    env["SHOAL_REGISTRY_PEPPER_FILE"] = str(tmp_path / "pepper")
+    with registry(env, url) as client:
+        served(client)
+        assert client.post("/v1/tenants/acme/keys", json={"id": "ci"}).status_code == 201
+    with registry(env, url) as client:  # the first one was killed with SIGKILL
+        assert [key["id"] for key in client.get("/v1/tenants/acme/keys").json()["data"]] == ["ci"]
+        assert client.get("/v1/audit/verify").json()["sound"] is True

@@ -1,0 +1,181 @@
+"""What controllers read and write: changes in whole writes, rollouts that never fork, and the fence."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from functions.api.ids import Digest, ModelId
+from functions.decisions import rollout as lifecycle
+from functions.decisions import rollout_wire
+from functions.decisions.rollout import RolloutSpec
+from functions.registry.sql import changes
+from functions.registry.sql.audit import Actor
+from tests.registry.catalogue_world import STAGES, World, digest, published
+from tests.registry.world import error_of
+
+POLICY = published().rollouts[1]
+
+
+def spec(to: str = "d", **fields: Any) -> RolloutSpec:
+    made = RolloutSpec(
+        model=ModelId("acme/declared"),
+        channel="stable",
+        pool="base",
+        from_version="v1",
+        from_digest=digest("a"),
+        from_artifact_uri="s3://shoal-models/acme/declared/v1",
+        to_version="v2",
+        to_digest=Digest(digest(to)),
+        to_artifact_uri="s3://shoal-models/acme/declared/v2",
+        policy=POLICY,
+        origin="git",
+    )
+    return msgspec.structs.replace(made, **fields)
+
+
+async def create(catalogue: World, wanted: RolloutSpec, fence: int = 0, id_: str | None = None) -> Any:
+    path = f"/internal/v1/rollouts/{id_ or lifecycle.id_of(wanted)}"
+    return await catalogue.call("PUT", path, content=rollout_wire.encode(wanted), headers={"x-shoal-fence": str(fence)})
+
+
+async def feed(catalogue: World, **params: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await catalogue.get("/internal/v1/changes", **params)
+    return found
+
+
+async def test_two_controllers_create_one_rollout(catalogue: World) -> None:
+    first, second = await create(catalogue, spec()), await create(catalogue, spec())
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.content == second.content
+    row = rollout_wire.decode_rollout(first.content)
+    assert (row.state, row.policy.stages, row.created_unix_s) == ("loading", STAGES, 1000.0)
+
+
+async def test_a_channel_has_one_rollout_at_a_time(catalogue: World) -> None:
+    one = rollout_wire.decode_rollout((await create(catalogue, spec())).content)
+    other = await create(catalogue, spec("e"))
+    assert (other.status_code, other.json()["rollout"]) == (409, one.id)
+    assert (await create(catalogue, spec("e", channel="canary"))).status_code == 201
+
+
+async def test_an_id_that_is_not_the_rollouts_own_is_refused(catalogue: World) -> None:
+    refused = await create(catalogue, spec(), id_="ro-00000000")
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "wrong_rollout_id")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model":1}', b"\xff", b"[" * 10_000])
+async def test_bodies_that_are_none_are_refused(catalogue: World, body: bytes) -> None:
+    for method, path in (
+        ("PUT", "/internal/v1/rollouts/ro-00000000"),
+        ("POST", "/internal/v1/rollouts/ro-00000000/events"),
+    ):
+        refused = await catalogue.call(method, path, content=body)
+        assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_body")
+
+
+async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue: World) -> None:
+    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    first = await catalogue.happened(id_, "loaded", 0)
+    assert rollout_wire.decode_rollout(first.content).lock_version == 1
+    second = await catalogue.happened(id_, "stage_passed", 0)
+    assert (second.status_code, error_of(second)["code"]) == (409, "rollout_changed")
+    illegal = await catalogue.happened(id_, "loaded", 1)
+    assert (illegal.status_code, error_of(illegal)["code"]) == (409, "illegal_transition")
+    assert len((await catalogue.get(f"/v1/rollouts/{id_}"))["events"]) == 1
+
+
+async def test_who_was_leader_once_is_refused(catalogue: World) -> None:
+    id_ = rollout_wire.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
+    assert (await catalogue.happened(id_, "loaded", 0, fence=5)).status_code == 200
+    for fence in (4, 0):
+        late = await catalogue.happened(id_, "stage_passed", 1, fence=fence)
+        assert (late.status_code, error_of(late)["code"]) == (409, "fenced")
+        assert error_of(await create(catalogue, spec("e"), fence=fence))["code"] == "fenced"
+    assert (await catalogue.happened(id_, "stage_passed", 1, fence=5)).status_code == 200
+
+
+async def test_a_gits_channel_is_left_to_git(catalogue: World) -> None:
+    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    for number, event in enumerate(("loaded", "stage_passed")):
+        assert (await catalogue.happened(id_, event, number)).status_code == 200
+    assert (await feed(catalogue))["models"] == []
+
+
+async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: World) -> None:
+    rollout = await catalogue.rolling()
+    key = (await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})).json()
+    found = await feed(catalogue)
+    assert (found["more"], [row["id"] for row in found["models"]]) == (False, ["acme/bot"])
+    (model,) = found["models"]
+    assert (model["base"], model["rollout"], model["deleted"], model["channels"]) == (
+        "base",
+        "default",
+        False,
+        {"stable": "v1"},
+    )
+    assert model["versions"] == [
+        {"name": "v1", "digest": digest("c"), "artifact_uri": ""},
+        {"name": "v2", "digest": digest("d"), "artifact_uri": ""},
+    ]
+    assert [row["key_id"] for row in found["keys"]] == ["ci"]
+    assert key["key"] not in str(found)
+    assert rollout_wire.decode_rollout(msgspec.json.encode(found["rollouts"][0])).id == rollout
+    assert (await feed(catalogue, after=found["change"])) == found | {"models": [], "keys": [], "rollouts": []}
+    await catalogue.call("DELETE", "/v1/tenants/acme/keys/ci")
+    later = await feed(catalogue, after=found["change"])
+    assert ([row["revoked"] for row in later["keys"]], later["models"]) == ([True], [])
+
+
+async def test_what_is_deleted_is_told_as_deleted(catalogue: World) -> None:
+    await catalogue.put("v1", "c")
+    seen = (await feed(catalogue))["change"]
+    await catalogue.call("DELETE", "/v1/models/acme/bot")
+    (model,) = (await feed(catalogue, after=seen))["models"]
+    assert (model["id"], model["deleted"], model["versions"], model["channels"]) == ("acme/bot", True, [], {})
+
+
+async def test_a_page_never_tears_a_write_apart(catalogue: World) -> None:
+    for number in range(4):
+        await catalogue.rolling(f"acme/m{number}")
+    for page_rows in (1, 2, 3, 5):
+        after, models, rollouts = 0, [], []
+        while True:
+            page = catalogue.database.read(lambda c, after=after, rows=page_rows: changes.since(c, after, rows))
+            models += [row.id for row in page.models]
+            rollouts += [row.rollout.model for row in page.rollouts]
+            assert page.change > after or not page.more
+            after = page.change
+            if not page.more:
+                break
+        assert sorted(models) == sorted(rollouts) == [f"acme/m{number}" for number in range(4)], page_rows
+
+
+async def test_a_follower_is_woken_by_a_write(catalogue: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
+        await asyncio.sleep(0)
+        await catalogue.put("v1", "c")
+    assert waiting.result()["change"] > 0
+
+
+async def test_a_follower_hears_of_another_registrys_write_too(catalogue: World) -> None:
+    listeners, catalogue.database._listeners = catalogue.database._listeners, []  # as if in another process
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
+        catalogue.database.write(Actor("other"), lambda write: write.audited("made", "thing"))
+    assert waiting.result()["change"] == 1
+    catalogue.database._listeners = listeners
+
+
+async def test_a_follower_that_is_ahead_hears_so_at_once(catalogue: World) -> None:
+    """The database was restored from a backup."""
+    await catalogue.put("v1", "c")
+    now = (await feed(catalogue))["change"]
+    assert (await feed(catalogue, after=now + 100, wait_s=60))["change"] == now
+
+
+async def test_a_wait_ends_with_nothing_new(catalogue: World) -> None:
+    found = await feed(catalogue, after=0, wait_s=0.05)
+    assert (found["change"], found["models"], found["more"]) == (0, [], False)

@@ -1,0 +1,97 @@
+"""API keys: made once, shown once, revoked for good."""
+
+from typing import Any
+
+import pytest
+
+from functions.api import keys
+from tests.registry.catalogue_world import PEPPER, World
+from tests.registry.world import error_of
+
+PATH = "/v1/tenants/acme/keys"
+
+
+async def test_a_key_is_shown_once_and_its_hash_is_what_the_controller_reads(catalogue: World) -> None:
+    body = {"id": "ci", "scopes": ["inference", "models:write"], "max_class": "batch", "expires": "2027-06-30"}
+    made = await catalogue.call("POST", PATH, json=body)
+    assert made.status_code == 201
+    parsed = keys.parse(made.json()["key"])
+    assert parsed is not None and parsed.key_id == "ci"
+    (row,) = (await catalogue.get("/internal/v1/changes"))["keys"]
+    assert row["hmac_sha256"] == keys.keyed_hash(PEPPER, parsed.secret)
+    assert (row["tenant"], row["scopes"], row["max_class"], row["revoked"]) == (
+        "acme",
+        ["inference", "models:write"],
+        "batch",
+        False,
+    )
+    assert row["expires_unix_s"] == 1_814_400_000.0  # as 1 July 2027 begins
+    (shown,) = (await catalogue.get(PATH))["data"]
+    assert "key" not in shown and "hmac_sha256" not in shown
+
+
+async def test_an_id_is_made_where_none_is_given(catalogue: World) -> None:
+    one, two = [(await catalogue.call("POST", PATH)).json() for _ in range(2)]
+    assert one["id"] != two["id"]
+    assert keys.parse(one["key"]) is not None
+
+
+async def test_an_id_is_used_once_in_the_installation(catalogue: World) -> None:
+    await catalogue.call("POST", PATH, json={"id": "ci"})
+    await catalogue.call("DELETE", PATH + "/ci")
+    for tenant, taken in (("acme", "ci"), ("globex", "ci"), ("globex", "acme-writer")):
+        refused = await catalogue.call("POST", f"/v1/tenants/{tenant}/keys", json={"id": taken})
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "key_exists")
+
+
+async def test_revoking_twice_is_revoking_once(catalogue: World) -> None:
+    await catalogue.call("POST", PATH, json={"id": "ci"})
+    assert (await catalogue.call("DELETE", "/v1/tenants/globex/keys/ci")).status_code == 404
+    for _ in range(2):
+        assert (await catalogue.call("DELETE", PATH + "/ci")).status_code == 204
+    assert await catalogue.audited() == ["key.created", "key.revoked"]
+
+
+async def test_a_key_of_git_is_revoked_in_git(catalogue: World) -> None:
+    refused = await catalogue.call("DELETE", PATH + "/acme-writer")
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "declared_in_git")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"id": "a b"}, "invalid_key_id"),
+        ({"id": "x" * 33}, "invalid_body"),
+        ({"scopes": []}, "invalid_body"),
+        ({"scopes": ["root"]}, "invalid_body"),
+        ({"max_class": "best"}, "invalid_body"),
+        ({"expires": "tomorrow"}, "invalid_expiry"),
+        ({"key": "mine"}, "invalid_body"),
+    ],
+)
+async def test_what_cannot_be_is_refused(catalogue: World, body: dict[str, Any], code: str) -> None:
+    refused = await catalogue.call("POST", PATH, json=body)
+    assert (refused.status_code, error_of(refused)["code"]) == (400, code)
+    assert await catalogue.audited() == []
+
+
+async def test_a_tenant_that_git_does_not_know_gets_no_key(catalogue: World) -> None:
+    refused = await catalogue.call("POST", "/v1/tenants/nobody/keys")
+    assert (refused.status_code, error_of(refused)["code"]) == (404, "tenant_not_found")
+
+
+async def test_a_tenant_has_so_many_valid_keys_and_no_more(catalogue: World) -> None:
+    for number in range(3):
+        assert (await catalogue.call("POST", PATH, json={"id": f"k{number}"})).status_code == 201
+    full = await catalogue.call("POST", PATH)
+    assert (full.status_code, error_of(full)["code"]) == (409, "too_many_keys")
+    await catalogue.call("DELETE", PATH + "/k0")
+    assert (await catalogue.call("POST", PATH)).status_code == 201
+
+
+async def test_keys_come_in_pages(catalogue: World) -> None:
+    for number in range(3):
+        await catalogue.call("POST", PATH, json={"id": f"k{number}"})
+    page = await catalogue.get(PATH, limit=2)
+    assert ([row["id"] for row in page["data"]], page["next_after"]) == (["k0", "k1"], "k1")
+    assert [row["id"] for row in (await catalogue.get(PATH, after="k1"))["data"]] == ["k2"]

@@ -1,0 +1,189 @@
+"""Versions and channels over HTTP: idempotent, immutable, whole or not at all."""
+
+from typing import Any
+
+import pytest
+
+from tests.registry.catalogue_world import World, digest
+from tests.registry.world import error_of
+
+
+async def test_a_version_is_put_once_and_putting_it_again_changes_nothing(catalogue: World) -> None:
+    first = await catalogue.put("v1", "c")
+    assert (first.status_code, first.json()["digest"], first.json()["model"]) == (201, digest("c"), "acme/bot")
+    again = await catalogue.put("v1", "c")
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert await catalogue.audited() == ["artifact.kept", "model.made", "version.put", "artifact.again"]
+
+
+async def test_a_version_never_changes(catalogue: World) -> None:
+    await catalogue.put("v1", "c")
+    refused = await catalogue.put("v1", "d")
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "version_taken")
+    assert digest("c") in error_of(refused)["message"]
+    other_base = await catalogue.put("v2", "d", base_model="large")
+    assert (other_base.status_code, error_of(other_base)["code"]) == (409, "base_differs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({"adapter_type": "dora"}, 400, "unsupported_adapter_type"),
+        ({"base_model": "none"}, 400, "base_not_found"),
+        ({"rollout": "none"}, 400, "policy_not_found"),
+        ({"digest": digest("f")}, 404, "artifact_not_found"),
+        ({"digest": "sha256:F"}, 400, "invalid_body"),
+        ({"artifact_uri": "s3://x/y"}, 400, "artifact_ambiguous"),
+        ({"digest": None}, 400, "artifact_ambiguous"),
+        ({"digest": None, "artifact_uri": "s3://shoal-models/acme/x"}, 503, "no_store"),
+        ({"surprise": 1}, 400, "invalid_body"),
+        ({"base_model": 3}, 400, "invalid_body"),
+        ({"promote_to": "No Such Name"}, 400, "invalid_body"),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
+    catalogue: World, changes: dict[str, Any], status: int, code: str
+) -> None:
+    refused = await catalogue.put("v1", "c", **changes)
+    assert (refused.status_code, error_of(refused)["code"]) == (status, code)
+    assert len(error_of(refused)["message"]) > 20
+    assert await catalogue.audited() == ["artifact.kept"]  # what the test itself brought in
+
+
+@pytest.mark.parametrize("path", ["/v1/models/acme/Bot/versions/v1", "/v1/models/acme/bot/versions/v%001"])
+async def test_names_that_are_none_are_refused(catalogue: World, path: str) -> None:
+    refused = await catalogue.call("PUT", path, json={"base_model": "base", "digest": digest("c")})
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_parameter")
+
+
+async def test_gits_models_are_gits_and_the_answer_names_the_file(catalogue: World) -> None:
+    for refused in (
+        await catalogue.put("v9", "c", "acme/declared"),
+        await catalogue.point("v1", model="acme/declared"),
+        await catalogue.call("DELETE", "/v1/models/acme/declared"),
+    ):
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "declared_in_git")
+        assert "registry/acme.yaml" in error_of(refused)["message"]
+        assert error_of(refused)["param"] == "registry/acme.yaml"
+
+
+async def test_the_first_version_of_a_channel_is_there_at_once(catalogue: World) -> None:
+    await catalogue.put("v1", "c")
+    moved = await catalogue.point("v1")
+    assert (moved.status_code, moved.json()["moved"], moved.json()["rollout"]) == (200, True, None)
+    assert moved.headers["etag"] == '"1"'
+    again = await catalogue.point("v1")
+    assert (again.status_code, again.json()["moved"], again.headers["etag"]) == (200, False, '"1"')
+    shown = await catalogue.get("/v1/models/acme/bot")
+    assert shown["channels"] == {"stable": {"version": "v1", "digest": digest("c")}}
+
+
+async def test_a_later_version_begins_a_rollout_and_the_channel_stays_until_it_completes(catalogue: World) -> None:
+    rollout = await catalogue.rolling()
+    shown = await catalogue.get("/v1/models/acme/bot")
+    assert shown["channels"]["stable"]["version"] == "v1"
+    again = await catalogue.point("v2")
+    assert (again.status_code, again.json()["rollout"]["id"]) == (200, rollout)
+    await catalogue.put("v3", "e")
+    elsewhere = await catalogue.point("v3")
+    assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (409, "rollout_active")
+    assert elsewhere.json()["rollout"] == rollout
+    for number, event in enumerate(("loaded", "stage_passed")):
+        assert (await catalogue.happened(rollout, event, number)).status_code == 200
+    shown = await catalogue.get("/v1/models/acme/bot")
+    assert shown["channels"]["stable"]["version"] == "v2"
+
+
+async def test_a_policy_with_one_stage_moves_the_channel_at_once(catalogue: World) -> None:
+    await catalogue.put("v1", "c", promote_to="stable", rollout="at-once")
+    await catalogue.put("v2", "d")
+    moved = await catalogue.point("v2")
+    assert (moved.status_code, moved.json()["moved"]) == (200, True)
+    assert (await catalogue.get("/v1/rollouts"))["data"] == []
+
+
+async def test_the_same_bytes_under_another_name_need_no_rollout(catalogue: World) -> None:
+    await catalogue.put("v1", "c", promote_to="stable")
+    await catalogue.put("v1-again", "c")
+    assert (await catalogue.point("v1-again")).json()["moved"] is True
+
+
+async def test_put_and_promote_are_one_transaction(catalogue: World) -> None:
+    await catalogue.rolling()
+    refused = await catalogue.put("v3", "e", promote_to="stable")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "rollout_active")
+    names = [version["name"] for version in (await catalogue.get("/v1/models/acme/bot/versions"))["data"]]
+    assert names == ["v1", "v2"]
+
+
+async def test_a_channel_that_has_moved_since_is_not_moved_again(catalogue: World) -> None:
+    await catalogue.put("v1", "c", rollout="at-once")
+    await catalogue.put("v2", "d")
+    unseen = await catalogue.point("v1", headers={"if-match": '"1"'})
+    assert (unseen.status_code, error_of(unseen)["code"]) == (412, "channel_changed")
+    assert (await catalogue.point("v1", headers={"if-match": '"0"'})).headers["etag"] == '"1"'
+    assert (await catalogue.point("v2", headers={"if-match": '"1"'})).headers["etag"] == '"2"'
+    late = await catalogue.point("v1", headers={"if-match": '"1"'})
+    assert (late.status_code, error_of(late)["code"]) == (412, "channel_changed")
+    wrong = await catalogue.point("v1", headers={"if-match": "yes"})
+    assert (wrong.status_code, error_of(wrong)["code"]) == (400, "invalid_if_match")
+
+
+async def test_only_what_nothing_names_can_be_deleted_and_its_name_stays_taken(catalogue: World) -> None:
+    await catalogue.put("v1", "c", promote_to="stable", rollout="at-once")
+    await catalogue.put("v2", "d")
+    path = "/v1/models/acme/bot/versions/"
+    named = await catalogue.call("DELETE", path + "v1")
+    assert (named.status_code, error_of(named)["code"]) == (409, "version_in_use")
+    assert (await catalogue.call("DELETE", path + "v2")).status_code == 204
+    assert (await catalogue.call("DELETE", path + "v2")).status_code == 404
+    taken = await catalogue.put("v2", "e")
+    assert (taken.status_code, error_of(taken)["code"]) == (409, "version_taken")
+    assert (await catalogue.put("v2", "d")).status_code == 201
+
+
+async def test_nothing_of_a_model_is_deleted_while_it_rolls(catalogue: World) -> None:
+    await catalogue.rolling()
+    for path in ("", "/versions/v2", "/channels/stable"):
+        refused = await catalogue.call("DELETE", "/v1/models/acme/bot" + path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "rollout_active")
+
+
+async def test_a_model_goes_with_its_channels_and_may_come_back(catalogue: World) -> None:
+    await catalogue.put("v1", "c", promote_to="stable")
+    assert (await catalogue.call("DELETE", "/v1/models/acme/bot")).status_code == 204
+    assert (await catalogue.call("GET", "/v1/models/acme/bot")).status_code == 404
+    assert (await catalogue.put("v1", "c")).status_code == 201
+    shown = await catalogue.get("/v1/models/acme/bot")
+    assert (shown["channels"], [version["name"] for version in shown["versions"]]) == ({}, ["v1"])
+
+
+async def test_a_tenant_has_its_limits(catalogue: World) -> None:
+    await catalogue.put("v1", "c")
+    for channel in ("a", "b", "c"):
+        assert (await catalogue.point("v1", channel)).status_code == 200
+    full = await catalogue.point("v1", "d")
+    assert (full.status_code, error_of(full)["code"]) == (409, "too_many_channels")
+
+
+async def test_lists_come_in_pages_of_gits_models_and_the_apis(catalogue: World) -> None:
+    for name in ("ant", "bee", "zoo"):
+        await catalogue.put("v1", "c", f"acme/{name}")
+    await catalogue.put("v1", "c", "globex/own")
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = await catalogue.get("/v1/models", limit=2, after=after)
+        assert len(page["data"]) <= 2
+        seen += [model["id"] for model in page["data"]]
+        if (after := page["next_after"]) is None:
+            break
+    assert seen == ["acme/ant", "acme/bee", "acme/declared", "acme/zoo", "base", "globex/own"]
+    for name in ("v2", "v3"):
+        await catalogue.put(name, "d", "acme/ant")
+    page = await catalogue.get("/v1/models/acme/ant/versions", limit=2)
+    assert ([row["name"] for row in page["data"]], page["next_after"]) == (["v1", "v2"], "v2")
+    page = await catalogue.get("/v1/models/acme/ant/versions", limit=2, after="v2")
+    assert ([row["name"] for row in page["data"]], page["next_after"]) == (["v3"], None)
+    page = await catalogue.get("/v1/models/acme/declared/versions")
+    assert [row["name"] for row in page["data"]] == ["v1"]
