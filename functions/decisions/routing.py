@@ -19,13 +19,14 @@ Ties break by rendezvous hash of the request's key, never by the order in which 
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
+from functions.decisions.bloom import Bloom
 
 ReplicaPhase = Literal["starting", "ready", "draining", "hung", "dead"]
 
@@ -45,6 +46,14 @@ class ReplicaView:
     adapters: frozenset[EngineName]
     service_ms: float  # what one outstanding request adds to the next one's wait
     prefill_ms_per_token: float
+    peer_port: int = 0  # where its agent loads adapters and gives chunks; 0: nowhere
+    zone: str = ""
+    adapter_room: int = 0  # how many more adapters it could load at once
+    on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
+
+    def has_on_disk(self, name: EngineName) -> bool:
+        """Whether the adapter's files lie on the node, as far as the node has told."""
+        return self.on_disk is not None and self.on_disk.holds_adapter(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +116,13 @@ def decide(
     if not able:
         return NoReplica("adapter_not_loaded")
     predictions = [predict(request, replica, in_flight.get(replica.id, 0)) for replica in able]
-    share = ceil(
-        policy.bounded_load * (sum(prediction.outstanding for prediction in predictions) + 1) / len(predictions)
-    )
+    share = fair_share(predictions, policy)
     predictions = [prediction for prediction in predictions if prediction.outstanding < share]
     least_ms = min(prediction.total_ms for prediction in predictions)
     tied = [prediction for prediction in predictions if prediction.total_ms == least_ms]
     if len(tied) == 1:
         return tied[0]
-    return max(tied, key=lambda prediction: _rendezvous(request.tie_key, prediction.replica.id))
+    return max(tied, key=lambda prediction: rendezvous(request.tie_key, prediction.replica.id))
 
 
 def predict(request: RouteRequest, replica: ReplicaView, own_in_flight: int) -> Prediction:
@@ -129,5 +136,12 @@ def predict(request: RouteRequest, replica: ReplicaView, own_in_flight: int) -> 
     )
 
 
-def _rendezvous(key: str, replica: ReplicaId) -> bytes:
+def fair_share(predictions: Sequence[Prediction], policy: RoutingEntry) -> int:
+    """The number of outstanding requests from which a replica takes no more."""
+    outstanding = sum(prediction.outstanding for prediction in predictions)
+    return ceil(policy.bounded_load * (outstanding + 1) / len(predictions))
+
+
+def rendezvous(key: str, replica: ReplicaId) -> bytes:
+    """The weight of a replica for a key: the heaviest wins, whoever else comes or goes."""
     return hashlib.blake2b(f"{key}\0{replica}".encode(), digest_size=8).digest()

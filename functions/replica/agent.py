@@ -8,11 +8,15 @@ from functools import partial
 from urllib.parse import quote
 
 import httpx
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
+from functions.artifacts.signatures import SignaturePolicy
+from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions import engine_health
 from functions.decisions.adapters import AdapterPolicy
 from functions.decisions.engine_health import HealthPolicy
@@ -24,11 +28,16 @@ from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.replica.app import make_app
 from functions.replica.checks import Prober
+from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.disk_keeper import DiskKeeper
+from functions.replica.disk_needs import DiskNeeds
+from functions.replica.disk_tier import DiskTier
 from functions.replica.drain import Drain
 from functions.replica.heart import Heart
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import Monitor
-from functions.replica.reconciler import AdapterReconciler
+from functions.replica.peer_app import make_peer_app
+from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
 from functions.replica.status import AgentStatus, Identity
@@ -42,12 +51,15 @@ class Agent:
     """Started and stopped by `server`, on one event loop."""
 
     app: FastAPI
+    peer_app: ASGIApp
+    status: AgentStatus
     drain: Drain
     tasks: Supervised
     heart: Heart
     monitor: Monitor
     reconciler: AdapterReconciler
     follower: SnapshotFollower
+    disk: DiskKeeper
     cache: ArtifactCache
     news_bus: ValkeyBus
     clients: tuple[httpx.AsyncClient, ...]
@@ -58,6 +70,7 @@ class Agent:
         self.heart.start()
         self.tasks.forever("monitor", self.monitor.run)
         self.tasks.forever("adapters", self.reconciler.run)
+        self.tasks.forever("disk", self.disk.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = partial(follow_news, self.news_bus, self.follower.heard)
         self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
@@ -86,11 +99,18 @@ def build(settings: ReplicaSettings) -> Agent:
     metrics = AgentMetrics(status, heart.counts)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
-    reconciler = AdapterReconciler(status, engine, source, policy, tasks, on_load=metrics.on_load)
+    tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
+    needs = DiskNeeds()
+    disk = DiskKeeper(status, tier, needs)
+    reports = Reports(loaded=metrics.on_load, failed=metrics.on_failure, disk_changed=disk.changed)
+    reconciler = AdapterReconciler(
+        status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heart.reachable
+    )
+    token = settings.internal_token_file.read_text().strip()
     follower = SnapshotFollower(
         client=registry_http,
         registry_url=settings.registry_url,
-        token=settings.internal_token_file.read_text().strip(),
+        token=token,
         cache_file=settings.snapshot_cache_file,
         on_swap=reconciler.follow,
         on_confirmed=status.take_epoch,
@@ -101,11 +121,14 @@ def build(settings: ReplicaSettings) -> Agent:
     drain = Drain(status, settings.drain_timeout_s)
     return Agent(
         app=make_app(status, drain, metrics.page),
+        peer_app=make_peer_app(token, reconciler.want, metrics.on_answer, [_chunks(source.cache, settings)]),
+        status=status,
         drain=drain,
         tasks=tasks,
         heart=heart,
         monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
         reconciler=reconciler,
+        disk=disk,
         follower=follower,
         cache=source.cache,
         news_bus=ValkeyBus(bus_url),
@@ -121,6 +144,7 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         engine_host=settings.engine_host,
         engine_port=settings.engine_port,
         incarnation_unix_ms=time.time_ns() // 1_000_000,
+        zone=settings.zone,
     )
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
 
@@ -150,7 +174,18 @@ def _source(settings: ReplicaSettings) -> StoreSource:
         cache=ArtifactCache(settings.cache_dir),
         max_rank=settings.max_lora_rank,
         timeout_s=settings.fetch_timeout_s,
+        signatures=_signatures(settings),
     )
+
+
+def _chunks(cache: ArtifactCache, settings: ReplicaSettings) -> APIRouter:
+    return chunk_routes(ChunkShelf(cache), Uploads(Bandwidth(settings.peer_up_bytes_per_s)))
+
+
+def _signatures(settings: ReplicaSettings) -> SignaturePolicy | None:
+    if not settings.signature_key_files and not settings.signatures_required:
+        return None
+    return SignaturePolicy(keys=settings.signature_key_files, required=settings.signatures_required)
 
 
 def _engine_http() -> httpx.AsyncClient:

@@ -1,7 +1,7 @@
 """The agent's own routes: what a supervisor or a kubelet asks. No key: they listen on loopback or inside the pod.
 
 GET  /healthz        the agent lives
-GET  /readyz         the engine is ready and its adapters are in; 503 says what is missing
+GET  /readyz         the engine is ready and was filled once with its adapters; 503 says what is missing
 GET  /engine/livez   503 with the reason once the engine is dead or hung for good: restart it
 GET  /metrics        Prometheus
 POST /drain          stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
@@ -59,6 +59,8 @@ def _describe(status: AgentStatus) -> dict[str, object]:
         "phase": phase,
         "reason": reason,
         "adapters": list(status.adapters.advertised),
+        "adapter_room": status.adapters.room,
+        "cold_adapters": status.adapters.cold,
         "running": status.load.running,
         "waiting": status.load.waiting,
         "snapshot_epoch": status.snapshot_epoch,

@@ -1,10 +1,15 @@
 """One heartbeat from what the agent knows: bounded to what the bus accepts, whatever the engine said."""
 
-from functions.fleet.heartbeat import Heartbeat
+from collections.abc import Mapping
+from itertools import accumulate, takewhile
+
+from functions.api.ids import EngineName
+from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS, FAILURE_MAX_CHARS, FAILURES_MAX, Heartbeat
 from functions.replica.status import AgentStatus
 
 _REASON_MAX_CHARS = 512
 _ADAPTERS_MAX = 4096
+_ADAPTERS_MAX_BYTES = 144 * 1024  # of the message's 256 KiB; one that is left out is asked for, and found loaded
 _COUNT_MAX = 10**9
 _VERSION_MAX_CHARS = 64
 
@@ -29,11 +34,29 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         service_ms=rates.service_ms,
         prefill_ms_per_token=rates.prefill_ms_per_token,
         decode_tokens_per_s=load.decode_tokens_per_s,
-        adapters=status.adapters.advertised[:_ADAPTERS_MAX] if phase != "dead" else (),
+        adapters=_fitting(status.adapters.advertised) if phase != "dead" else (),
         snapshot_epoch=_count(status.snapshot_epoch),
         engine_version=status.engine_version[:_VERSION_MAX_CHARS],
         reason=reason[:_REASON_MAX_CHARS],
+        peer_port=status.peer_port,
+        zone=identity.zone,
+        adapter_room=_count(status.adapters.room) if phase == "ready" else 0,
+        disk_bloom=status.disk.bloom,
+        adapter_failures=_failures(status.adapters.failures),
     )
+
+
+def _fitting(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
+    """As many as the bus takes in one message, each in quotes and with a comma."""
+    ends_bytes = accumulate(len(name.encode()) + 3 for name in names)
+    fitting = sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= _ADAPTERS_MAX_BYTES, ends_bytes))
+    return names[: min(fitting, _ADAPTERS_MAX)]
+
+
+def _failures(failures: Mapping[EngineName, str]) -> dict[str, str]:
+    """The first by name: where a hundred fail, they fail for one cause."""
+    named = sorted(name for name in failures if len(name) <= ENGINE_NAME_MAX_CHARS)[:FAILURES_MAX]
+    return {name: failures[name][:FAILURE_MAX_CHARS] for name in named}
 
 
 def _count(value: int) -> int:

@@ -54,6 +54,11 @@ class Heart:
         self._reachable = True
         self.counts = BeatCounts()
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the last beat reached the bus: else nobody knows what we say."""
+        return self._reachable
+
     def start(self) -> None:
         self._thread.start()
         self._running.wait()

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from functions.decisions.routing import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
+from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
 from functions.replica.heart import BeatCounts
 from functions.replica.status import AgentStatus
 
@@ -20,7 +21,19 @@ class AgentMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(_StatusCollector(status, beats))
         self._loads = Counter(
-            "shoal_adapter_loads", "Adapter loads by how they ended.", ["outcome"], registry=self._registry
+            "shoal_adapter_loads",
+            "Adapters made ready, by where they were: slot and host were loaded when asked for.",
+            ["tier"],
+            registry=self._registry,
+        )
+        self._failures = Counter(
+            "shoal_adapter_load_failures", "Loads that ended badly.", ["outcome"], registry=self._registry
+        )
+        self._cold = Counter(
+            "shoal_adapter_cold_loads",
+            "Cold loads that gateways asked for, by the answer they got.",
+            ["answer"],
+            registry=self._registry,
         )
         self._load_seconds = Histogram(
             "shoal_adapter_load_seconds",
@@ -28,13 +41,23 @@ class AgentMetrics:
             buckets=_LOAD_SECONDS,
             registry=self._registry,
         )
-        for outcome in ("loaded", "refused", "failed"):
-            self._loads.labels(outcome)
+        for tier in TIERS:
+            self._loads.labels(tier)
+        for outcome in ("refused", "failed"):
+            self._failures.labels(outcome)
+        for answer in ANSWERS:
+            self._cold.labels(answer)
 
-    def on_load(self, outcome: str, seconds: float) -> None:
-        self._loads.labels(outcome).inc()
-        if outcome == "loaded":
+    def on_load(self, tier: Tier, seconds: float) -> None:
+        self._loads.labels(tier).inc()
+        if tier in ("disk", "s3"):
             self._load_seconds.observe(seconds)
+
+    def on_failure(self, outcome: str) -> None:
+        self._failures.labels(outcome).inc()
+
+    def on_answer(self, answer: Answer) -> None:
+        self._cold.labels(answer).inc()
 
     def watch_snapshot(self, follower: SnapshotFollower) -> None:
         """Show from now on how old the snapshot is and how many were refused."""
@@ -61,6 +84,10 @@ class _StatusCollector(Collector):
             "shoal_replica_running": ("Requests in the engine's batch.", status.load.running),
             "shoal_replica_waiting": ("Requests waiting in the engine.", status.load.waiting),
             "shoal_replica_adapters": ("Adapters loaded and advertised.", len(status.adapters.advertised)),
+            "shoal_replica_adapter_room": ("How many more could be loaded at once.", status.adapters.room),
+            "shoal_replica_cold_adapters": ("Adapters that wait for a first request.", status.adapters.cold),
+            "shoal_replica_disk_artifacts": ("Artifacts on the node's disk.", status.disk.artifacts),
+            "shoal_replica_disk_bytes": ("What they take.", status.disk.size_bytes),
             "shoal_replica_service_ms": ("What one outstanding request adds to the next.", status.rates.service_ms),
             "shoal_replica_prefill_ms_per_token": ("Prefill cost.", status.rates.prefill_ms_per_token),
         }

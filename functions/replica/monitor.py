@@ -15,7 +15,7 @@ from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
 from functions.replica import checks
 from functions.replica.checks import Prober
-from functions.replica.status import AgentStatus, Load
+from functions.replica.status import Adapters, AgentStatus, Load
 
 TICK_S = 1.0
 
@@ -78,7 +78,8 @@ class Monitor:
             return
         _log.warning("engine %s -> %s: %s", before.phase, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
-            status.load = Load()  # nothing runs in a process that is gone
+            status.load, status.adapters = Load(), Adapters()  # nothing runs in a process that is gone
+            status.busy_adapters = frozenset()
             self._metrics = None
         if status.health.phase == "ready":
             await self._learn_version()

@@ -2,32 +2,53 @@
 
 Level-triggered: the engine's own list is asked each time, so an engine that was restarted is filled again without
 anyone saying so, and an agent that was restarted adopts what is loaded. Each load is a task of its own (a slow
-download holds up nobody else); the decision what to do is `decisions.adapters.plan`.
+download holds up nobody else); the decision what to do is `decisions.adapters.plan`. A gateway that needs a cold
+adapter asks by `want`, which becomes part of the next plan, made at once.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from functions.api.ids import EngineName, PoolName
-from functions.artifacts.errors import ArtifactError
+from functions.api.ids import EngineName, PoolName, TenantId
+from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused
 from functions.decisions import adapters as decisions
-from functions.decisions.adapters import AdapterPlan, AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter
+from functions.decisions.adapters import (
+    AdapterPlan,
+    AdapterPolicy,
+    AdapterState,
+    EngineAdapters,
+    Want,
+    WantedAdapter,
+    Wishes,
+)
 from functions.decisions.catalogue import Catalogue
 from functions.engines.client import EngineClient, EngineModel
-from functions.engines.errors import EngineError
+from functions.engines.errors import EngineError, EngineRefused
 from functions.fleet.tasks import Supervised
+from functions.replica.cold_calls import ColdCalls, LoadAnswer, Tier
+from functions.replica.disk_needs import DiskNeeds
 from functions.replica.source import AdapterSource
 from functions.replica.status import Adapters, AgentStatus
 
 PASS_INTERVAL_S = 1.0
+BUSY_KNOWN_S = 3.0  # an engine whose metrics are older may run anything: as with nobody hearing us, nothing is unloaded
 
 _log = logging.getLogger(__name__)
 
 
-class AdapterReconciler:
-    """`on_load(outcome, seconds)` hears of every ended load: `loaded`, `refused` (artifact) or `failed` (engine)."""
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Who hears of what happens; each is called on the agent's loop and must not block."""
 
+    loaded: Callable[[Tier, float], None]  # an adapter came into the engine: from where, and in how many seconds
+    failed: Callable[[str], None]  # a load ended as `refused` (artifact or engine) or `failed` (try again)
+    disk_changed: Callable[[], None]  # artifacts came, or are no longer needed
+
+
+class AdapterReconciler:
     def __init__(
         self,
         status: AgentStatus,
@@ -36,30 +57,70 @@ class AdapterReconciler:
         policy: AdapterPolicy,
         tasks: Supervised,
         *,
-        on_load: Callable[[str, float], None],
+        reports: Reports,
+        needs: DiskNeeds,
+        heard: Callable[[], bool],
     ) -> None:
+        """`heard` says whether heartbeats reach the bus."""
         self._status = status
         self._engine = engine
         self._source = source
         self._policy = policy
         self._tasks = tasks
-        self._on_load = on_load
+        self._reports = reports
+        self._heard = heard
         self._state = AdapterState()
-        self._wanted: tuple[WantedAdapter, ...] | None = None
-        self._loading: dict[EngineName, bool] = {}  # name -> whether this is its first try
+        self._wishes: Wishes | None = None
+        self._listed: frozenset[EngineName] = frozenset()  # by the engine, when it was last asked
+        self._loading: set[EngineName] = set()
+        self._unloading: set[EngineName] = set()
+        self._calls = ColdCalls()
+        self._needs = needs
         self._engine_turn = asyncio.Lock()  # one load at a time: each of them stalls a step
         self._wake = asyncio.Event()
 
     def follow(self, catalogue: Catalogue) -> None:
         """A new snapshot; the next pass begins at once."""
-        self._wanted = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
+        self._wishes = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
+
+    async def want(self, name: EngineName, wait_s: float) -> LoadAnswer:
+        """A gateway needs the adapter now: what becomes of it within `wait_s`."""
+        engine, now_s = self._engine_now(), self._status.clock()
+        not_now = self._not_now(name, engine)
+        if self._wishes is None or not_now is not None:
+            return not_now or _NO_PLAN
+        wish = (name, Want(now_s, now_s + wait_s))
+        leaving = name in self._state.withdrawn_since_s
+        asked, self._state = decisions.ask(self._wishes, engine, self._state, wish, self._policy)
+        if asked == "accepted":
+            self._source.hurry(self._wishes.by_name[name].digest)  # where it is on its way, ahead of need
+            self._wake.set()
+            return await self._calls.wait(name, wait_s)
+        if asked == "loaded":
+            tier: Tier = "slot" if name in engine.busy else "host"
+            self._reports.loaded(tier, 0.0)
+            if leaving:
+                self._wake.set()  # it is advertised again
+            return LoadAnswer("loaded", tier=tier)
+        if asked in ("refused", "failed"):
+            told = str(self._state.failures[name])
+            return LoadAnswer("refused" if asked == "refused" else "failed", told)
+        return _UNKNOWN if asked == "unknown" else _TOO_MANY
+
+    def _not_now(self, name: EngineName, engine: EngineAdapters) -> LoadAnswer | None:
+        """Why nobody can be served at all."""
+        phase, reason = self._status.phase()
+        if phase != "ready":
+            return LoadAnswer("not_ready", f"{phase}: {reason}")
+        if not self._status.adapters.known:
+            return _NO_PLAN
+        return _TOO_MANY if self._calls.full and name not in engine.loaded else None
 
     async def run(self) -> None:
         while True:
             await self.reconcile()
-            self._wake.clear()
             try:
                 async with asyncio.timeout(PASS_INTERVAL_S):
                     await self._wake.wait()
@@ -68,62 +129,141 @@ class AdapterReconciler:
 
     async def reconcile(self) -> None:
         """One pass. An engine that is not ready is left alone: what it holds will be asked when it is."""
-        if self._wanted is None or self._status.health.phase != "ready":
+        self._wake.clear()
+        if self._wishes is None or not self._engine_is_ready():
+            self._listed = frozenset()
+            self._calls.settle_all(LoadAnswer("not_ready", "the engine is not ready"))
             return
         try:
             listed = await self._engine.models()
         except EngineError as error:
             _log.info("the engine does not list its adapters: %s", error)
             return
-        loaded = frozenset(EngineName(model.name) for model in listed if _is_ours(model))
-        busy = self._status.busy_adapters & loaded
-        engine = EngineAdapters(loaded=loaded, busy=busy, loading=frozenset(self._loading))
-        plan = decisions.plan(self._wanted, engine, self._state, self._status.clock(), self._policy)
+        if not self._engine_is_ready():  # it died meanwhile: whose list this is, nobody knows
+            return
+        self._listed = frozenset(EngineName(model.name) for model in listed if _is_ours(model))
+        plan = decisions.plan(self._wishes, self._engine_now(), self._state, self._status.clock(), self._policy)
         self._state = plan.state
         for adapter in plan.load:
-            self._loading[adapter.name] = adapter.name not in plan.left_out
-            self._tasks.once(f"load {adapter.name}", self._load(adapter))
+            self._loading.add(adapter.name)
+            urgent = adapter.name in plan.state.wants
+            self._tasks.once(f"load {adapter.name}", self._load(adapter, urgent=urgent))
+        if self._needs.observe(self._listed, self._loading, self._status.clock()):
+            self._reports.disk_changed()
         self._tell(plan)
+        self._answer(plan)
         for name in plan.unload:
-            await self._unload(name)
+            if name in self._state.withdrawn_since_s:  # else a gateway was promised it while others were unloaded
+                await self._unload(name)
+
+    def _engine_is_ready(self) -> bool:
+        return self._status.health.phase == "ready"
+
+    def _engine_now(self) -> EngineAdapters:
+        loaded = self._listed - self._unloading
+        busy = self._status.busy_adapters & loaded
+        heard = self._heard() and self._status.clock() - self._status.load_read_s <= BUSY_KNOWN_S
+        return EngineAdapters(loaded=loaded, busy=busy, loading=frozenset(self._loading), heard=heard)
 
     def _tell(self, plan: AdapterPlan) -> None:
-        before = self._status.adapters.reason
-        first_tries = tuple(sorted(name for name, first in self._loading.items() if first))
-        self._status.adapters = Adapters(known=True, advertised=plan.advertise, loading=first_tries, reason=plan.reason)
-        if plan.reason and plan.reason != before:
+        before = self._status.adapters
+        self._status.adapters = Adapters(
+            known=True,
+            advertised=plan.advertise,
+            loading=tuple(name for name in plan.awaited if not before.known or name in before.loading),
+            reason=plan.reason,
+            room=plan.room,
+            cold=plan.cold,
+            failures={name: str(failure) for name, failure in plan.state.failures.items()},
+        )
+        if plan.reason and plan.reason != before.reason:
             _log.warning("adapters not loaded: %s", plan.reason)
 
-    async def _load(self, adapter: WantedAdapter) -> None:
+    def _answer(self, plan: AdapterPlan) -> None:
+        """Tell those who wait what this plan knows: it is there, it has no place, or the snapshot dropped it."""
+        assert self._wishes is not None
+        for name in self._calls.names:
+            if name in plan.refused:
+                self._calls.settle(name, LoadAnswer("no_room", plan.refused[name]))
+            elif name in plan.advertise:
+                self._calls.settle(name, LoadAnswer("loaded", tier="host"))
+            elif name not in self._wishes.by_name:
+                self._calls.settle(name, _UNKNOWN)
+
+    async def _load(self, adapter: WantedAdapter, *, urgent: bool) -> None:
         started_s = self._status.clock()
+        name = adapter.name
         try:
-            path = await self._source.obtain(adapter.digest)
+            obtained = await self._source.obtain(adapter.digest, _tenant_of(name), urgent=urgent)
             async with self._engine_turn:
-                await self._engine.load_adapter(adapter.name, str(path))
+                await self._put_into_engine(name, str(obtained.path))
         except (ArtifactError, EngineError) as error:
-            now_s = self._status.clock()
-            self._state = decisions.failed(self._state, adapter.name, _printable(str(error)), now_s, self._policy)
-            self._on_load("refused" if isinstance(error, ArtifactError) else "failed", now_s - started_s)
+            self._fail(name, _printable(str(error)), refused=_is_final(error))
+        except Exception as error:  # a fault of ours is tried again with the same pauses, and told to who waits
+            _log.exception("adapter %s could not be loaded", name)
+            self._fail(name, f"a fault of the agent's own: {type(error).__name__}", refused=False)
         else:
             took_s = self._status.clock() - started_s
-            self._on_load("loaded", took_s)
-            _log.info("adapter %s loaded in %.0f ms", adapter.name, took_s * 1000)
+            self._listed |= {name}
+            self._reports.loaded(obtained.tier, took_s)
+            self._calls.settle(name, LoadAnswer("loaded", tier=obtained.tier))
+            _log.info("adapter %s loaded from %s in %.0f ms", name, obtained.tier, took_s * 1000)
         finally:
-            self._loading.pop(adapter.name, None)
+            self._loading.discard(name)
+            self._reports.disk_changed()
             self._wake.set()
 
+    def _fail(self, name: EngineName, reason: str, *, refused: bool) -> None:
+        outcome: Literal["refused", "failed"] = "refused" if refused else "failed"
+        self._state = decisions.failed(self._state, name, reason, self._status.clock(), self._policy, refused=refused)
+        self._reports.failed(outcome)
+        self._calls.settle(name, LoadAnswer(outcome, reason))
+
+    async def _put_into_engine(self, name: EngineName, path: str) -> None:
+        """Loaded when this returns; one that the engine had already is as good.
+
+        An agent that was killed may have left a load under way, which the engine ends before it refuses ours.
+        """
+        try:
+            await self._engine.load_adapter(name, path)
+        except EngineRefused:
+            if name not in {model.name for model in await self._engine.models()}:
+                raise
+
     async def _unload(self, name: EngineName) -> None:
+        self._unloading.add(name)
         try:
             await self._engine.unload_adapter(name)
         except EngineError as error:
             _log.warning("adapter %s could not be unloaded: %s", name, error)
         else:
+            self._listed -= {name}
+            self._wake.set()
             _log.info("adapter %s unloaded", name)
+        finally:
+            self._unloading.discard(name)
+
+
+_TOO_MANY = LoadAnswer("no_room", "too many cold loads wait at this replica")
+_NO_PLAN = LoadAnswer("not_ready", "no snapshot yet, or the engine has not been asked yet which adapters it has")
+_UNKNOWN = LoadAnswer("unknown", "this replica's snapshot does not name the adapter, or not yet: ask again shortly")
 
 
 def _is_ours(model: EngineModel) -> bool:
     """Loaded by an agent: named by a digest. What an operator gave the engine by flag stays untouched."""
     return model.is_adapter and "@sha256:" in model.name
+
+
+def _is_final(error: ArtifactError | EngineError) -> bool:
+    """Whether trying at another replica, or soon again, would end the same."""
+    if isinstance(error, EngineRefused):
+        return not error.retryable
+    return isinstance(error, ArtifactRefused | ArtifactMissing)
+
+
+def _tenant_of(name: EngineName) -> TenantId | None:
+    tenant, slash, _ = name.partition("/")
+    return TenantId(tenant) if slash else None
 
 
 def _printable(text: str) -> str:

@@ -5,23 +5,17 @@ SIGTERM, or SIGINT, does not wait. The routes answer until the end, so that whoe
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
-import socket
-from collections.abc import Iterator
 
 import uvicorn
 
 from functions.replica.agent import Agent, build
+from functions.replica.listening import QuietServer, bind
+from functions.replica.peer_server import PeerServer
 from functions.replica.settings import ReplicaSettings
 
 _log = logging.getLogger(__name__)
-_BACKLOG = 128
-
-
-class StartFailed(Exception):
-    """The agent cannot start as configured; the message says what to change."""
 
 
 def run(settings: ReplicaSettings) -> None:
@@ -31,24 +25,23 @@ def run(settings: ReplicaSettings) -> None:
 
 async def _run(settings: ReplicaSettings) -> None:
     agent = build(settings)
-    listener = _bind(settings)
-    server = _QuietServer(uvicorn.Config(agent.app, lifespan="off", log_config=None, access_log=False))
+    listener = bind(settings.agent_host, settings.agent_port, "SHOAL_REPLICA_AGENT_PORT")
+    peers = PeerServer(agent.peer_app, bind(settings.peer_host, settings.peer_port, "SHOAL_REPLICA_PEER_PORT"))
+    agent.status.peer_port = peers.port
+    server = QuietServer(uvicorn.Config(agent.app, lifespan="off", log_config=None, access_log=False))
     asked, hurried = asyncio.Event(), asyncio.Event()
     _listen_for_signals(asked, hurried)
     agent.start()
+    agent.tasks.once("peers", peers.run())
     agent.tasks.once("drain and stop", _stop_when_asked(agent, server, asked, hurried))
     host, port = listener.getsockname()[:2]
-    _log.info("agent of %s listens on %s:%d, engine at %s", settings.replica_id, host, port, settings.engine_url)
+    _log.info(
+        "agent of %s listens on %s:%d, for peers on port %d, engine at %s",
+        settings.replica_id, host, port, peers.port, settings.engine_url,
+    )  # fmt: skip
     await server.serve(sockets=[listener])
+    peers.stop()
     await agent.stop()
-
-
-class _QuietServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers: here a signal starts a drain, not an end."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _listen_for_signals(asked: asyncio.Event, hurried: asyncio.Event) -> None:
@@ -71,20 +64,3 @@ async def _stop_when_asked(agent: Agent, server: uvicorn.Server, asked: asyncio.
     done = await agent.drain.wait(until=hurried)
     _log.info("drained" if done else "stopping with requests left in the engine")
     server.should_exit = True
-
-
-def _bind(settings: ReplicaSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.agent_host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.agent_host, settings.agent_port))
-    except OSError as error:
-        listener.close()
-        raise StartFailed(
-            f"cannot listen on {settings.agent_host}:{settings.agent_port}: {error.strerror}; "
-            "free it or set SHOAL_REPLICA_AGENT_PORT"
-        ) from error
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)
-    return listener

@@ -7,6 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.api.ids import NAME_PATTERN
 
+_ZONE_PATTERN = r"^[A-Za-z0-9._-]{0,64}$"
 _REPLICA_ID_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
 
 
@@ -23,6 +24,18 @@ class ReplicaSettings(BaseSettings):
     engine_port: int = Field(8460, ge=1, le=65535, description="The engine's port.")
     agent_host: str = Field("127.0.0.1", description="Where the agent's own routes listen; they need no key: loopback.")
     agent_port: int = Field(8480, ge=0, le=65535, description="The agent's port; 0: any free one.")
+    peer_host: str = Field(
+        "127.0.0.1", description="Where gateways and other agents reach this one; each route asks for the token."
+    )
+    peer_port: int = Field(8500, ge=0, le=65535, description="The port for them; 0: any free one.")
+    peer_up_bytes_per_s: float | None = Field(
+        None, gt=0, description="All chunks given to peers together; unset: no limit. Leave room for what is served."
+    )
+    zone: str = Field(
+        "",
+        pattern=_ZONE_PATTERN,
+        description="Where the node stands: peers of the own zone come first. Empty: unknown.",
+    )
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
     internal_token_file: Path = Field(description="The token that registry, gateways and agents share.")
@@ -32,11 +45,21 @@ class ReplicaSettings(BaseSettings):
     s3_credentials_file: Path = Field(description='JSON: {"access_key_id", "secret_access_key"}.')
     s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
     cache_dir: Path = Field(description="Adapters by digest, shared by all agents of the node.")
+    cache_max_bytes: int = Field(
+        20 * 2**30,
+        ge=2**20,
+        description="What they may take on the disk: 1,000 adapters of 20 MB. Those in an engine always stay.",
+    )
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     drain_timeout_s: float = Field(600.0, gt=0, description="How long running requests may go on after SIGTERM.")
     max_adapters: int = Field(
         8, ge=0, le=4096, description="Adapters in the engine at once; its --max-cpu-loras, or it reads disks mid-step."
     )
+    signature_key_files: tuple[Path, ...] = Field(
+        (),
+        description="Public keys (PEM) whose signatures count, for every tenant; a JSON list. None: none is checked.",
+    )
+    signatures_required: bool = Field(False, description="Whether an adapter without a signature is refused.")
     max_lora_rank: int = Field(
         16, ge=1, le=512, description="The engine's --max-lora-rank; a larger adapter is refused."
     )

@@ -6,23 +6,38 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from functions.api.ids import Digest
+from functions.api.ids import Digest, TenantId
 from functions.artifacts import fetch as fetching
 from functions.artifacts.adapters import check_adapter
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Store
+from functions.artifacts.signatures import SignaturePolicy, verify_signed
 from functions.replica.daemon_threads import in_daemon_thread
+from functions.replica.turns import Turns
 
-MAX_FETCHES = 4  # at once: enough to fill a link, few enough that the disk is not thrashed
+MAX_URGENT = 4  # fetches at once that a request waits for: enough to fill a link, few enough for disk and memory
+MAX_AHEAD = 2  # fetches ahead of need: they never take an urgent one's place
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    path: Path
+    tier: Literal["disk", "s3"]  # where it was
+
+
 class AdapterSource(Protocol):
-    async def obtain(self, digest: Digest) -> Path:
-        """The verified and checked directory of an adapter; ArtifactError where there is none to be had."""
+    async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
+        """The verified and checked directory of an adapter; ArtifactError where there is none to be had.
+
+        `tenant` is whose model names it: its signature must be one that counts for that tenant.
+        """
+
+    def hurry(self, digest: Digest) -> None:
+        """Somebody waits for what was asked for ahead of need, if it was."""
 
 
 @dataclass(slots=True)
@@ -31,26 +46,38 @@ class StoreSource:
     cache: ArtifactCache
     max_rank: int
     timeout_s: float
+    signatures: SignaturePolicy | None = None
     clock: Callable[[], float] = time.monotonic
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
+    _turns: Turns[Digest] = field(default_factory=lambda: Turns(urgent=MAX_URGENT, ahead=MAX_AHEAD))
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
-    async def obtain(self, digest: Digest) -> Path:
-        """Single flight by digest: two models that share an artifact fetch it once."""
+    async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
+        """Single flight by digest: two models that share an artifact fetch it once, here and on the whole node."""
         lock = self._flights.setdefault(digest, asyncio.Lock())
-        async with lock, self._slots:
+        if urgent:
+            self.hurry(digest)
+        async with lock, self._turns.turn(digest, urgent=urgent):
             try:
-                return await in_daemon_thread(f"fetch {digest[:19]}", lambda: self._obtain(digest))
+                return await in_daemon_thread(f"fetch {digest[:19]}", lambda: self._obtain(digest, tenant))
             finally:
                 if self._flights.get(digest) is lock:
                     del self._flights[digest]
 
-    def _obtain(self, digest: Digest) -> Path:
+    def hurry(self, digest: Digest) -> None:
+        self._turns.hurry(digest)
+
+    def _obtain(self, digest: Digest, tenant: TenantId | None) -> Obtained:
         started_s = self.clock()
-        path = fetching.fetch(self.store, self.cache, digest, timeout_s=self.timeout_s).absolute()
+        fetched: list[Digest] = []
+        path = fetching.fetch(
+            self.store, self.cache, digest, timeout_s=self.timeout_s, on_fetch=lambda: fetched.append(digest)
+        ).absolute()
+        tier: Literal["disk", "s3"] = "s3" if fetched else "disk"
         facts = check_adapter(path, max_rank=self.max_rank)
+        if self.signatures is not None:
+            verify_signed(path, tenant, self.signatures)
         took_ms = (self.clock() - started_s) * 1000
         _log.info(
-            "adapter %s: rank %d, %d bytes, obtained in %.0f ms", digest, facts.rank, facts.weights_bytes, took_ms
+            "adapter %s: rank %d, %d bytes, from %s in %.0f ms", digest, facts.rank, facts.weights_bytes, tier, took_ms
         )
-        return path
+        return Obtained(path, tier)

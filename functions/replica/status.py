@@ -3,7 +3,7 @@
 Every field holds a frozen value that is replaced whole, so a reader on another thread sees old or new, never half.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
@@ -21,6 +21,7 @@ class Identity:
     engine_host: str
     engine_port: int
     incarnation_unix_ms: int
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,22 @@ class Load:
 class Adapters:
     """What the reconciler last found and meant to do."""
 
-    known: bool = False  # whether a snapshot has been seen and a plan made against the engine's own list
+    known: bool = False  # whether a snapshot has been seen and a plan made against this engine's own list
     advertised: tuple[EngineName, ...] = ()
-    loading: tuple[EngineName, ...] = ()  # first tries that have not ended yet
+    loading: tuple[EngineName, ...] = ()  # what the first plan for this engine loads ahead, still on its way
     reason: str = ""
+    room: int = 0  # how many more could be loaded at once
+    cold: int = 0  # how many wait for a first request
+    failures: Mapping[EngineName, str] = field(default_factory=dict)  # in words
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What lies on the node's disk, as last looked at."""
+
+    artifacts: int = 0
+    size_bytes: int = 0
+    bloom: str = ""  # for the heartbeat
 
 
 @dataclass(slots=True)
@@ -59,6 +72,8 @@ class AgentStatus:
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)
     adapters: Adapters = field(default_factory=Adapters)
+    disk: Disk = field(default_factory=Disk)
+    peer_port: int = 0  # where the agent loads adapters and gives chunks; 0 until it listens
     snapshot_epoch: int = 0  # as of which the adapters wanted are the newest
     snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
     engine_version: str = ""
@@ -83,8 +98,10 @@ class AgentStatus:
     def not_ready(self) -> str:
         """Why the replica should get no work yet, or "".
 
-        An adapter whose load failed does not hold the replica back: one tenant's broken artifact must not take the
-        pool down. It is named in the heartbeat's reason, and no request for it is routed here.
+        Only the first fill of an engine holds the replica back: what comes later (a rollout's candidate, a new version)
+        is loaded beside what serves, however slowly. Neither does an adapter whose load failed: one tenant's broken
+        artifact must not take the pool down. It is named in the heartbeat's reason, and no request for it is routed
+        here.
         """
         phase, reason = self.phase()
         if phase != "ready":

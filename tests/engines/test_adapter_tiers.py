@@ -35,6 +35,14 @@ def test_what_leaves_host_memory_leaves_its_slot() -> None:
     assert set(cache.in_slots) <= set(cache.in_host) == {B, C}
 
 
+def test_requests_are_counted_by_where_their_adapter_was() -> None:
+    engine = VirtualEngine(make_limits(max_loras=1, max_cpu_loras=2))
+    for adapter in (7, 7, 8, 7, 9, 8):
+        engine.submit([1], reply=1, adapter=adapter)
+        engine.step()
+    assert engine.core.stats.adapter_uses == {"disk": 4, "slot": 1, "host": 1}
+
+
 def test_an_adapter_that_runs_is_not_evicted() -> None:
     cache = tiers(slots=2, host=2)
     for adapter in (A, B, C, D):

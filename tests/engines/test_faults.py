@@ -37,6 +37,12 @@ def test_the_share_of_requests_hit_is_the_ratio_and_repeats_with_the_seed(ratio:
     assert abs(sum(hits()) / 400 - ratio) < 0.15
 
 
+def test_one_adapter_may_be_worse_than_its_neighbours() -> None:
+    box = FaultBox(Faults(model="bot@sha256:2", error_status=500, delay_s=0.1), Random(0))
+    assert box.for_request("acme/bot@sha256:2f").error_status == 500
+    assert box.for_request("acme/bot@sha256:1f") == box.for_request("base") == Faults()
+
+
 def test_a_life_goes_forward_only() -> None:
     life = Lifecycle()
     life.move(Phase.SERVING)

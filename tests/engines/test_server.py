@@ -126,6 +126,17 @@ async def test_an_error_for_a_share_of_requests_says_when_to_come_back() -> None
     assert {answer.headers["retry-after"] for answer in failed} == {"2"}
 
 
+async def test_requests_for_one_model_begin_later() -> None:
+    async with serving() as (parts, http, _):
+        took_s = []
+        for model in ("another", ""):
+            await http.post("/sim/faults", json={"model": model, "delay_s": 30})
+            began_s = parts.clock.now_s()
+            assert (await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200
+            took_s.append(parts.clock.now_s() - began_s)
+    assert took_s[0] < 30 <= took_s[1]
+
+
 async def test_a_wrong_switch_is_refused_and_shown_unchanged() -> None:
     async with serving() as (_, http, _):
         assert (await http.post("/sim/faults", json={"no_such": True})).status_code == 400

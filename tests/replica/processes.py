@@ -48,10 +48,13 @@ def process(arguments: list[str], log: Path, env: dict[str, str] | None = None) 
         started.wait()
 
 
-def http(method: str, url: str, body: Any = None, timeout_s: float = 30.0) -> tuple[int, bytes]:
+def http(
+    method: str, url: str, body: Any = None, timeout_s: float = 30.0, token: str | None = None
+) -> tuple[int, bytes]:
     """Status and body; status 0 where nobody answers."""
     data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(url, data=data, method=method, headers={"content-type": "application/json"})
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             return response.status, response.read()
@@ -117,11 +120,19 @@ class AgentProcess:
     replica_id: str = "r0"
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=lambda: free_ports(1)[0])
+    peer_port: int = field(default_factory=lambda: free_ports(1)[0])
     running: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def load(self, name: str, wait_s: float = 30.0, token: str = "internal-token") -> tuple[int, dict[str, Any]]:
+        """Ask for a cold adapter as a gateway would."""
+        body = {"engine_name": name, "wait_s": wait_s}
+        url = f"http://127.0.0.1:{self.peer_port}/adapters/load"
+        status, content = http("POST", url, body, timeout_s=wait_s + 30, token=token)
+        return status, json.loads(content) if content else {}
 
     @property
     def snapshot_cache_file(self) -> Path:
@@ -161,6 +172,7 @@ class AgentProcess:
             "POOL": POOL,
             "ENGINE_PORT": self.engine.port,
             "AGENT_PORT": self.port,
+            "PEER_PORT": self.peer_port,
             "REGISTRY_URL": self.registry_url,
             "INTERNAL_TOKEN_FILE": token,
             "BUS_URL": self.bus_url,

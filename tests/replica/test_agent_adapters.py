@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import Digest, ModelId
 from functions.artifacts import manifest as manifests
-from functions.artifacts.locations import blob_key, manifest_key
+from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import S3Store
 from tests.artifacts.adapter_files import make_adapter
@@ -44,7 +44,7 @@ def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
             assert bus.last() is not None
             assert (bus.last().phase, bus.last().snapshot_epoch, bus.last().reason) == ("ready", 1, "")  # type: ignore[union-attr]
             page = http("GET", f"{agent.url}/metrics")[1].decode()
-            assert 'shoal_adapter_loads_total{outcome="loaded"} 2.0' in page
+            assert 'shoal_adapter_loads_total{tier="s3"} 2.0' in page
             engine.signal(signal.SIGKILL)
             bus.wait_for_phase("dead")
         with engine.run():
@@ -58,7 +58,7 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
     bad, good = publish(store, tmp_path, 11), publish(store, tmp_path, 12, PIRATE)
     document = store.read_small(manifest_key(manifests.hex_of(bad)), 1_000_000)
     files = {entry.path: entry for entry in manifests.decode(document).files}
-    key = blob_key(files["adapter_model.safetensors"].sha256)
+    key = chunk_key(files["adapter_model.safetensors"].sha256)
     content = store.read_small(key, 1_000_000)
     store.put(key, content[:-1] + b"\x01")
     agent = agent_with(store, tmp_path, engine, bus)
@@ -85,19 +85,6 @@ def test_an_adapter_that_the_engine_could_not_serve_is_refused_in_words(
         assert engine.adapters() == []
 
 
-def test_what_does_not_fit_is_left_out_with_a_reason(
-    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
-) -> None:
-    versions = {f"v{seed}": publish(store, tmp_path, 20 + seed, version=f"v{seed}") for seed in (1, 2, 3)}
-    agent = agent_with(store, tmp_path, engine, bus, MAX_ADAPTERS="2")
-    keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: versions}, channels={"stable": "v2", "canary": "v3"}))
-    with agent.run():
-        wait_for(lambda: len(engine.adapters()) == 2, "two are in")
-        assert engine.adapters() == sorted([name_of(versions["v2"]), name_of(versions["v3"])])
-        beat = wait_for(lambda: (beat := bus.last()) and beat.reason and beat, "the beat says what is missing")
-        assert beat.reason == f"{name_of(versions['v1'])}: over this replica's limit of 2 adapters"
-
-
 def test_the_store_being_away_does_not_stop_the_base(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -120,7 +107,8 @@ def test_a_restarted_agent_adopts_what_the_engine_has(
     with agent_with(store, tmp_path, engine, bus).run() as second:
         wait_for(lambda: second.ask("/readyz")[0] == 200, "ready")
         page = http("GET", f"{second.url}/metrics")[1].decode()
-        assert 'shoal_adapter_loads_total{outcome="loaded"} 0.0' in page
+        assert 'shoal_adapter_loads_total{tier="s3"} 0.0' in page
+        assert 'shoal_adapter_loads_total{tier="disk"} 0.0' in page
         wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(digest),), "advertised")
 
 

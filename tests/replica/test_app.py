@@ -32,6 +32,8 @@ async def test_a_ready_replica(client: httpx.AsyncClient) -> None:
         "phase": "ready",
         "reason": "",
         "adapters": ["acme/bot@sha256:0123456789abcdef"],
+        "adapter_room": 0,
+        "cold_adapters": 0,
         "running": 1,
         "waiting": 0,
         "snapshot_epoch": 7,

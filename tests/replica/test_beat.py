@@ -5,12 +5,14 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.api.ids import EngineName
+from functions.api.ids import Digest, EngineName
+from functions.decisions import bloom
+from functions.decisions.bloom import Bloom
 from functions.decisions.engine_rates import MAX_MS, MIN_MS, EngineRates
 from functions.decisions.routing import ReplicaPhase
 from functions.fleet import heartbeat as heartbeats
 from functions.replica.beat import compose
-from functions.replica.status import Adapters, Load
+from functions.replica.status import Adapters, Disk, Load
 from tests.replica.statuses import make_status
 
 
@@ -28,6 +30,23 @@ def test_a_dead_engine_holds_no_adapters() -> None:
     assert compose(make_status("hung"), sequence=0, sent_unix_s=0.0).adapters != ()
 
 
+def test_a_beat_tells_of_the_tiers() -> None:
+    status = make_status(peer_port=8500)
+    name = EngineName("acme/bad@sha256:0123456789abcdef")
+    status.adapters = Adapters(known=True, room=3, failures={name: "corrupt (failed 2 times)"})
+    told = bloom.build([Digest("sha256:" + "ab" * 32)])
+    assert told is not None
+    status.disk = Disk(artifacts=1, bloom=told.encode())
+    beat = compose(status, sequence=0, sent_unix_s=0.0)
+    assert (beat.peer_port, beat.adapter_room, beat.adapter_failures) == (8500, 3, {name: "corrupt (failed 2 times)"})
+    view = heartbeats.to_view(beat)
+    assert view.has_on_disk(EngineName("acme/x@sha256:abababababababab"))
+    assert not view.has_on_disk(name)
+    status.draining = True
+    assert compose(status, sequence=1, sent_unix_s=0.0).adapter_room == 0
+
+
+FULL_BLOOM = Bloom(bytes(bloom.MAX_BYTES - 1), 7).encode()
 _ANY = st.integers(-(2**40), 2**40)
 _LOADS = st.builds(
     Load,
@@ -47,14 +66,28 @@ _LOADS = st.builds(
     version=st.text(max_size=200),
     reason=st.text(max_size=2000),
     adapters=st.integers(0, 5000),
+    name_chars=st.integers(1, 127),
+    failures=st.dictionaries(st.text(max_size=400), st.text(max_size=400), max_size=40),
     epoch=st.integers(0, 2**62),
 )
 def test_every_beat_is_one_that_the_bus_accepts(
-    load: Load, rates: EngineRates, phase: str, draining: bool, version: str, reason: str, adapters: int, epoch: int
+    load: Load,
+    rates: EngineRates,
+    phase: str,
+    draining: bool,
+    version: str,
+    reason: str,
+    adapters: int,
+    name_chars: int,
+    failures: dict[str, str],
+    epoch: int,
 ) -> None:
-    names = tuple(EngineName(f"t/m{number}") for number in range(adapters))
+    names = tuple(EngineName(f"{'t' * name_chars}/m{number}") for number in range(adapters))
     status = make_status(phase, load=load, rates=rates, draining=draining, engine_version=version, snapshot_epoch=epoch)
-    status.adapters = Adapters(known=True, advertised=names, reason=reason)
+    words = {EngineName(name): text for name, text in failures.items()}
+    status.adapters = Adapters(known=True, advertised=names, reason=reason, room=load.running, failures=words)
+    status.disk = Disk(bloom=FULL_BLOOM)
     beat = compose(status, sequence=1, sent_unix_s=1.0)
     assert heartbeats.decode(heartbeats.encode(beat)) == beat
     assert beat.phase in get_args(ReplicaPhase)
+    assert len(beat.adapters) == min(adapters, 4096) or name_chars > 20 or phase == "dead"

@@ -29,6 +29,13 @@ def test_the_defaults_are_the_local_fleets(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.registry_ca_file is None
     assert settings.cache_dir == Path("/nowhere/cache")
     assert settings.probe_timeout_s > settings.stalled_after_s
+    assert (settings.peer_host, settings.peer_port, settings.signature_key_files) == ("127.0.0.1", 8500, ())
+
+
+def test_signature_keys_are_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_from(monkeypatch, SIGNATURE_KEY_FILES='["/keys/a.pem", "/keys/b.pem"]', SIGNATURES_REQUIRED="1")
+    assert settings.signature_key_files == (Path("/keys/a.pem"), Path("/keys/b.pem"))
+    assert settings.signatures_required
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,10 @@ def test_the_defaults_are_the_local_fleets(monkeypatch: pytest.MonkeyPatch) -> N
         ("DRAIN_TIMEOUT_S", "0"),
         ("STALLED_AFTER_S", "nan"),
         ("MAX_ADAPTERS", "-1"),
+        ("PEER_PORT", "65536"),
+        ("ZONE", "a b"),
+        ("CACHE_MAX_BYTES", "1000"),
+        ("SIGNATURE_KEY_FILES", '{"a": 1}'),
     ],
 )
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

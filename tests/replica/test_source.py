@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from functions.api.ids import TenantId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import S3Store
+from functions.artifacts.signatures import SignaturePolicy
 from functions.replica.source import StoreSource
 from tests.artifacts.adapter_files import make_adapter
 
 pytestmark = pytest.mark.servers
+TENANT = TenantId("acme")
 
 
 class CountingStore(S3Store):
@@ -38,17 +41,28 @@ async def test_many_who_ask_at_once_cost_one_fetch(store: S3Store, tmp_path: Pat
     )
     counting = CountingStore(store.settings)
     source = source_of(counting, tmp_path)
-    paths = await asyncio.gather(*(source.obtain(digest) for _ in range(10)))
-    assert len(set(paths)) == 1
-    assert len(counting.reads) == 4  # the manifest and three files
-    assert paths[0].is_absolute()
+    found = await asyncio.gather(*(source.obtain(digest, TENANT, urgent=turn % 2 == 0) for turn in range(10)))
+    assert len({obtained.path for obtained in found}) == 1
+    assert len(counting.reads) == len(set(counting.reads)), "each chunk and the manifest once"
+    assert found[0].path.is_absolute()
+    assert sorted(obtained.tier for obtained in found) == ["disk"] * 9 + ["s3"]
     counting.close()
+
+
+async def test_an_unsigned_adapter_is_refused_where_signatures_are_required(store: S3Store, tmp_path: Path) -> None:
+    source = make_adapter(tmp_path / "a", seed=72)
+    digest = publish_directory(store, source, "s3://shoal-models/acme/unsigned/v1", replace=True)
+    strict = source_of(store, tmp_path)
+    strict.signatures = SignaturePolicy(required=True)
+    with pytest.raises(ArtifactRefused, match="sign"):
+        await strict.obtain(digest, TENANT)
+    assert (await source_of(store, tmp_path).obtain(digest, TENANT)).tier == "disk"
 
 
 async def test_what_is_fetched_but_no_adapter_is_refused(store: S3Store, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "a", r=32)
     digest = publish_directory(store, source, "s3://shoal-models/acme/wide/v1", replace=True)
     with pytest.raises(ArtifactRefused, match="max_lora_rank 16"):
-        await source_of(store, tmp_path).obtain(digest)
+        await source_of(store, tmp_path).obtain(digest, TENANT)
     wider = StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=32, timeout_s=10.0)
-    assert (await wider.obtain(digest)).is_dir()
+    assert (await wider.obtain(digest, TENANT)).path.is_dir()

@@ -6,12 +6,15 @@ front end only: the weights stay here until they are the oldest, as in vLLM.
 
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import NewType
+from typing import Literal, NewType
 
 from functions.engines.sim.limits import StepCosts
 
 AdapterId = NewType("AdapterId", int)
 """vLLM's lora_int_id: a name that is unloaded and loaded again gets a new one."""
+
+
+Tier = Literal["slot", "host", "disk"]
 
 
 class AdapterTiers:
@@ -30,6 +33,12 @@ class AdapterTiers:
 
     def reads_disk(self, adapter: AdapterId) -> bool:
         return adapter not in self._host
+
+    def tier_of(self, adapter: AdapterId) -> Tier:
+        """Where the adapter is now."""
+        if adapter not in self._host:
+            return "disk"
+        return "slot" if adapter in self._slots else "host"
 
     def use(self, adapter: AdapterId, *, running: Collection[AdapterId]) -> float:
         """Bring the adapter into a slot; seconds that the engine stands still for it."""

@@ -61,6 +61,7 @@ class EngineCore:
         for seq in step.admitted:
             self._count_admission(seq, now_s)
             if seq.adapter is not None:
+                self.stats.adapter_uses[self.tiers.tier_of(seq.adapter)] += 1
                 disk_reads += [seq.adapter] if self.tiers.reads_disk(seq.adapter) else []
                 stall_s += self.tiers.use(seq.adapter, running=self.scheduler.running_adapters)
         return StepBegun(duration_s=stall_s + self._step_s(step), disk_reads=tuple(disk_reads))

@@ -1,8 +1,8 @@
 """What can be made to go wrong, at start (`--sim-*`) or while running (`POST /sim/faults`, which merges; GET shows).
 
 Two kinds. Faults of the whole engine (refuse, hang, freeze, slow, dead) hit everything. Faults of a request hit
-the share `ratio` of generation requests, drawn from a seeded generator, so a run can be repeated. `/sim/*` itself
-always works, except while the listener is closed.
+the share `ratio` of generation requests (where `model` is set, of those for it), drawn from a seeded generator, so a
+run can be repeated. `/sim/*` itself always works, except while the listener is closed.
 """
 
 from enum import StrEnum
@@ -52,6 +52,10 @@ class Faults(BaseModel):
 
     ratio: float = Field(1.0, ge=0, le=1)
     """Share of generation requests that the faults below hit."""
+    model: str | None = Field(None, max_length=320)
+    """They hit only requests for a model with this in its name: one adapter that is worse than its neighbours."""
+    delay_s: float | None = Field(None, gt=0, le=600)
+    """Begin so much later."""
     error_status: int | None = Field(None, ge=400, le=599)
     retry_after_s: float | None = Field(None, ge=0)
     """Sent with `error_status` as Retry-After."""
@@ -75,7 +79,8 @@ class FaultBox:
         self.now = Faults.model_validate({**self.now.model_dump(), **changes})
         return self.now
 
-    def for_request(self) -> Faults:
+    def for_request(self, model: str = "") -> Faults:
         """What happens to the next generation request: the switches, or none of the request kind."""
-        hit = self._rng.random() < self.now.ratio
+        is_meant = self.now.model is None or self.now.model in model
+        hit = is_meant and self._rng.random() < self.now.ratio
         return self.now if hit else Faults()

@@ -66,7 +66,9 @@ def generation_routes(parts: Parts) -> APIRouter:
 
 async def _answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
     """`form` is how the reply is written: event by event, or as one body."""
-    faults = parts.faults.for_request()
+    faults = parts.faults.for_request(work.model)
+    if faults.delay_s is not None:
+        await parts.clock.sleep_until(parts.clock.now_s() + faults.delay_s)
     if faults.error_status is not None:
         return _injected_error(faults, faults.error_status)
     if faults.malformed is Malformed.HTML_BODY:

@@ -82,6 +82,17 @@ def fault_routes(parts: Parts) -> APIRouter:
     async def show() -> Response:
         return JSONResponse(parts.faults.now.model_dump(mode="json"))
 
+    @router.get("/sim/adapters")
+    async def adapters() -> Response:
+        core = parts.engine.core
+        return JSONResponse(
+            {
+                "in_slots": len(core.tiers.in_slots),
+                "in_host": len(core.tiers.in_host),
+                "requests_by_tier": {tier: core.stats.adapter_uses[tier] for tier in ("slot", "host", "disk")},
+            }
+        )
+
     @router.post("/sim/faults")
     async def change(request: Request) -> Response:
         try:

@@ -56,6 +56,7 @@ class EngineStats:
         self.preemptions = 0
         self.finished: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
+        self.adapter_uses: Counter[str] = Counter()  # requests by where their adapter was; vLLM does not count this
         self.ttft_s = Histogram(TTFT_S)
         self.itl_s = Histogram(ITL_S)
         self.time_per_output_token_s = Histogram(ITL_S)

@@ -1,0 +1,81 @@
+"""Who waits for which adapter: the gateways' calls for a cold load, one answer for all who ask for the same adapter.
+
+Law: single flight. However many ask, there is one want in the plan, one fetch and one load; each call waits for its own
+time at most, and leaving early stops nothing: the load goes on for the others and for the next request. Bounded in
+calls; the number of adapters is bounded by the plan (`AdapterPolicy.max_wants`).
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from functions.api.ids import EngineName
+
+MAX_CALLS = 512  # waiting at once, in all: a gateway sends one per adapter, so this is many gateways
+
+# What becomes of a call. unknown: no snapshot here names the adapter. no_room: another replica may have some.
+# refused: the artifact or the engine says no. failed: it may work later. not_ready: the engine or the agent.
+# timed_out: the load goes on.
+Answer = Literal["loaded", "unknown", "no_room", "refused", "failed", "not_ready", "timed_out"]
+ANSWERS: tuple[Answer, ...] = get_args(Answer)
+
+# Where the adapter was when it was asked for: in a slot (it runs), in the engine's host memory, on the disk, in S3.
+Tier = Literal["slot", "host", "disk", "s3"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAnswer:
+    answer: Answer
+    reason: str = ""  # for people; empty where it is loaded
+    tier: Tier | None = None  # where it is loaded
+
+
+@dataclass(slots=True)
+class _Call:
+    answer: asyncio.Future[LoadAnswer]
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class ColdCalls:
+    """Owned by one event loop."""
+
+    _calls: dict[EngineName, _Call] = field(default_factory=dict)
+    _waiting: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self._waiting >= MAX_CALLS
+
+    @property
+    def names(self) -> tuple[EngineName, ...]:
+        return tuple(self._calls)
+
+    async def wait(self, name: EngineName, wait_s: float) -> LoadAnswer:
+        """The answer that `settle` gives, or `timed_out`."""
+        call = self._calls.get(name)
+        if call is None:
+            call = self._calls[name] = _Call(asyncio.get_running_loop().create_future())
+        self._waiting += 1
+        call.waiting += 1
+        try:
+            async with asyncio.timeout(wait_s):
+                return await asyncio.shield(call.answer)
+        except TimeoutError:
+            return LoadAnswer("timed_out", f"{name} is not loaded within {wait_s:.1f} s; it is still being loaded")
+        finally:
+            self._waiting -= 1
+            call.waiting -= 1
+            if not call.waiting and self._calls.get(name) is call:
+                del self._calls[name]
+
+    def settle(self, name: EngineName, answer: LoadAnswer) -> None:
+        """Answer everyone who waits for the adapter; nobody need."""
+        call = self._calls.pop(name, None)
+        if call is not None and not call.answer.done():
+            call.answer.set_result(answer)
+
+    def settle_all(self, answer: LoadAnswer) -> None:
+        for name in self.names:
+            self.settle(name, answer)

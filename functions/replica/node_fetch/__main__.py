@@ -1,0 +1,40 @@
+"""`python -m functions.replica.node_fetch DIGEST…`: configured by SHOAL_NODE_FETCH_* (settings.py).
+
+Ends with 0 once all are in the cache (and seeded), 1 with a reason otherwise, 2 on wrong arguments. Progress goes to
+stderr, a line of JSON for each digest to stdout.
+"""
+
+import argparse
+import logging
+import sys
+
+from pydantic import ValidationError
+
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.manifest import check_digest
+from functions.artifacts.s3 import CredentialsInvalid
+from functions.replica.listening import StartFailed
+from functions.replica.node_fetch.runner import GaveUp, run
+from functions.replica.node_fetch.settings import NodeFetchSettings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m functions.replica.node_fetch", description=__doc__)
+    parser.add_argument("digests", nargs="+", metavar="DIGEST", help="sha256:<hex>; fetched one after the other")
+    parser.add_argument("--seed-s", type=float, default=None, help="serve so long afterwards (SHOAL_NODE_FETCH_SEED_S)")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = NodeFetchSettings()
+        if arguments.seed_s is not None:
+            settings = settings.model_copy(update={"seed_s": arguments.seed_s})
+        run(settings, [check_digest(text) for text in arguments.digests])
+    except (ArtifactError, GaveUp, StartFailed, CredentialsInvalid, ValidationError, OSError) as error:
+        print(f"node fetch: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

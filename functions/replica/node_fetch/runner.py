@@ -1,0 +1,241 @@
+"""The node fetcher as a process: its listener, its parts, its signals, and what it says.
+
+    1 listen, and serve chunks from the first moment
+    2 fetch one digest after the other, with a line on stderr now and then
+    3 seed, then say goodbye to the tracker and end
+
+SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and is gone on with by the next run.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import httpx
+import msgspec
+import uvloop
+from fastapi import FastAPI
+
+from functions.api.ids import Digest
+from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
+from functions.artifacts.swarm.addresses import AddressRefused, check_address
+from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.download import Download, Node
+from functions.artifacts.swarm.origin import Origin
+from functions.artifacts.swarm.peer_client import TIMEOUT
+from functions.artifacts.swarm.shelf import ChunkShelf
+from functions.decisions.swarm import SwarmPolicy
+from functions.fleet.tasks import Supervised
+from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.listening import StartFailed, bind
+from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.peer_app import TokenRequired
+from functions.replica.peer_server import PeerServer
+
+_SAY_EVERY_S = 5.0
+_S3_READ_TIMEOUT_S = 10.0
+_S3_ATTEMPTS = 1  # the swarm tries again itself, with backoff, and elsewhere meanwhile
+_REGISTRY_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_PEER_CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=48, keepalive_expiry=15.0)
+
+_log = logging.getLogger(__name__)
+
+
+class GaveUp(Exception):
+    """It took too long, or was told to end; what was verified stays for the next run."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of one digest: a line of JSON on stdout."""
+
+    digest: str
+    path: str
+    seconds: float
+    chunks: int
+    resumed_chunks: int
+    from_peers_bytes: int
+    from_store_bytes: int
+    failures: dict[str, int]
+
+
+def run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
+    """Until everything is there and seeded; ArtifactError, GaveUp, StartFailed, CredentialsInvalid."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(settings, digests))
+
+
+async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
+    stopped = _stopped_by_signals()
+    cache = ArtifactCache(settings.cache_dir)
+    shelf = ChunkShelf(cache)
+    uploads = Uploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
+    token = _token(settings)
+    store = _store(settings)
+    down = Bandwidth(settings.down_bytes_per_s)
+    policy = SwarmPolicy(max_requests=settings.max_requests, origin_requests=settings.origin_requests)
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(_serving(settings, _app(shelf, uploads, token)))
+        peers = await stack.enter_async_context(
+            _client(token, timeout=TIMEOUT, limits=_PEER_CONNECTIONS, verify=_no_tls())
+        )
+        registry = None
+        if settings.registry_url:
+            registry = await stack.enter_async_context(
+                _client(token, base_url=settings.registry_url, timeout=_REGISTRY_TIMEOUT, verify=_tls(settings))
+            )
+        node = Node(_address(settings.advertise_host, port), settings.zone)
+        rng = Random()  # noqa: S311 - spreads requests, keeps no secrets
+        downloads = [
+            Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
+            for digest in digests
+        ]
+        for download in downloads:
+            await _fetch(download, settings.timeout_s, stopped)
+        async with asyncio.TaskGroup() as group:
+            for download in downloads:
+                group.create_task(download.seed(settings.seed_s, stopped))
+
+
+async def _fetch(download: Download, timeout_s: float, stopped: asyncio.Event) -> None:
+    began_s = time.monotonic()
+    loop = asyncio.get_running_loop()
+    fetching, ending = loop.create_task(download.run()), loop.create_task(stopped.wait())
+    try:
+        while not fetching.done():
+            await asyncio.wait({fetching, ending}, timeout=_SAY_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.is_set():
+                raise GaveUp(f"told to end; {download.progress.have} chunks of {download.digest} stay for the next run")
+            if time.monotonic() - began_s > timeout_s and not fetching.done():
+                raise GaveUp(f"{download.digest} did not come within {timeout_s:.0f} s; what came stays")
+            _say(download, time.monotonic() - began_s)
+    finally:
+        fetching.cancel()
+        ending.cancel()
+        await asyncio.wait({fetching, ending})
+    _report(download, fetching.result(), time.monotonic() - began_s)
+
+
+def _say(download: Download, seconds: float) -> None:
+    progress = download.progress
+    _log.info(
+        "%s: %d of %d chunks after %.0f s; %d MB from %d nodes, %d MB from the store%s",
+        download.digest[:19],
+        progress.have,
+        progress.chunks,
+        seconds,
+        progress.from_peers_bytes // 1_000_000,
+        progress.nodes,
+        progress.from_store_bytes // 1_000_000,
+        f"; failures {dict(progress.failures)}" if progress.failures else "",
+    )
+
+
+def _report(download: Download, path: Path, seconds: float) -> None:
+    progress = download.progress
+    report = Report(
+        download.digest,
+        str(path),
+        round(seconds, 3),
+        progress.chunks,
+        progress.resumed,
+        progress.from_peers_bytes,
+        progress.from_store_bytes,
+        dict(progress.failures),
+    )
+    sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _stopped_by_signals() -> asyncio.Event:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+def _app(shelf: ChunkShelf, uploads: Uploads, token: str) -> TokenRequired:
+    app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(chunk_routes(shelf, uploads))
+    return TokenRequired(app, token)
+
+
+@asynccontextmanager
+async def _serving(settings: NodeFetchSettings, app: TokenRequired) -> AsyncIterator[int]:
+    """Serve chunks meanwhile; the port."""
+    server = PeerServer(app, bind(settings.listen_host, settings.listen_port, "SHOAL_NODE_FETCH_LISTEN_PORT"))
+    port = server.port
+    tasks = Supervised()
+    tasks.once("chunks for peers", server.run())
+    try:
+        yield port
+    finally:
+        server.stop()
+        await tasks.close()
+
+
+@asynccontextmanager
+async def _client(
+    token: str,
+    *,
+    timeout: httpx.Timeout,
+    verify: ssl.SSLContext,
+    base_url: str = "",
+    limits: httpx.Limits | None = None,
+) -> AsyncIterator[httpx.AsyncClient]:
+    """With the token; no proxies, no redirects: it must not go anywhere but where it was meant to."""
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(
+        base_url=base_url,
+        headers=headers,
+        timeout=timeout,
+        verify=verify,
+        limits=limits or httpx.Limits(),
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+def _tls(settings: NodeFetchSettings) -> ssl.SSLContext:
+    if not settings.registry_url.startswith("https:"):
+        return _no_tls()
+    return ssl.create_default_context(cafile=settings.registry_ca_file)
+
+
+def _no_tls() -> ssl.SSLContext:
+    """Trusts nobody, which is right where TLS is not spoken, and spares reading all the authorities of the machine."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _store(settings: NodeFetchSettings) -> S3Store:
+    return S3Store(
+        S3Settings(
+            endpoint_url=settings.s3_endpoint_url,
+            credentials=load_credentials(settings.s3_credentials_file),
+            bucket=settings.s3_bucket,
+            read_timeout_s=_S3_READ_TIMEOUT_S,
+            max_attempts=_S3_ATTEMPTS,
+        )
+    )
+
+
+def _token(settings: NodeFetchSettings) -> str:
+    try:
+        return settings.internal_token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartFailed(f"the token in {settings.internal_token_file} cannot be read: {error}") from error
+
+
+def _address(host: str, port: int) -> str:
+    try:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return check_address(address, loopback_allowed=True)
+    except AddressRefused as error:
+        raise StartFailed(f"SHOAL_NODE_FETCH_ADVERTISE_HOST: {error}") from error

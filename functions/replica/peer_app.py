@@ -1,0 +1,108 @@
+"""What gateways and other agents ask this agent: to load a cold adapter, and for chunks. All routes need the token.
+
+POST /adapters/load {"engine_name", "wait_s"}
+    200 {"state": "loaded", "tier"}   it is in the engine; `tier` says where it was: slot, host, disk or s3
+    404 {"reason"}                    this agent's snapshot does not name it, or not yet
+    409 {"reason"}                    no room: everything here is busy or part of a rollout
+    422 {"reason"}                    the artifact or the engine refuses it
+    503 {"reason"}                    the engine or the agent is not ready, or the load failed for now
+    504 {"reason"}                    not within `wait_s`; loading goes on
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from functions.api.ids import EngineName
+from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
+from functions.replica.cold_calls import Answer, LoadAnswer
+
+MAX_WAIT_S = 120.0
+BODY_MAX_BYTES = 4096
+_STATUS: dict[Answer, int] = {
+    "loaded": 200,
+    "unknown": 404,
+    "no_room": 409,
+    "refused": 422,
+    "not_ready": 503,
+    "failed": 503,
+    "timed_out": 504,
+}
+
+Want = Callable[[EngineName, float], Awaitable[LoadAnswer]]
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """Unknown fields are ignored: a newer gateway may say more."""
+
+    engine_name: Annotated[str, msgspec.Meta(min_length=1, max_length=ENGINE_NAME_MAX_CHARS)]
+    wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_WAIT_S)] = 15.0
+
+
+def make_peer_app(
+    token: str, want: Want, on_answer: Callable[[Answer], None], routers: Sequence[APIRouter] = ()
+) -> ASGIApp:
+    """`want` is asked for each load; `routers` are served behind the same token."""
+    app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.post("/adapters/load")
+    async def load(request: Request) -> Response:
+        body = await _body(request)
+        if body is None:
+            return JSONResponse({"reason": f"the body is over {BODY_MAX_BYTES} bytes, or cut short"}, status_code=413)
+        try:
+            asked = msgspec.json.decode(body, type=LoadRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return JSONResponse({"reason": f"not a load request: {error}"}, status_code=400)
+        found = await want(EngineName(asked.engine_name), asked.wait_s)
+        on_answer(found.answer)
+        told = {"state": "loaded", "tier": found.tier} if found.answer == "loaded" else {"reason": found.reason}
+        return JSONResponse(told, status_code=_STATUS[found.answer])
+
+    for router in routers:
+        app.include_router(router)
+    return TokenRequired(app, token)
+
+
+async def _body(request: Request) -> bytes | None:
+    """The whole body, or None where it is over its bound or does not come whole."""
+    content = bytearray()
+    try:
+        async for part in request.stream():
+            content += part
+            if len(content) > BODY_MAX_BYTES:
+                return None
+    except ClientDisconnect:
+        return None
+    return bytes(content)
+
+
+class TokenRequired:
+    """Nothing behind this answers without the token, unknown paths included."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = _hashed(b"Bearer " + token.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._allowed(scope):
+            reason = "this port needs the installation's internal token: Authorization: Bearer <token>"
+            await JSONResponse({"reason": reason}, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._app(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(shown) == 1 and hmac.compare_digest(_hashed(shown[0]), self._expected)
+
+
+def _hashed(text: bytes) -> bytes:
+    """Of equal length whatever is shown, so that the comparison's time tells nothing."""
+    return hashlib.sha256(text).digest()

@@ -1,0 +1,134 @@
+"""Cold adapters on request: loaded once however many ask, refused in words, and room made by draining."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import EngineName
+from functions.artifacts.publish import publish_directory
+from functions.artifacts.s3 import S3Store
+from functions.fleet.heartbeat import to_view
+from tests.artifacts.adapter_files import make_adapter
+from tests.replica.cold_rig import agent_for, ask_at_once, complete, installed, metric, names_of, publish_many
+from tests.replica.conftest import BusProbe
+from tests.replica.processes import AgentProcess, Engine, wait_for
+from tests.replica.snapshots import SUPPORT_BOT, name_of
+
+pytestmark = pytest.mark.servers
+
+
+def ready(agent: AgentProcess, engine: Engine, adapters: int) -> None:
+    wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready")
+    wait_for(lambda: len(engine.adapters()) == adapters, f"{adapters} are loaded ahead")
+
+
+def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digests = publish_many(store, tmp_path, 6)
+    names = names_of(digests)
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
+        ready(agent, engine, 3)
+        cold = names[5]
+        beat = wait_for(lambda: (beat := bus.last()) and beat.peer_port and beat.disk_bloom and beat, "a full beat")
+        assert (beat.peer_port, beat.adapter_room, beat.reason) == (agent.peer_port, 1, "")
+        assert agent.load(cold) == (200, {"state": "loaded", "tier": "s3"})
+        assert cold in engine.adapters()
+        assert complete(engine, cold) == 200
+        assert agent.load(cold) == (200, {"state": "loaded", "tier": "host"})
+        gone = wait_for(lambda: set(names[:3]) - set(engine.adapters()), "one of the idle left")
+        assert len(engine.adapters()) == 3
+        assert agent.load(gone.pop())[1]["tier"] == "disk", "its files stayed"
+        beat = wait_for(lambda: (beat := bus.last()) and cold in beat.adapters and beat, "it is advertised")
+        view = to_view(beat)
+        wait_for(lambda: bus.last() and to_view(bus.last()).has_on_disk(cold), "and told to be on the disk")  # type: ignore[arg-type]
+        assert not view.has_on_disk(names[4]), "never fetched"
+        assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 4
+        assert metric(agent, 'shoal_adapter_loads_total{tier="disk"}') == 1
+        assert metric(agent, 'shoal_adapter_cold_loads_total{answer="loaded"}') == 3
+
+
+def test_fifty_who_ask_at_once_cost_one_load(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    digests = publish_many(store, tmp_path, 6, first=10)
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
+        ready(agent, engine, 3)
+        answers = ask_at_once(agent, [names_of(digests)[5]] * 50)
+        assert {status for status, _ in answers} == {200}
+        assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 4, "three ahead, and one for the fifty"
+        assert len(installed(tmp_path)) == 4
+
+
+def test_more_wants_than_room_are_served_in_turn_as_the_idle_leave(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digests = publish_many(store, tmp_path, 8, first=20)
+    names = names_of(digests)
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
+        ready(agent, engine, 3)
+        answers = ask_at_once(agent, names[3:7])
+        assert [status for status, _ in answers] == [200] * 4
+        assert len(engine.adapters()) <= 4
+
+
+def test_no_room_is_said_at_once_where_everything_is_busy(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digests = publish_many(store, tmp_path, 3, first=30)
+    names = names_of(digests)
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="2").run() as agent:
+        ready(agent, engine, 2)
+        engine.fault(slow_factor=20)
+        running = [threading.Thread(target=complete, args=(engine, name, 60)) for name in engine.adapters()]
+        for thread in running:
+            thread.start()
+        wait_for(lambda: (beat := bus.last()) and beat.running == 2, "both run")
+        cold = next(name for name in names if name not in engine.adapters())
+        status, told = agent.load(cold)
+        assert (status, "all 2 adapters of this replica are busy" in told["reason"]) == (409, True)
+        engine.fault(slow_factor=1)
+        for thread in running:
+            thread.join()
+        wait_for(lambda: agent.load(cold)[0] == 200, "served once they are idle")
+
+
+def test_what_cannot_be_loaded_is_said_in_words(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+    digests = publish_many(store, tmp_path, 2, first=40)
+    source = make_adapter(tmp_path / "dora", use_dora=True)
+    digests[SUPPORT_BOT] = publish_directory(store, source, "s3://shoal-models/acme/dora/v1", replace=True)
+    bad = name_of(digests[SUPPORT_BOT])
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="2").run() as agent:
+        ready(agent, engine, 2)
+        status, told = wait_for(lambda: (told := agent.load(bad))[0] != 409 and told, "a place to try it in")
+        assert (status, "DoRA" in told["reason"]) == (422, True)
+        beat = wait_for(lambda: (beat := bus.last()) and beat.adapter_failures and beat, "the beat names it")
+        assert "DoRA" in beat.adapter_failures[bad]
+        assert agent.load("acme/nobody@sha256:0123456789abcdef")[0] == 404
+        assert agent.load("smollm2-135m")[0] == 404
+        assert agent.load(bad, token="wrong")[0] == 401
+
+
+def test_a_load_that_takes_longer_than_the_caller_waits_goes_on(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
+    digests = publish_many(store, tmp_path, 2, first=50)
+    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="1").run() as agent:
+        ready(agent, engine, 1)
+        cold = next(name for name in names_of(digests) if name not in engine.adapters())
+        status, told = agent.load(cold, wait_s=0.2)  # the other one leaves first, which takes three seconds
+        assert (status, "still being loaded" in told["reason"]) == (504, True)
+        assert agent.load(cold)[0] == 200
+        assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 2
+
+
+def test_a_replica_that_is_not_ready_loads_nothing(store: S3Store, bus: BusProbe, tmp_path: Path) -> None:
+    digests = publish_many(store, tmp_path, 1, first=60)
+    engine = Engine(tmp_path)
+    with agent_for(digests, store, tmp_path, engine, bus.url).run() as agent:
+        bus.wait_for_phase("starting")
+        assert agent.load(names_of(digests)[0])[0] == 503
+        with engine.run():
+            wait_for(lambda: agent.ask("/readyz")[0] == 200, "ready")
+            agent.ask("/drain", "POST")
+            status, told = agent.load(EngineName("acme/other@sha256:0123456789abcdef"))
+            assert (status, "draining" in told["reason"]) == (503, True)

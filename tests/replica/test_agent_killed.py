@@ -1,0 +1,202 @@
+"""`kill -9` of the agent at every step of a load: the next one adopts, nothing partial is seen, no request meets a 404.
+
+A gateway stands beside it all: it believes the heartbeats, sends requests for what they advertise, and counts answers.
+"""
+
+import array
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import Digest, EngineName, ModelId
+from functions.artifacts.cache import ArtifactCache
+from functions.artifacts.publish import publish_directory
+from functions.artifacts.s3 import S3Store
+from tests.artifacts.adapter_files import MODULE, config, safetensors_bytes
+from tests.replica.cold_rig import agent_for, installed, leases, metric, publish_many
+from tests.replica.conftest import BusProbe
+from tests.replica.processes import AgentProcess, Engine, http, wait_for
+from tests.replica.snapshots import name_of
+
+pytestmark = pytest.mark.drill
+BIG_MIB = 96
+LARGE = ModelId("acme/zz-large")  # the last by name: never loaded ahead here
+
+
+def make_large_adapter(directory: Path) -> Path:
+    """Twelve chunks, each unlike the others."""
+    directory.mkdir(parents=True)
+    floats = 2**18
+    rows = BIG_MIB // 2 * floats // 16
+    weights = b"".join(array.array("f", [float(part)] * floats).tobytes() for part in range(BIG_MIB // 2))
+    pair = {
+        f"{MODULE}.lora_A.weight": ("F32", [16, rows], weights),
+        f"{MODULE}.lora_B.weight": ("F32", [rows, 16], weights),
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(config(r=16)))
+    (directory / "adapter_model.safetensors").write_bytes(safetensors_bytes(pair))
+    return directory
+
+
+@dataclass
+class Gateway:
+    """What a gateway would do, without the waiting: a request for each advertised adapter, over and over."""
+
+    engine: Engine
+    bus: BusProbe
+    answers: list[tuple[int, str]] = field(default_factory=list)
+
+    @contextmanager
+    def run(self) -> Iterator["Gateway"]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._send, args=(over,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
+
+    @property
+    def refused(self) -> list[tuple[int, str]]:
+        return [answer for answer in self.answers if answer[0] not in (0, 200)]
+
+    def _send(self, over: threading.Event) -> None:
+        bus = BusProbe(self.bus.url)  # of its own: one connection is one thread's
+        while not over.is_set():
+            beat = bus.last()
+            for name in beat.adapters if beat is not None and beat.phase == "ready" else ():
+                body = {"model": name, "prompt": "ping", "max_tokens": 1}
+                self.answers.append((http("POST", f"{self.engine.url}/v1/completions", body, 60.0)[0], name))
+            over.wait(0.05)
+        bus.close()
+
+
+@dataclass
+class Scene:
+    digests: dict[ModelId, Digest]
+    agent: AgentProcess
+    engine: Engine
+    bus: BusProbe
+    cold: EngineName
+    tmp_path: Path
+
+    def kill(self) -> None:
+        assert self.agent.running is not None
+        self.agent.running.send_signal(signal.SIGKILL)
+        self.agent.running.wait()
+
+    def ask_in_background(self) -> None:
+        threading.Thread(target=self.agent.load, args=(self.cold, 60.0), daemon=True).start()
+
+    @property
+    def cold_hex(self) -> str:
+        return self.digests[LARGE].removeprefix("sha256:")
+
+    def partial(self) -> bool:
+        return (self.tmp_path / "cache" / "partial" / self.cold_hex / "progress").exists()
+
+    def is_installed(self) -> bool:
+        return self.cold_hex in installed(self.tmp_path)
+
+    def in_engine(self) -> bool:
+        return self.cold in self.engine.adapters()
+
+    def advertised(self) -> bool:
+        beat = self.bus.last()
+        return beat is not None and self.cold in beat.adapters
+
+
+@pytest.fixture
+def scene(store: S3Store, bus: BusProbe, tmp_path: Path) -> Iterator[Scene]:
+    digests = publish_many(store, tmp_path, 4, first=70)
+    large = make_large_adapter(tmp_path / "large")
+    digests[LARGE] = publish_directory(store, large, f"s3://shoal-models/{LARGE}/v1", replace=True)
+    with Engine(tmp_path, arguments=("--sim-adapter-load-ms", "400")).run() as engine:
+        agent = agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4")
+        yield Scene(digests, agent, engine, bus, name_of(digests[LARGE], LARGE), tmp_path)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """As `wait_for`, but looking without a pause: a step may take milliseconds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+
+
+def fetching(scene: Scene) -> None:
+    scene.ask_in_background()
+    until(scene.partial, "the fetch began")
+    scene.kill()
+    assert not scene.is_installed()
+    assert not scene.in_engine()
+
+
+def in_place_and_not_asked_for_yet(scene: Scene) -> None:
+    scene.ask_in_background()
+    until(scene.partial, "the fetch began")
+    scene.engine.signal(signal.SIGSTOP)  # whatever the agent asks of the engine now stays unanswered
+    until(scene.is_installed, "the files are in place")
+    scene.kill()
+    scene.engine.signal(signal.SIGCONT)
+
+
+def loading(scene: Scene) -> None:
+    scene.ask_in_background()
+    until(scene.is_installed, "the files are in place")
+    time.sleep(0.5)  # the checks of a large adapter, and part of the engine's own 400 ms
+    scene.kill()
+
+
+def loaded(scene: Scene) -> None:
+    assert scene.agent.load(scene.cold, 60.0)[0] == 200
+    scene.kill()
+    assert scene.in_engine()
+
+
+def draining(scene: Scene) -> None:
+    before = set(scene.engine.adapters())
+    assert scene.agent.load(scene.cold, 60.0)[0] == 200
+    wait_for(lambda: (beat := scene.bus.last()) and before - set(beat.adapters), "one of the idle is withdrawn")
+    scene.kill()
+    assert before < set(scene.engine.adapters()), "and not unloaded yet"
+
+
+def unloading(scene: Scene) -> None:
+    before = set(scene.engine.adapters())
+    assert scene.agent.load(scene.cold, 60.0)[0] == 200
+    until(lambda: before - set(scene.engine.adapters()), "one of the idle is unloaded")
+    scene.kill()
+
+
+@pytest.mark.parametrize(
+    "killed_while", [fetching, in_place_and_not_asked_for_yet, loading, loaded, draining, unloading]
+)
+def test_a_killed_agent_is_followed_by_one_that_goes_on(killed_while: Callable[[Scene], None], scene: Scene) -> None:
+    with Gateway(scene.engine, scene.bus).run() as gateway:
+        with scene.agent.run():
+            wait_for(lambda: scene.agent.ask("/readyz")[0] == 200, "ready")
+            wait_for(lambda: len(scene.engine.adapters()) == 3, "three are loaded ahead")
+            killed_while(scene)
+        with scene.agent.run() as second:
+            wait_for(lambda: second.ask("/readyz")[0] == 200, "ready again")
+            wait_for(lambda: second.load(scene.cold, 60.0)[0] == 200, "the cold one is loaded")
+            assert scene.in_engine()
+            wait_for(scene.advertised, "and advertised")
+            wait_for(lambda: len(scene.engine.adapters()) == 3, "the headroom is there again")
+            assert metric(second, 'shoal_adapter_load_failures_total{outcome="refused"}') == 0
+            needed = {name.rpartition(":")[2] for name in scene.engine.adapters()}
+            wait_for(lambda: needed <= set(leases(scene.tmp_path)["r0"]), "the lease names what the engine holds")
+    assert gateway.refused == [], "a request met an adapter that was not there"
+    assert any(name == scene.cold for _, name in gateway.answers)
+    cache = ArtifactCache(scene.tmp_path / "cache")
+    for hex_digits in installed(scene.tmp_path):
+        cache.verified(Digest(f"sha256:{hex_digits}"))  # raises where anything is partial
+    assert not list((scene.tmp_path / "cache" / "partial").glob("*"))

@@ -1,0 +1,182 @@
+"""The node fetcher as a process: killed, told to end, wrongly configured, and together with another one."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import uvicorn
+from fastapi import Depends, FastAPI
+
+from functions.api.ids import Digest
+from functions.artifacts import directories
+from functions.artifacts.manifest import FileEntry, Manifest
+from functions.artifacts.publish import put_content
+from functions.artifacts.s3 import S3Settings, S3Store
+from functions.registry import errors
+from functions.registry.guards import require_token
+from functions.registry.tracker import Tracker
+from functions.registry.tracker_routes import tracker_routes
+from functions.replica.listening import QuietServer, bind
+
+pytestmark = pytest.mark.servers
+MIB = 1024 * 1024
+TOKEN = "node-fetch-tests"
+
+
+class NodeFetcher:
+    def __init__(self, folder: Path, s3: S3Settings, **settings: object) -> None:
+        self.cache = folder / "cache"
+        folder.mkdir()
+        (folder / "token").write_text(TOKEN)
+        (folder / "s3.json").write_text(
+            json.dumps(
+                {
+                    "access_key_id": s3.credentials.access_key_id,
+                    "secret_access_key": s3.credentials.secret_access_key,
+                }
+            )
+        )
+        given = {
+            "INTERNAL_TOKEN_FILE": folder / "token",
+            "S3_ENDPOINT_URL": s3.endpoint_url,
+            "S3_CREDENTIALS_FILE": folder / "s3.json",
+            "CACHE_DIR": self.cache,
+        } | {name.upper(): value for name, value in settings.items()}
+        self._env = os.environ | {f"SHOAL_NODE_FETCH_{name}": str(value) for name, value in given.items()}
+
+    def start(self, digest: Digest, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "functions.replica.node_fetch", digest, *arguments]
+        return subprocess.Popen(command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def chunks_written(self) -> int:
+        return sum(path.read_bytes().count(1) for path in self.cache.glob("partial/*/progress"))
+
+
+@contextmanager
+def running_tracker() -> Iterator[str]:
+    """The tracker's routes on a port of their own; their URL."""
+    app = FastAPI()
+    errors.install(app)
+    app.include_router(tracker_routes(Tracker()), dependencies=[Depends(require_token(TOKEN))])
+    listener = bind("127.0.0.1", 0, "port")
+    server = QuietServer(uvicorn.Config(app, lifespan="off", log_config=None))
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def digest(store: S3Store, tmp_path: Path) -> Digest:
+    """24 MiB in chunks of one."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    content = Random(11).randbytes(24 * MIB)
+    (folder / "model.safetensors").write_bytes(content)
+    chunks = tuple(hashlib.sha256(content[start : start + MIB]).hexdigest() for start in range(0, len(content), MIB))
+    entry = FileEntry(
+        path="model.safetensors", size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), chunks=chunks
+    )
+    return put_content(store, folder, Manifest(chunk_bytes=MIB, files=(entry,)))
+
+
+def report_of(process: subprocess.Popen[str]) -> dict[str, object]:
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+def wait_until(condition: object, timeout_s: float = 60.0) -> None:
+    until_s = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_a_killed_fetch_is_gone_on_with(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+    slow = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=4 * MIB)
+    first = slow.start(digest)
+    wait_until(lambda: slow.chunks_written() >= 4)
+    first.kill()
+    first.communicate()
+    assert not (slow.cache / "sha256").exists()
+    written = slow.chunks_written()
+    report = report_of(slow.start(digest))
+    assert report["resumed_chunks"] >= written >= 4
+    assert report["from_store_bytes"] == (24 - report["resumed_chunks"]) * MIB
+    directories.verify_directory(Path(str(report["path"])), digest)
+
+
+def test_the_second_node_gets_it_from_the_first(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+    with running_tracker() as url:
+        seed = NodeFetcher(tmp_path / "one", s3_settings, registry_url=url)
+        first = seed.start(digest, "--seed-s", "120")
+        assert first.stdout is not None
+        assert json.loads(first.stdout.readline())["from_store_bytes"] == 24 * MIB
+        report = report_of(NodeFetcher(tmp_path / "two", s3_settings, registry_url=url).start(digest))
+        assert report["from_peers_bytes"] == 24 * MIB
+        first.send_signal(signal.SIGTERM)
+        _, err = first.communicate(timeout=60)
+        assert first.returncode == 0, err
+
+
+def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+    node = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB)
+    process = node.start(digest)
+    wait_until(lambda: node.chunks_written() >= 1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "told to end" in err
+    assert "Traceback" not in err
+
+
+def test_too_slow_is_given_up_with_words(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+    process = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB, timeout_s=1).start(digest)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "did not come within 1 s" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"advertise_host": "node.example"}, "SHOAL_NODE_FETCH_ADVERTISE_HOST"),
+        ({"advertise_host": "169.254.169.254"}, "no address of a node"),
+        ({"listen_host": "127.0.0.1", "internal_token_file": "/nowhere"}, "token"),
+        ({"s3_credentials_file": "/nowhere"}, "S3 credentials"),
+        ({"max_uploads": 0}, "max_uploads"),
+    ],
+)
+def test_a_wrong_configuration_is_said(
+    s3_settings: S3Settings,
+    tmp_path: Path,
+    settings: dict[str, object],
+    said: str,
+) -> None:
+    process = NodeFetcher(tmp_path / "node", s3_settings, **settings).start(Digest("sha256:" + "0" * 64))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_digest_that_nobody_published_is_said(s3_settings: S3Settings, tmp_path: Path) -> None:
+    for text, said in (("sha256:" + "0" * 64, "the store has no"), ("latest", "is not a digest")):
+        process = NodeFetcher(tmp_path / said.replace(" ", ""), s3_settings).start(Digest(text))
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, said in err, "Traceback" in err) == (1, True, False)

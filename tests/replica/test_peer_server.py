@@ -1,0 +1,134 @@
+"""The peers' port on a real socket: whoever sends nothing, a byte now and then, or far too much, is let go."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+
+from functions.api.ids import EngineName
+from functions.replica.cold_calls import LoadAnswer
+from functions.replica.listening import bind
+from functions.replica.peer_app import make_peer_app
+from functions.replica.peer_server import PeerServer
+from functions.replica.timed_http import REQUEST_MAX_BYTES, TimedHttp
+
+pytestmark = pytest.mark.servers
+WITHIN_S = 1.0
+GENEROUS_S = 60.0
+TOKEN = b"authorization: Bearer the-token\r\n"
+LOAD = b"POST /adapters/load HTTP/1.1\r\nhost: agent\r\n"
+BODY = b'{"engine_name": "acme/bot@sha256:0123456789abcdef"}'
+LENGTH = b"content-length: %d\r\n\r\n" % len(BODY)
+ANSWER = b'{"state":"loaded","tier":"disk"}'
+MAX_CONNECTIONS = 3
+
+
+async def want(name: EngineName, wait_s: float) -> LoadAnswer:
+    await asyncio.sleep(2 * WITHIN_S)  # longer than a request may
+    return LoadAnswer("loaded", tier="disk")
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    monkeypatch.setattr(TimedHttp, "request_within_s", WITHIN_S)
+    monkeypatch.setattr(TimedHttp, "max_connections", MAX_CONNECTIONS)
+    server = PeerServer(make_peer_app("the-token", want, lambda answer: None), bind("127.0.0.1", 0, "PEER_PORT"))
+    async with asyncio.timeout(GENEROUS_S), asyncio.TaskGroup() as group:
+        group.create_task(server.run())
+        yield server.port
+        server.stop()
+
+
+class Connection:
+    """A client that writes what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self._writer = reader, writer
+
+    async def send(self, content: bytes) -> None:
+        self._writer.write(content)
+        await self._writer.drain()
+
+    async def head(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def until_closed(self) -> bytes:
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+    async def drip(self, content: bytes) -> None:
+        """A byte now and then; raises ConnectionError when the server lets go."""
+        for at in range(len(content)):
+            await self.send(content[at : at + 1])
+            await asyncio.sleep(WITHIN_S / 10)
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_an_answer_may_take_its_time_and_the_connection_serves_the_next_request(port: int) -> None:
+    async with connected(port) as connection:
+        for _ in range(2):
+            await connection.send(LOAD + TOKEN + LENGTH + BODY)
+            assert (await connection.head()).startswith(b"HTTP/1.1 200 ")
+            assert await connection.reader.readexactly(len(ANSWER)) == ANSWER
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"\r\n", LOAD, LOAD + TOKEN + b"content-length: 9\r\n\r\n", LOAD + b"content-length: 9\r\n\r\n{"],
+    ids=["nothing", "an empty line", "half a head", "no body", "half a body without the token"],
+)
+async def test_what_does_not_come_whole_in_time_is_let_go(port: int, sent: bytes) -> None:
+    async with connected(port) as connection:
+        await connection.send(sent)
+        await connection.until_closed()
+
+
+@pytest.mark.parametrize("head", [b"x-long: ", b"content-length: 9999\r\n\r\n"], ids=["head", "body"])
+async def test_a_byte_now_and_then_does_not_hold_a_connection(port: int, head: bytes) -> None:
+    async with connected(port) as connection:
+        await connection.send(LOAD + head)
+        with pytest.raises(ConnectionError):
+            await connection.drip(b"x" * 500)
+
+
+async def test_a_head_without_an_end_is_let_go_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimedHttp, "request_within_s", 2 * GENEROUS_S)
+    async with connected(port) as connection:
+        with suppress(ConnectionError):
+            await connection.send(LOAD + b"x-long: " + b"x" * 2 * REQUEST_MAX_BYTES)
+        assert await connection.until_closed() == b""
+
+
+async def test_more_connections_than_may_are_let_go_and_the_first_go_on(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedHttp, "request_within_s", 2 * GENEROUS_S)
+    async with AsyncExitStack() as stack:
+        first = [await stack.enter_async_context(connected(port)) for _ in range(MAX_CONNECTIONS)]
+        for connection in first:
+            await connection.send(LOAD + TOKEN)
+        one_more = await stack.enter_async_context(connected(port))
+        assert await one_more.until_closed() == b""
+        await first[0].send(LENGTH + BODY)
+        assert (await first[0].head()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_upgrade_needs_the_token_as_every_request(port: int) -> None:
+    upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    async with connected(port) as connection:
+        await connection.send(b"GET /adapters/load HTTP/1.1\r\nhost: agent\r\n" + upgrade)
+        await connection.send(b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+        assert (await connection.head()).startswith(b"HTTP/1.1 401 ")

@@ -1,0 +1,85 @@
+"""Turns: two kinds with places of their own, and one that waits ahead and becomes urgent."""
+
+import asyncio
+
+from functions.replica.turns import Turns
+
+
+class Works:
+    def __init__(self, turns: Turns[str]) -> None:
+        self._turns = turns
+        self._ends: dict[str, asyncio.Event] = {}
+        self.running: list[str] = []
+
+    async def work(self, key: str, *, urgent: bool = False) -> None:
+        end = self._ends.setdefault(key, asyncio.Event())
+        async with self._turns.turn(key, urgent=urgent):
+            self.running.append(key)
+            try:
+                await end.wait()
+            finally:
+                self.running.remove(key)
+
+    async def end(self, *keys: str) -> None:
+        for key in keys:
+            self._ends.setdefault(key, asyncio.Event()).set()
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_over() -> None:
+    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    works = Works(turns)
+    async with asyncio.TaskGroup() as group:
+        for key in ("slow", "second", "third"):
+            group.create_task(works.work(key))
+        await works.settle()
+        assert works.running == ["slow"]
+        turns.hurry("third")
+        await works.settle()
+        assert works.running == ["slow", "third"]
+        group.create_task(works.work("now", urgent=True))
+        turns.hurry("slow")  # it has its place: nothing changes
+        turns.hurry("nobody")
+        await works.settle()
+        assert works.running == ["slow", "third"]
+        await works.end("third")
+        assert works.running == ["slow", "now"]
+        await works.end("slow")
+        assert works.running == ["now", "second"]
+        await works.end("now", "second")
+    assert works.running == []
+
+
+async def test_who_gives_up_leaves_no_place_taken() -> None:
+    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    works = Works(turns)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(works.work("first"))
+        waiting = group.create_task(works.work("waiting"))
+        last = group.create_task(works.work("last"))
+        await works.settle()
+        waiting.cancel()
+        first.cancel()
+        await works.settle()
+        assert works.running == ["last"]
+        last.cancel()
+        async with asyncio.timeout(60), turns.turn("again", urgent=False):
+            pass
+
+
+async def test_who_is_given_a_place_and_gives_up_in_the_same_moment_hands_it_on() -> None:
+    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    works = Works(turns)
+    async with asyncio.TaskGroup() as group:
+        async with turns.turn("first", urgent=False):
+            second = group.create_task(works.work("second"))
+            await works.settle()
+        second.cancel()
+        await works.settle()
+        assert (second.cancelled(), works.running) == (True, [])
+        async with asyncio.timeout(60), turns.turn("third", urgent=False):
+            pass
