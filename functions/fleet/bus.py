@@ -1,7 +1,9 @@
-"""The fleet bus: how heartbeats reach everyone who routes.
+"""The fleet bus: how heartbeats reach everyone who routes, and what gateways tell of rollouts.
 
 A beat is published to the channel, for those who listen now, and kept under a key that expires, for those who start
 later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
+What gateways have seen of a rollout is published only: they say all of it again every so often. The sessions that they
+have pinned are kept too, until the pins run out.
 """
 
 from collections.abc import AsyncIterator
@@ -25,3 +27,22 @@ class Bus(Protocol):
         """Beats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def close(self) -> None: ...
+
+
+class RolloutBus(Protocol):
+    """What gateways say of rollouts: to the registry (stats) and to each other (pins). Messages are opaque here."""
+
+    async def publish_stats(self, message: bytes) -> None:
+        """Send one RolloutBeat; BusUnavailable where that fails."""
+
+    def stats(self) -> AsyncIterator[bytes]:
+        """RolloutBeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+
+    async def publish_pins(self, message: bytes, ttl_s: float) -> None:
+        """Send one PinBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
+
+    def pins(self) -> AsyncIterator[bytes]:
+        """The PinBatches that are kept, then others as they come, undecoded; one may come twice.
+
+        Ends with BusUnavailable when the connection is lost.
+        """

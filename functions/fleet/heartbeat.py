@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions import bloom
 from functions.decisions.routing import ReplicaPhase, ReplicaView
 
 HEARTBEAT_INTERVAL_S = 1.0
@@ -19,6 +20,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Millis = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+FAILURES_MAX = 32
+FAILURE_MAX_CHARS = 300
+ENGINE_NAME_MAX_CHARS = 320
+AnyEngineName = Annotated[str, msgspec.Meta(max_length=ENGINE_NAME_MAX_CHARS)]
+FailureText = Annotated[str, msgspec.Meta(max_length=FAILURE_MAX_CHARS)]
+Base64 = Annotated[str, msgspec.Meta(max_length=bloom.MAX_TEXT_CHARS, pattern=r"\A[A-Za-z0-9+/]*={0,2}\Z")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]  # $ would pass "a\n"
 
 
@@ -28,7 +36,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     replica_id: Name
     pool: Name
     host: Name  # where the engine listens
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    port: Port
     phase: ReplicaPhase
     sequence: Count  # grows by one a beat, from the agent's start
     incarnation: UnixMillis  # the agent's start: its sequence begins again at 0
@@ -44,6 +52,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     snapshot_epoch: Count = 0
     engine_version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     reason: Annotated[str, msgspec.Meta(max_length=512)] = ""  # why the phase is what it is, for people
+    peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # on `host`: where the agent loads and gives chunks
+    zone: Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z0-9._-]*\Z")] = ""
+    adapter_room: Count = 0  # how many more adapters could be loaded without waiting for one to leave
+    disk_bloom: Base64 = ""  # digests on the node's disk (`functions.decisions.bloom`)
+    adapter_failures: Annotated[dict[AnyEngineName, FailureText], msgspec.Meta(max_length=FAILURES_MAX)] = {}
     schema_version: Literal[1] = 1
 
 
@@ -79,4 +92,8 @@ def to_view(heartbeat: Heartbeat) -> ReplicaView:
         adapters=frozenset(EngineName(name) for name in heartbeat.adapters),
         service_ms=heartbeat.service_ms,
         prefill_ms_per_token=heartbeat.prefill_ms_per_token,
+        peer_port=heartbeat.peer_port,
+        zone=heartbeat.zone,
+        adapter_room=heartbeat.adapter_room,
+        on_disk=bloom.decode(heartbeat.disk_bloom),
     )

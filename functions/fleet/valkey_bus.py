@@ -1,7 +1,9 @@
 """The bus over Valkey: PUBLISH for the present, SET with an expiry for whoever comes later."""
 
 from collections.abc import AsyncIterator
+from math import ceil
 from types import TracebackType
+from uuid import uuid4
 
 import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
@@ -14,7 +16,10 @@ from functions.fleet.snapshot_news import SnapshotNews
 
 CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"
+STATS_CHANNEL = "shoal:rollout-stats"
+PINS_CHANNEL = "shoal:pins"
 KEY_PREFIX = "shoal:replica:"
+PINS_KEY_PREFIX = "shoal:pins:"
 _TIMEOUT_S = 2.0
 _SCAN_PAGE = 500
 
@@ -42,15 +47,33 @@ class ValkeyBus:
             raise BusUnavailable(str(error)) from error
 
     async def latest(self) -> list[bytes]:
-        try:
-            keys = [key async for key in self._client.scan_iter(match=KEY_PREFIX + "*", count=_SCAN_PAGE)]
-            values = await self._client.mget(keys) if keys else []
-        except (ValkeyError, OSError) as error:
-            raise BusUnavailable(str(error)) from error
-        return [value for value in values if value is not None]
+        return [value async for value in self._kept(KEY_PREFIX)]
 
     async def listen(self) -> AsyncIterator[bytes]:
         async for message in self._messages(CHANNEL):
+            yield message
+
+    async def publish_stats(self, message: bytes) -> None:
+        try:
+            await self._client.publish(STATS_CHANNEL, message)
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def stats(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(STATS_CHANNEL):
+            yield message
+
+    async def publish_pins(self, message: bytes, ttl_s: float) -> None:
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.set(PINS_KEY_PREFIX + uuid4().hex, message, ex=max(1, ceil(ttl_s)))
+                pipeline.publish(PINS_CHANNEL, message)
+                await pipeline.execute()
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def pins(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(PINS_CHANNEL, kept=PINS_KEY_PREFIX):
             yield message
 
     async def announce(self, news: SnapshotNews) -> None:
@@ -65,14 +88,33 @@ class ValkeyBus:
             if news is not None:
                 yield news
 
-    async def _messages(self, channel: str) -> AsyncIterator[bytes]:
+    async def _messages(self, channel: str, kept: str = "") -> AsyncIterator[bytes]:
+        """What is published from now on; first, with `kept`, what lies under such keys (so that none falls between)."""
         try:
             async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
                 await subscription.subscribe(channel)
+                if kept:
+                    await subscription.get_message(timeout=_TIMEOUT_S)  # the server's word that we are subscribed
+                    async for message in self._kept(kept):
+                        yield message
                 while True:
                     message = await subscription.get_message(timeout=_TIMEOUT_S)
                     if message is not None:
                         yield message["data"]
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
+
+    async def _kept(self, prefix: str) -> AsyncIterator[bytes]:
+        """The values under a prefix, a page at a time."""
+        cursor = 0
+        try:
+            while True:
+                cursor, keys = await self._client.scan(cursor, match=prefix + "*", count=_SCAN_PAGE)
+                for value in await self._client.mget(keys) if keys else []:
+                    if value is not None:
+                        yield value
+                if cursor == 0:
+                    return
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
 

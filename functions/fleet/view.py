@@ -7,15 +7,17 @@ talk to the bus and still not answer us.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from functions.api.ids import PoolName, ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing import PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 
 EJECTION_BASE_S = 5.0
 EJECTION_CAP_S = 60.0
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
+NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded
+_MAX_NOTED = 256  # adapters of one replica
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class _Known:
     seen_s: float
     ejected_until_s: float = 0.0
     ejections: int = 0
+    noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, though no beat has said so yet
 
 
 @dataclass(slots=True)
@@ -81,6 +84,9 @@ class FleetView:
         former = known.view
         if heartbeat.incarnation != known.heartbeat.incarnation:
             known.ejections, known.ejected_until_s = 0, 0.0  # a new agent: the evidence was against the old one
+            known.noted.clear()
+        if known.noted:
+            view = _with_noted(view, known, now_s)
         known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
         if former.pool != view.pool:
             self._drop(former)
@@ -112,6 +118,21 @@ class FleetView:
         if known is not None and known.ejections:
             known.ejections, known.ejected_until_s = 0, 0.0
 
+    def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
+        """The replica's agent has just told us that it loaded this; its beats will say so from the next but one on."""
+        known = self._known.get(replica_id)
+        if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
+            known.noted[name] = now_s + NOTED_FOR_S
+            known.view = _with_noted(to_view(known.heartbeat), known, now_s)
+            self._put(known.view)
+
+    def retract_adapter(self, replica_id: ReplicaId, name: EngineName) -> None:
+        """Its engine does not know the adapter, whatever its agent told us."""
+        known = self._known.get(replica_id)
+        if known is not None and known.noted.pop(name, None) is not None:
+            known.view = replace(known.view, adapters=to_view(known.heartbeat).adapters | known.noted.keys())
+            self._put(known.view)
+
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
         """Who is out on passive evidence; nobody, where that would leave the pool without a ready replica.
 
@@ -141,6 +162,13 @@ class FleetView:
         members.drop(view.id)
         if not members.ids:
             del self._pools[view.pool]
+
+
+def _with_noted(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
+    """The view with the adapters that are noted still."""
+    for name in [name for name, until_s in known.noted.items() if now_s >= until_s or name in view.adapters]:
+        del known.noted[name]
+    return replace(view, adapters=view.adapters | known.noted.keys()) if known.noted else view
 
 
 def _order(heartbeat: Heartbeat) -> tuple[int, int]:

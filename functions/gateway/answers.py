@@ -7,6 +7,7 @@ import orjson
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, ReplicaView
 from functions.gateway import errors
+from functions.gateway.cold_load import ColdFailed
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
 from functions.gateway.relay import Renaming, engine_error
@@ -48,6 +49,11 @@ def headers(
     ]
 
 
+def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
+    """What every answer to an admitted request says besides: its place in a rollout, and what is left of its quota."""
+    return quota if admitted.split is None else ((b"x-shoal-rollout", admitted.split.header()), *quota)
+
+
 def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) -> Headers:
     found = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *more]
     if answer.retry_after_s is not None:
@@ -58,12 +64,9 @@ def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) 
 
 
 def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
-    """Nobody can take the request: the pool's fault, or that of every replica that was tried."""
+    """Nobody can take the request, though no adapter is missing: the fault of the pool, or of all that was tried."""
     if failures:
         return all_failed(failures, False, admitted)
-    if decision.reason == "adapter_not_loaded":
-        message = f"{admitted.model.served_as} is not loaded on any replica yet. Try again shortly."
-        return errors.unavailable(message, "model_not_ready", _retry_after_s(admitted))
     message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
     return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
 
@@ -81,6 +84,25 @@ def all_failed(failures: tuple[Failure, ...], past_deadline: bool, admitted: Adm
         return errors.deadline_exceeded("No replica began to answer in time. Try again.")
     tries = "replica" if len(failures) == 1 else f"{len(failures)} replicas"
     return errors.bad_gateway(f"The {tries} tried for this request failed ({last.value}). Send it again.")
+
+
+def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
+    """Why an adapter that was asked for did not come."""
+    model, retry_after_s = admitted.model.served_as, _retry_after_s(admitted)
+    if failed.outcome == "refused":
+        why = f": {failed.reason}" if failed.reason else ""
+        message = f"{model} cannot be loaded{why}. Ask for another version, or have this one's owner publish a new one."
+        return errors.unavailable(message, "model_unavailable", None)
+    if failed.outcome == "no_room":
+        message = f"Every replica's adapters are in use, so that there is no room for {model} now. Try again shortly."
+        return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "too_many":
+        message = f"{model} is being loaded, and as many requests as may wait for it do. Try again shortly."
+        return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "slow":
+        return errors.unavailable(f"{model} is being loaded. Try again shortly.", "model_not_ready", retry_after_s)
+    message = f"{model} is not loaded on any replica, and none could load it. Try again shortly."
+    return errors.unavailable(message, "model_not_ready", retry_after_s)
 
 
 def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | Failure:

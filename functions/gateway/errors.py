@@ -96,7 +96,7 @@ def request_timeout(what: str) -> ErrorAnswer:
     )
 
 
-def unavailable(message: str, code: str, retry_after_s: int) -> ErrorAnswer:
+def unavailable(message: str, code: str, retry_after_s: int | None) -> ErrorAnswer:
     return ErrorAnswer(503, "server_error", code, message, retry_after_s=retry_after_s)
 
 

@@ -1,7 +1,8 @@
 """One admitted request, from routing to its one outcome.
 
     start -> route -> connect -> wait for the answer -> relay -> outcome
-               ^________ failed, nothing sent yet ______|
+             ^   |___ no replica has the adapter: wait for it (`cold_load`), or take the rollout's control version
+             |_________ failed, nothing sent yet _______|
 
 Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
 failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING
 from functions.api.ids import ReplicaId
 from functions.decisions import routing
 from functions.decisions.retry import Failure, may_retry
-from functions.decisions.routing import NoReplica, Prediction, ReplicaView, RouteRequest
+from functions.decisions.routing import NoReplica, Prediction, ReplicaView
 from functions.gateway import answers, errors
+from functions.gateway.cold_load import ColdFailed
+from functions.gateway.cold_wait import ColdWait, lacks_adapter
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.intake import Admitted
+from functions.gateway.intake import Admitted, as_control
 from functions.gateway.quotas import Entry
 from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, first_sign, whole_answer
 from functions.gateway.sink import Headers, Sink
@@ -35,6 +38,7 @@ _OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it
 class Exchange:
     __slots__ = (
         "_attempt",
+        "_cold",
         "_connection",
         "_content_type",
         "_deadline_s",
@@ -73,6 +77,7 @@ class Exchange:
         self._tried: set[ReplicaId] = set()
         self.failures: tuple[Failure, ...] = ()
         self._attempt = 0
+        self._cold: ColdWait | None = None
         self._replica: ReplicaView | None = None
         self._connection: UpstreamConnection | None = None
         self._paused_at_s: float | None = None
@@ -93,7 +98,7 @@ class Exchange:
         decision = self._decide()
         gateway.metrics.routed(decision)
         if isinstance(decision, NoReplica):
-            self._give_up(answers.no_replica(decision, self.failures, self.admitted))
+            self._without_replica(decision)
             return
         self.prediction, self._replica = decision, decision.replica
         gateway.in_flight[decision.replica.id] = gateway.in_flight.get(decision.replica.id, 0) + 1
@@ -103,16 +108,55 @@ class Exchange:
 
     def _decide(self) -> Prediction | NoReplica:
         gateway, model = self._gateway, self.admitted.model
-        request = RouteRequest(
-            engine_name=model.engine_name,
-            is_adapter=model.is_adapter,
-            prompt_tokens=self.admitted.prompt_tokens_estimate,
-            tie_key=self.admitted.request_id,
-        )
         excluded = self._tried | gateway.fleet.ejected(model.pool, gateway.clock())
         return routing.decide(
-            request, gateway.fleet.pool(model.pool), self.admitted.routing, gateway.in_flight, excluded
+            self.admitted.route_request(),
+            gateway.fleet.pool(model.pool),
+            self.admitted.routing,
+            gateway.in_flight,
+            excluded,
         )
+
+    def _without_replica(self, decision: NoReplica) -> None:
+        """Nobody can take the request as it is: the rollout's old version may, or a replica that loads the adapter."""
+        if not lacks_adapter(decision, self.failures):
+            self._shed(decision.reason, answers.no_replica(decision, self.failures, self.admitted))
+        elif self._gateway.may_fall_back(self.admitted):
+            self._fall_back()
+        else:
+            self._load_cold(decision)
+
+    def _fall_back(self) -> None:
+        """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
+        self._gateway.candidate_unavailable(self.admitted)
+        self.admitted = as_control(self.admitted, self._gateway.splits)
+        self._renaming = Renaming(self.admitted.model.engine_name, self.admitted.model.requested)
+        self._tried, self.failures = set(), ()
+        self._reset_answer()
+        self._route()
+
+    def _load_cold(self, decision: NoReplica) -> None:
+        """Wait for the adapter; `_cold_loaded` or `_cold_failed` is called, unless the request ends before."""
+        gateway = self._gateway
+        if self._cold is None:
+            self._cold = ColdWait(gateway.cold, gateway.clock, loaded=self._cold_loaded, failed=self._cold_failed)
+        excluded = frozenset(self._tried) if decision.reason != "all_tried" else frozenset()
+        failed = self._cold.begin(self.admitted.route_request(), self.admitted, excluded)
+        if failed is not None:
+            self._cold_failed(failed, 0.0)
+
+    def _cold_loaded(self, replica: ReplicaView, waited_s: float) -> None:
+        self.timeline.load_s += waited_s
+        self._tried.discard(replica.id)
+        self._route()
+
+    def _cold_failed(self, failed: ColdFailed, waited_s: float) -> None:
+        self.timeline.load_s += waited_s
+        self._shed("adapter_not_loaded", answers.not_loaded(failed, self.admitted))
+
+    def _shed(self, reason: str, answer: ErrorAnswer) -> None:
+        self._gateway.metrics.shed(reason)
+        self._give_up(answer)
 
     def _connect(self, replica: ReplicaView) -> None:
         self._attempt += 1
@@ -204,6 +248,7 @@ class Exchange:
 
     def _begin(self, first: bytes) -> None:
         self.begun = True
+        self._gateway.answering(self.admitted)
         self.timeline.first_token_s = self._gateway.clock()
         self._sink.begin(self._headers(b"text/event-stream"), first)
 
@@ -253,7 +298,8 @@ class Exchange:
         self._end(200)
 
     def _headers(self, content_type: bytes) -> Headers:
-        return answers.headers(self.admitted, self._replica, self.timeline, content_type, self.entry.headers)
+        more = answers.more_headers(self.admitted, self.entry.headers)
+        return answers.headers(self.admitted, self._replica, self.timeline, content_type, more)
 
     def _engine_refused(self, status: int, body: bytes) -> None:
         refusal = answers.engine_refusal(status, body, self._renaming)
@@ -275,6 +321,8 @@ class Exchange:
                 self._sink.cut()
         elif self.begun and now_s - self._waiting_since_s > limits.idle_s:
             self._lost(errors.upstream_lost(), Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
+        elif self._cold is not None and self._cold.waiting:
+            return  # the load has its own time
         elif not self.begun and self.admitted.stream and now_s - self._waiting_since_s > limits.first_byte_s:
             self._drop_connection()
             self._attempt_failed(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
@@ -288,6 +336,12 @@ class Exchange:
         if waits_on_it and not isinstance(self._decide(), NoReplica):
             self._drop_connection()
             self._attempt_failed(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+
+    def snapshot_swapped(self) -> None:
+        """Whoever waits for a version that was rolled back meanwhile waits no more."""
+        if self._cold is not None and self._cold.waiting and self._gateway.may_fall_back(self.admitted):
+            self._cold.leave()
+            self._fall_back()
 
     def client_left(self) -> None:
         """Abort the engine at once; whatever comes from it now has no reader."""
@@ -320,6 +374,8 @@ class Exchange:
         self._attempt += 1  # a dial still under way belongs to the past
         self.failures += (failure,)
         gateway.attempt_failed(self, replica, failure, detail, is_evidence=failure in _EVIDENCE)
+        if failure is Failure.ADAPTER_MISSING and replica is not None:
+            gateway.fleet.retract_adapter(replica.id, self.admitted.model.engine_name)
         self._release_replica()
         self._reset_answer()
         max_attempts = self.admitted.routing.retry_max_attempts
@@ -348,24 +404,26 @@ class Exchange:
             self._gateway.attempt_failed(self, self._replica, failure, detail, is_evidence=failure in _EVIDENCE)
         self.usage = self._relay.usage
         self._sink.end(answer.event())
-        self._end(answer.status)
+        self._end(answer.status, answer.code)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
-        headers = answers.error_headers(self.admitted.request_id, answer, self.entry.headers)
-        self._sink.whole(answer.status, headers, answer.body())
-        self._end(answer.status)
+        more = answers.more_headers(self.admitted, self.entry.headers)
+        self._sink.whole(answer.status, answers.error_headers(self.admitted.request_id, answer, more), answer.body())
+        self._end(answer.status, answer.code)
 
-    def _end(self, status: int) -> None:
+    def _end(self, status: int, code: str = "") -> None:
         if self.ended:
             return
         self.ended = True
+        if self._cold is not None:
+            self._cold.leave()
         self._attempt += 1
         self.timeline.ended_s = self._gateway.clock()
         replica = self._replica
         self._release_replica()
         if status == 200 and replica is not None:
             self._gateway.fleet.answered(replica.id)
-        self._gateway.closed(self, status, self._relay.events)
+        self._gateway.closed(self, status, code, self._relay.events)
 
     def _release_replica(self) -> None:
         if self._replica is None:

@@ -1,20 +1,26 @@
-"""What reaches the gateway in the background: heartbeats from the bus, and the clock's sweep. Snapshots follow the same
-way, from the registry (`functions.fleet.snapshots`).
+"""What reaches the gateway in the background: heartbeats from the bus, other gateways' pins, and the clock's sweep; and
+what it tells: the evidence of rollouts and its own pins. Snapshots come the same way, from the registry
+(`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
-with what it last knew.
+with what it last knew, and keeps what it could not tell.
 """
 
 import asyncio
 import logging
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet.bus import Bus, BusUnavailable
+from functions.fleet import rollout_beat, session_pins
+from functions.fleet.bus import Bus, BusUnavailable, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
+from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.core import Gateway
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
+_EVIDENCE_INTERVAL_S = 1.0
+_PINS_INTERVAL_S = 0.5
+_BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
 async def follow_bus(gateway: Gateway, bus: Bus) -> None:
@@ -25,7 +31,58 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
         async for message in bus.listen():
             _take(gateway, message)
     except BusUnavailable as error:
+        gateway.metrics.bus_lost("heartbeats")
         _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
+
+
+async def tell_evidence(gateway: Gateway, bus: RolloutBus) -> None:
+    """Each second, what this gateway has seen of rollouts. What could not be told is told later."""
+    while True:
+        await asyncio.sleep(_EVIDENCE_INTERVAL_S)
+        await tell_evidence_once(gateway, bus)
+
+
+async def tell_evidence_once(gateway: Gateway, bus: RolloutBus) -> None:
+    """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
+    for beat in gateway.evidence.beats():
+        try:
+            await bus.publish_stats(rollout_beat.encode(beat))
+        except BusUnavailable:
+            gateway.metrics.bus_lost("evidence")
+            gateway.evidence.say_all_again()
+            raise
+
+
+async def tell_pins(gateway: Gateway, bus: RolloutBus) -> None:
+    """Twice a second, the sessions that were pinned here; kept where the bus is away."""
+    while True:
+        await asyncio.sleep(_PINS_INTERVAL_S)
+        await tell_pins_once(gateway, bus)
+
+
+async def tell_pins_once(gateway: Gateway, bus: RolloutBus) -> None:
+    """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
+    pins = gateway.splits.pins
+    for _ in range(_BATCHES_PER_INTERVAL):
+        told = pins.to_tell()
+        if not told:
+            break
+        batch = PinBatch(gateway.gateway_id, gateway.wall_clock(), tuple(told))
+        try:
+            await bus.publish_pins(session_pins.encode(batch), max(entry.ttl_s for entry in told))
+        except BusUnavailable:
+            gateway.metrics.bus_lost("pins")
+            pins.not_told(told)
+            raise
+
+
+async def follow_pins(gateway: Gateway, bus: RolloutBus) -> None:
+    """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
+    async for message in bus.pins():
+        try:
+            gateway.splits.pins.heard(session_pins.decode(message), gateway.wall_clock())
+        except BatchInvalid as error:
+            _log.warning("dropped a batch of pins: %s", error)
 
 
 async def sweep(gateway: Gateway) -> None:

@@ -66,11 +66,11 @@ def tokenize_table(limits: Limits) -> dict[str, Check]:
         "add_generation_prompt": _boolean,
         "return_token_strs": _boolean,
         "tools": _objects(limits.tools, "tool"),
-    }
+    } | _session(limits)
 
 
-def detokenize_table(_limits: Limits) -> dict[str, Check]:
-    return {"tokens": _token_ids}
+def detokenize_table(limits: Limits) -> dict[str, Check]:
+    return {"tokens": _token_ids} | _session(limits)
 
 
 def _common(limits: Limits) -> dict[str, Check]:
@@ -90,9 +90,14 @@ def _common(limits: Limits) -> dict[str, Check]:
         "logit_bias": _logit_bias(limits.logit_bias_entries),
         "min_tokens": _integer(0, _INT32_MAX),
         "user": _text,
-        "session_id": _text,
-        "prompt_cache_key": _text,
         "service_tier": _text,
+    } | _session(limits)
+
+
+def _session(limits: Limits) -> dict[str, Check]:
+    return {
+        "session_id": _short_text(limits.session_chars),
+        "prompt_cache_key": _short_text(limits.session_chars),
     }
 
 
@@ -102,6 +107,15 @@ def _boolean(value: Any) -> str | None:
 
 def _text(value: Any) -> str | None:
     return None if type(value) is str else "must be a string"
+
+
+def _short_text(limit: int) -> Check:
+    def check(value: Any) -> str | None:
+        if type(value) is not str:
+            return "must be a string"
+        return None if len(value) <= limit else f"is over {limit} characters"
+
+    return check
 
 
 def _object(value: Any) -> str | None:

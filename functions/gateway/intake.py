@@ -2,7 +2,8 @@
 
 In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
 lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's
-reading, which is an argument. Both lanes come this way; nothing here knows which.
+reading, which is an argument, and the memory of which session got which version of a model in rollout (`splits`).
+Both lanes come this way; nothing here knows which.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, RoutingEntry, ServiceClass
 from functions.decisions.access import Caller
 from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.routing import RouteRequest
 from functions.gateway import fields
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
 from functions.gateway.known_keys import KnownKeys
@@ -30,6 +32,7 @@ from functions.gateway.request_headers import (
     check_json_body,
     read_headers,
 )
+from functions.gateway.splits import Sender, Splits, SplitUse
 from functions.gateway.strict_json import JsonObject, parse_object
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
@@ -107,13 +110,23 @@ class Admitted(msgspec.Struct, frozen=True):
     deadline_ms: int | None
     prompt_tokens_estimate: int
     upstream_body: bytes
+    split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
+
+    def route_request(self) -> RouteRequest:
+        return RouteRequest(
+            engine_name=self.model.engine_name,
+            is_adapter=self.model.is_adapter,
+            prompt_tokens=self.prompt_tokens_estimate,
+            tie_key=self.request_id,
+        )
 
 
 class Intake:
     """What admission needs besides the request: built once, its tables with it."""
 
-    def __init__(self, pepper: bytes, limits: Limits) -> None:
+    def __init__(self, pepper: bytes, limits: Limits, splits: Splits) -> None:
         self.limits = limits
+        self._splits = splits
         self._pepper = pepper
         self._keys = KnownKeys(pepper)
         self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
@@ -141,7 +154,15 @@ class Intake:
         _check_required(parsed, route)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
+        session = _session(known.read, parsed)
         model = _resolve(catalogue, caller, parsed)
+        routing = catalogue.routing_for(model.pool)
+        split: SplitUse | None = None
+        if model.split is not None:
+            sender = Sender(caller.tenant, session, wire.request_id)
+            model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
+        elif session is not None and model.is_adapter:  # a base model has one version
+            self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         if known.quota is not None and route.output is not None:
             hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
         stream = route.streams and parsed.get("stream") is True
@@ -151,13 +172,14 @@ class Intake:
             caller=caller,
             route=route,
             model=model,
-            routing=catalogue.routing_for(model.pool),
+            routing=routing,
             service_class=service_class,
             stream=stream,
             wants_usage=wants_usage,
             deadline_ms=known.read.deadline_ms,
             prompt_tokens_estimate=len(wire.body) // BYTES_PER_TOKEN,
             upstream_body=_upstream_body(parsed, model, stream, self._cache_salt(catalogue, caller.tenant)),
+            split=split,
         )
 
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
@@ -177,10 +199,27 @@ class Intake:
         return hmac.digest(self._pepper, b"cache-salt\0" + tenant.encode(), hashlib.sha256).hex()[:32]
 
 
+def as_control(admitted: Admitted, splits: Splits) -> Admitted:
+    """The same request on the control version of its rollout: no replica has the candidate."""
+    if admitted.split is None:
+        return admitted
+    control = admitted.split.control
+    parsed = orjson.loads(admitted.upstream_body)
+    parsed["model"] = control.engine_name
+    split, body = splits.fall_back(admitted.split), orjson.dumps(parsed)
+    return msgspec.structs.replace(admitted, model=control, split=split, upstream_body=body)
+
+
 def _check_required(parsed: JsonObject, route: Route) -> None:
     for group in route.required:
         if all(parsed.get(name) is None for name in group):
             raise bad_request(f"'{' or '.join(group)}' is required.", param=group[0])
+
+
+def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
+    """What the request belongs to, where it says so. `session_id` is ours: tenants' ids must not meet in an engine."""
+    in_body = parsed.pop("session_id", None)
+    return read.session or in_body or parsed.get("prompt_cache_key") or None
 
 
 def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject) -> ResolvedModel:

@@ -13,6 +13,7 @@ class Limits:
     body_bytes: int = 4 * 1024 * 1024  # eight times a 131,072-token prompt of English
     head_bytes: int = 16 * 1024  # request line and headers together
     header_count: int = 64
+    session_chars: int = 512  # of a session's id, which is only ever hashed
     json_depth: int = 64  # deeper is an attack on recursive parsers, never a request
     json_values: int = 100_000  # objects, arrays and keys: 128 tools with schemas are 50,000; parsing these takes 40 ms
     messages: int = 2048
@@ -39,7 +40,12 @@ class Limits:
     answer_s: float = 600.0  # a whole request, unless the caller names a shorter deadline
     write_stall_s: float = 30.0  # a client that does not read
     upstream_keep_alive_s: float = 4.0  # below vLLM's own default of 5, so that we close first
+    cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
+    cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
 
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
     idle_upstreams_per_replica: int = 256
+    cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
+    cold_waiting: int = 2048  # for any; for one tenant's, half
+    cold_loads: int = 512  # adapters on their way, though nobody may wait for them any more; of one tenant's, half

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from functions.api.ids import DEFAULT_CHANNEL, TenantId
-from functions.api.snapshot import ModelEntry, QuotaEntry
+from functions.api.snapshot import ModelEntry, QuotaEntry, VersionEntry
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.view import FleetView
 
@@ -37,10 +37,20 @@ def _describe(catalogue: Catalogue, fleet: FleetView, model: ModelEntry, quota: 
         "context_window": _context_window(window_tokens, quota),
         "tier": _tier(quota),
         "channels": {
-            channel: {"version": name, "digest": versions[name].digest} for channel, name in model.channels.items()
+            channel: {"version": name, "digest": versions[name].digest} | _rollout(model, channel, versions)
+            for channel, name in model.channels.items()
         },
         "capacity": _capacity(fleet, model),
     }
+
+
+def _rollout(model: ModelEntry, channel: str, versions: dict[str, VersionEntry]) -> dict[str, Any]:
+    """The version that a part of the channel's requests gets already; nothing where all get the same."""
+    split = next((split for split in model.splits if split.channel == channel), None)
+    if split is None:
+        return {}
+    candidate = {"version": split.candidate, "digest": versions[split.candidate].digest}
+    return {"rollout": {"id": split.rollout, "stage": split.stage, "percent": split.percent, "candidate": candidate}}
 
 
 def _context_window(window_tokens: int, quota: QuotaEntry | None) -> int:

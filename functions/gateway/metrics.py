@@ -5,7 +5,7 @@ The hot path calls children that were made once per label set: `labels()` costs 
 """
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,6 +13,8 @@ from functions.api.ids import PoolName
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, Prediction
+from functions.gateway.cold_load import ColdOutcome
+from functions.gateway.pins import SessionPins
 
 if TYPE_CHECKING:
     from functions.gateway.core import Gateway
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 _INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
+_COLD_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _PHASES = ("starting", "ready", "draining", "hung", "dead")
 _MAX_LABEL_SETS = 4096
@@ -53,6 +56,33 @@ class Metrics:
         self._quota = Counter(
             "shoal_quota_rejections", "Requests over a tenant's own limit", ["dimension"], registry=self.registry
         )
+        self._cold = Histogram(
+            "shoal_cold_load_seconds",
+            "Adapters that no replica had loaded, from the first request for one to the end of its load",
+            ["outcome"],
+            buckets=_COLD_BUCKETS,
+            registry=self.registry,
+        )
+        self._cold_waiting = Gauge(
+            "shoal_cold_load_waiting", "Requests that wait for an adapter", registry=self.registry
+        )
+        self._rollout_requests = Counter(
+            "shoal_rollout_requests", "Requests of channels in rollout", ["model", "group"], registry=self.registry
+        )
+        self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=self.registry)
+        self._untold_pins = Gauge(
+            "shoal_session_pins_untold", "Those that other gateways have not been told of yet", registry=self.registry
+        )
+        self._lost_pins = Counter(
+            "shoal_session_pins_lost", "Pins that other gateways will not be told of", registry=self.registry
+        )
+        self._lost_pins_before = 0
+        self._bus_lost = Counter(
+            "shoal_bus_lost",
+            "Times that the bus was out of reach",
+            ["what"],
+            registry=self.registry,
+        )
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
@@ -74,15 +104,24 @@ class Metrics:
     def routed(self, decision: Prediction | NoReplica) -> None:
         if isinstance(decision, NoReplica):
             self._route_child(decision.reason).inc()
-            self._shed.labels(decision.reason).inc()
         else:
             self._route_child("least_predicted_wait").inc()
+
+    def shed(self, reason: str) -> None:
+        """A request was refused for want of a replica that can answer it."""
+        self._shed.labels(reason).inc()
+
+    def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
+        self._cold.labels(outcome).observe(seconds)
 
     def retried(self) -> None:
         self._retries.inc()
 
     def attempt_failed(self, failure: Failure) -> None:
         self._failures.labels(failure.value).inc()
+
+    def bus_lost(self, what: Literal["heartbeats", "evidence", "pins"]) -> None:
+        self._bus_lost.labels(what).inc()
 
     def refused(self, status: int) -> None:
         """A request that never had a model."""
@@ -102,6 +141,8 @@ class Metrics:
             ttft.observe(timeline.first_token_s - timeline.received_s)
             if admitted.stream and events > 1:
                 inter_token.observe((timeline.ended_s - timeline.first_token_s) / (events - 1))
+        if admitted.split is not None:
+            self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
         if usage is not None:
             prompt.inc(usage.prompt_tokens)
             cached.inc(usage.cached_tokens)
@@ -111,6 +152,8 @@ class Metrics:
         """Bring the gauges up to date; called before each rendering, on the loop."""
         self._open.set(gateway.open_exchanges)
         self._connections.set(len(gateway.watched))
+        self._cold_waiting.set(gateway.cold.waiting if gateway.cold is not None else 0)
+        self._scrape_pins(gateway.splits.pins)
         if gateway.catalogue is not None:
             self._epoch.set(gateway.catalogue.epoch)
             self._age.set(_snapshot_age_s(gateway, gateway.catalogue))
@@ -123,6 +166,12 @@ class Metrics:
             self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
             for phase in _PHASES:
                 self._phase.labels(heartbeat.replica_id, phase).set(int(heartbeat.phase == phase))
+
+    def _scrape_pins(self, pins: SessionPins) -> None:
+        self._pins.set(len(pins))
+        self._untold_pins.set(pins.untold)
+        self._lost_pins.inc(pins.lost_total - self._lost_pins_before)
+        self._lost_pins_before = pins.lost_total
 
     def _children_of(
         self, pool: PoolName, service_class: str

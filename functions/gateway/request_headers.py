@@ -42,6 +42,7 @@ class RequestHeaders:
     request_id: str = ""
     service_class: ServiceClass | None = None
     deadline_ms: int | None = None
+    session: str | None = None
 
 
 def request_id_of(headers: RawHeaders) -> str:
@@ -62,6 +63,8 @@ def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> Reques
             found.service_class = _service_class(value)
         elif name == b"x-shoal-deadline-ms":
             found.deadline_ms = _deadline_ms(value)
+        elif name == b"x-session-id":
+            found.session = _session(value, limits)
     return found
 
 
@@ -117,6 +120,13 @@ def _service_class(value: bytes) -> ServiceClass:
     if text not in _CLASSES:
         raise bad_request(f"X-Shoal-Class is one of {', '.join(_CLASSES)}.", param="X-Shoal-Class")
     return cast(ServiceClass, text)
+
+
+def _session(value: bytes, limits: Limits) -> str | None:
+    """Any text: it is only ever hashed. None where it is empty."""
+    if len(value) > limits.session_chars:
+        raise bad_request(f"X-Session-ID is over {limits.session_chars} characters.", param="X-Session-ID")
+    return value.decode("latin-1") or None
 
 
 def _deadline_ms(value: bytes) -> int:

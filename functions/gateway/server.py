@@ -8,6 +8,7 @@ import asyncio
 import functools
 import gc
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -28,6 +29,7 @@ from functions.gateway.core import Gateway
 from functions.gateway.handover import Handover, Inheritance, inherit
 from functions.gateway.lane import LaneProtocol
 from functions.gateway.limits import Limits
+from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
 from functions.gateway.settings import GatewaySettings
 from functions.telemetry.exposition import MetricsServer
@@ -36,6 +38,7 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 4096
 _SPARE_DESCRIPTORS = 256  # listeners, bus, registry, logs
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
+_LAST_WORDS_S = 2.0
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
 
@@ -70,12 +73,16 @@ class _Server(uvicorn.Server):
         self._drain_timeout_s = settings.drain_timeout_s
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
+        self._bus = ValkeyBus(_bus_url(settings))
+        self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._gateway = Gateway(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=_limits(settings),
             metrics=Metrics(),
             clock=time.monotonic,
             wall_clock=time.time,
+            gateway_id=settings.gateway_id or _own_name(settings),
+            loader=self._loader,
         )
         config.app = make_app(self._gateway)
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
@@ -110,7 +117,9 @@ class _Server(uvicorn.Server):
         self.config.timeout_graceful_shutdown = int(self._drain_timeout_s + _AFTER_DRAIN_S)
         await super().shutdown(sockets)
         await self._gateway.tasks.close()
+        await self._last_words()
         self._gateway.upstreams.close()
+        await self._loader.close()
 
     async def _start_feeds(self) -> None:
         gateway, settings = self._gateway, self._settings
@@ -123,12 +132,33 @@ class _Server(uvicorn.Server):
         )
         follower.load_cached()
         gateway.snapshot_source = follower
-        bus = ValkeyBus(_bus_url(settings))
+        bus = self._bus
         gateway.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_news, bus, follower.heard)
         gateway.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        self._start_rollout_feeds()
         gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    def _start_rollout_feeds(self) -> None:
+        for name, feed in (
+            ("evidence", feeds.tell_evidence),
+            ("own pins", feeds.tell_pins),
+            ("pins", feeds.follow_pins),
+        ):
+            self._gateway.tasks.forever(
+                name, functools.partial(feed, self._gateway, self._bus), expected=(BusUnavailable,)
+            )
+
+    async def _last_words(self) -> None:
+        """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await feeds.tell_evidence_once(self._gateway, self._bus)
+                await feeds.tell_pins_once(self._gateway, self._bus)
+                await self._bus.close()
+        except (BusUnavailable, TimeoutError) as error:
+            _log.warning("the last evidence and pins of rollouts could not be told: %s", error)
 
     async def _until_ready(self) -> None:
         """Until then the predecessor, which knows the fleet, answers better than we would."""
@@ -205,7 +235,14 @@ def _limits(settings: GatewaySettings) -> Limits:
         connections=min(settings.max_connections, bearable),
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        cold_wait_s=settings.jit_wait_s,
     )
+
+
+def _own_name(settings: GatewaySettings) -> str:
+    """The host's name and the port: two gateways that answer at one place follow each other, as a handover's do."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:100]
+    return f"{host}-{settings.port}"
 
 
 def _listener_ports(settings: GatewaySettings) -> list[tuple[str, int]]:

@@ -9,6 +9,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_GATEWAY_", frozen=True, extra="forbid")
 
+    gateway_id: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,128}$",
+        description="This gateway's name towards registry and other gateways; unique. Empty: the host's name and port.",
+    )
     host: str = Field("127.0.0.1", description="Where clients reach it; loopback unless told otherwise.")
     port: int = Field(8443, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
     plain_port: int = Field(
@@ -33,4 +38,10 @@ class GatewaySettings(BaseSettings):
         9500, ge=1, description="Client connections; lowered to what the file descriptor limit bears."
     )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
+    jit_wait_s: float = Field(
+        15.0,
+        gt=0,
+        le=120,
+        description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
+    )
     idle_s: float = Field(30.0, gt=0, description="The longest silence inside a stream.")

@@ -11,15 +11,17 @@ class Timeline:
     connected_s: float = 0.0
     first_token_s: float = 0.0
     ended_s: float = 0.0
+    load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
 
     def server_timing(self) -> bytes:
-        """The `server-timing` header, milliseconds."""
-        return b"auth;dur=%.2f, queue;dur=0, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
+        """The `server-timing` header, milliseconds; `load` where an adapter was waited for."""
+        timing = b"auth;dur=%.2f, queue;dur=0, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
             _ms(self.received_s, self.admitted_s),
-            _ms(self.admitted_s, self.routed_s),
+            _ms(self.admitted_s, self.routed_s - self.load_s),
             _ms(self.routed_s, self.connected_s),
             _ms(self.received_s, self.first_token_s),
         )
+        return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
 
 
 def _ms(start_s: float, end_s: float) -> float:

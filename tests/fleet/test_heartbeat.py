@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from functions.api.ids import EngineName
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.heartbeat import HEARTBEAT_MAX_BYTES, HeartbeatInvalid, decode, encode, to_view
 from tests.fleet.builders import BEAT, beat
@@ -50,6 +51,16 @@ def test_a_newer_agent_may_say_more() -> None:
         {"adapters": "a"},
         {"reason": "a" * 513},
         {"schema_version": 2},
+        {"peer_port": 65536},
+        {"zone": "a b"},
+        {"zone": "a\n"},
+        {"adapter_room": -1},
+        {"disk_bloom": "a" * 30_000},
+        {"disk_bloom": "not base64!"},
+        {"adapter_failures": {f"a{number}": "" for number in range(33)}},
+        {"adapter_failures": {"a": "w" * 301}},
+        {"adapter_failures": {"a" * 321: ""}},
+        {"adapter_failures": {"a": 1}},
     ],
 )
 def test_what_is_out_of_range_is_refused_whole(changes: dict[str, Any]) -> None:
@@ -88,6 +99,12 @@ def test_the_view_has_what_routing_reads() -> None:
     view = to_view(beat(running=3, waiting=2, adapters=("x", "x", "y"), service_ms=7.0, phase="draining"))
     assert (view.id, view.pool, view.running, view.waiting, view.service_ms) == ("r0", "base", 3, 2, 7.0)
     assert (view.adapters, view.phase) == (frozenset({"x", "y"}), "draining")
+
+
+def test_a_filter_that_is_none_says_nothing_and_costs_nothing_else() -> None:
+    view = to_view(beat(disk_bloom="AAAA", peer_port=8500, zone="a", adapter_room=4))
+    assert (view.on_disk, view.peer_port, view.zone, view.adapter_room) == (None, 8500, "a", 4)
+    assert not view.has_on_disk(EngineName("acme/bot@sha256:0123456789abcdef"))
 
 
 def test_silence_outlasts_several_beats() -> None:

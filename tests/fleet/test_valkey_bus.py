@@ -8,7 +8,7 @@ import pytest
 
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.valkey_bus import KEY_PREFIX, ValkeyBus
+from functions.fleet.valkey_bus import KEY_PREFIX, PINS_KEY_PREFIX, STATS_CHANNEL, ValkeyBus
 from tests.fleet.builders import beat
 from tests.fleet.conftest import PASSWORD, free_port, start_valkey
 
@@ -103,3 +103,42 @@ async def _end_of(messages: AsyncIterator[bytes]) -> BusUnavailable | None:
     except BusUnavailable as error:
         return error
     return None
+
+
+async def test_what_gateways_saw_reaches_whoever_listens(bus: ValkeyBus, valkey_port: int) -> None:
+    async with connect(valkey_port) as listener:
+        async with asyncio.TaskGroup() as group:
+            hearing = group.create_task(_next(listener.stats()))
+            while not (await bus._client.pubsub_numsub(STATS_CHANNEL))[0][1]:
+                await asyncio.sleep(0.01)
+            await bus.publish_stats(b"seen")
+        assert hearing.result() == b"seen"
+
+
+async def test_pins_reach_whoever_listens_and_whoever_comes_later(bus: ValkeyBus, valkey_port: int) -> None:
+    for number in range(3):
+        await bus.publish_pins(b"early %d" % number, ttl_s=300.0)
+    async with connect(valkey_port) as listener:
+        messages = listener.pins()
+        kept = [await _next(messages) for _ in range(3)]
+        assert sorted(kept) == [b"early 0", b"early 1", b"early 2"]
+        await bus.publish_pins(b"now", ttl_s=300.0)
+        assert await _next(messages) == b"now"
+
+
+async def test_kept_pins_expire(bus: ValkeyBus) -> None:
+    await bus.publish_pins(b"short", ttl_s=0.2)
+    await bus.publish_pins(b"long", ttl_s=299.5)
+    ttls_s = [await bus._client.ttl(key) for key in await bus._client.keys(PINS_KEY_PREFIX + "*")]
+    assert len(ttls_s) == 2 and min(ttls_s) <= 1 and 290 < max(ttls_s) <= 300
+
+
+async def test_rollout_news_over_a_server_that_is_away() -> None:
+    async with connect(free_port()) as bus:
+        for attempt in (bus.publish_stats(b"x"), bus.publish_pins(b"x", 1.0), _next(bus.stats()), _next(bus.pins())):
+            with pytest.raises(BusUnavailable):
+                await attempt
+
+
+async def _next(messages: AsyncIterator[bytes]) -> bytes:
+    return await asyncio.wait_for(anext(messages), 30)

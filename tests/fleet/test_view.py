@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.api.ids import PoolName, ReplicaId
+from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.fleet import view as views
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.view import EJECTION_BASE_S, EJECTION_CAP_S, FleetView
+from functions.fleet.view import EJECTION_BASE_S, EJECTION_CAP_S, NOTED_FOR_S, FleetView
 from tests.fleet.builders import beat
 
 BASE, OTHER = PoolName("base"), PoolName("other")
@@ -158,3 +158,51 @@ def test_the_last_word_of_each_replica_stands_whatever_the_order(said: list[tupl
     for pool in (BASE, OTHER):
         assert ids(view, pool) == sorted(name for name, each in last.items() if each.pool == pool)
         assert all(it.running == last[it.id].sequence for it in view.pool(pool).replicas)
+
+
+def test_an_adapter_that_an_agent_just_loaded_is_known_before_its_beats_say_so() -> None:
+    view = FleetView()
+    view.fold(beat(sequence=1, adapters=("a@1",)), 0.0)
+    view.note_adapter(ReplicaId("r0"), EngineName("b@1"), 0.0)
+    assert adapters(view) == {"a@1", "b@1"}
+    view.fold(beat(sequence=2, adapters=("a@1",)), 0.5)
+    assert adapters(view) == {"a@1", "b@1"}, "that beat was on its way already"
+    view.fold(beat(sequence=3, adapters=("a@1", "b@1")), 1.5)
+    view.fold(beat(sequence=4, adapters=("a@1",)), 2.5)
+    assert adapters(view) == {"a@1"}, "once a beat has said so, beats are believed"
+
+
+def test_what_no_beat_confirms_is_forgotten() -> None:
+    view = FleetView()
+    view.fold(beat(sequence=1), 0.0)
+    view.note_adapter(ReplicaId("r0"), EngineName("b@1"), 0.0)
+    view.note_adapter(ReplicaId("r0"), EngineName("c@1"), 1.0)
+    view.fold(beat(sequence=2), NOTED_FOR_S + 0.5)
+    assert adapters(view) == {"c@1"}
+    view.fold(beat(sequence=1, incarnation=2000), NOTED_FOR_S + 0.6)
+    assert adapters(view) == set(), "a new agent begins anew"
+
+
+def test_an_adapter_that_the_engine_does_not_know_is_taken_back() -> None:
+    view = FleetView()
+    view.fold(beat(sequence=1, adapters=("a@1",)), 0.0)
+    for name in ("b@1", "c@1"):
+        view.note_adapter(ReplicaId("r0"), EngineName(name), 0.0)
+    view.retract_adapter(ReplicaId("r0"), EngineName("b@1"))
+    view.retract_adapter(ReplicaId("r0"), EngineName("a@1"))
+    assert adapters(view) == {"a@1", "c@1"}, "what a beat says is for the next beat to change"
+    view.note_adapter(ReplicaId("nobody"), EngineName("b@1"), 0.0)
+
+
+def test_noted_adapters_are_bounded() -> None:
+    view = FleetView()
+    view.fold(beat(sequence=1), 0.0)
+    for number in range(1000):
+        view.note_adapter(ReplicaId("r0"), EngineName(f"a@{number}"), 0.0)
+    assert len(adapters(view)) == 256
+
+
+def adapters(view: FleetView) -> set[str]:
+    replica = view.replica(ReplicaId("r0"))
+    assert replica is not None and view.pool(replica.pool).replicas == (replica,)
+    return set(replica.adapters)

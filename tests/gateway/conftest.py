@@ -12,6 +12,9 @@ from tests.gateway.certificates import self_signed
 from tests.gateway.engine_rig import Play
 from tests.gateway.live import LiveGateway
 from tests.gateway.world import limits
+from tests.replica.conftest import s3_settings, store, valkey_url
+
+__all__ = ["s3_settings", "store", "valkey_url"]
 
 # Only the clocks that tests wait for are short, and not so short that a machine five times slower runs into them.
 HASTY = limits(head_s=1.0, body_s=1.0, keep_alive_s=1.5, linger_s=0.3, first_byte_s=1.0, idle_s=1.0, write_stall_s=1.0)

@@ -21,6 +21,7 @@ from functions.api.ids import ReplicaId
 from functions.gateway.exchange import Exchange
 from functions.gateway.intake import CHAT, COMPLETIONS, Route
 from functions.gateway.limits import Limits
+from functions.gateway.load_client import Loader
 from functions.gateway.sink import Headers
 from functions.gateway.upstream import UpstreamConnection, UpstreamPool
 from tests.gateway import sse
@@ -174,8 +175,10 @@ class Client:
 
 
 class Play:
-    def __init__(self, *replicas: str, limits: Limits | None = None, **policies: Any) -> None:
-        self.world = World(limits=limits or Limits(), policies=policies).with_replicas(*replicas)
+    def __init__(
+        self, *replicas: str, limits: Limits | None = None, loader: Loader | None = None, **policies: Any
+    ) -> None:
+        self.world = World(limits=limits or Limits(), policies=policies, loader=loader).with_replicas(*replicas)
         self.gateway = self.world.gateway
         self.dials: deque[tuple[ReplicaId, asyncio.Future[None]]] = deque()
         self.engines: list[Engine] = []

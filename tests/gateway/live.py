@@ -17,11 +17,15 @@ import orjson
 import uvicorn
 import uvloop
 
+from functions.decisions.catalogue import Catalogue
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.app import make_app
 from functions.gateway.core import Gateway
 from functions.gateway.lane import LaneProtocol
 from functions.gateway.limits import Limits
+from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, get, read_answers
@@ -32,11 +36,25 @@ PATIENCE_S = 30.0  # for what must happen, not for how fast: a shared machine ma
 
 
 class LiveGateway:
-    """Serves on two ports of loopback: `plain_port` and `tls_port`."""
+    """Serves on two ports of loopback: `plain_port` and `tls_port`.
 
-    def __init__(self, limits: Limits, certificate: tuple[Path, Path]) -> None:
+    With a bus it tells of rollouts there, and hears of them; with a loader it asks agents for adapters.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        certificate: tuple[Path, Path],
+        *,
+        gateway_id: str = "gateway",
+        bus_url: str | None = None,
+        token: str | None = None,
+        first: Catalogue | None = None,
+    ) -> None:
         self._limits = limits
         self._certificate = certificate
+        self._gateway_id, self._bus_url, self._token = gateway_id, bus_url, token
+        self._first = first or catalogue()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="gateway", daemon=True)
         self._beats = 0
@@ -53,14 +71,17 @@ class LiveGateway:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        loader = LoadClient(self._token) if self._token is not None else None
         self.gateway = Gateway(
             pepper=PEPPER,
             limits=self._limits,
             metrics=Metrics(),
             clock=time.monotonic,
             wall_clock=lambda: NOW_UNIX_S,
+            gateway_id=self._gateway_id,
+            loader=loader,
         )
-        self.gateway.swap(catalogue())
+        self.gateway.swap(self._first)
         self.config = uvicorn.Config(
             make_app(self.gateway),
             http=functools.partial(LaneProtocol, self.gateway),  # type: ignore[arg-type]
@@ -85,10 +106,24 @@ class LiveGateway:
         self._server.servers.append(secure)
         self.tls_port = secure.sockets[0].getsockname()[1]
         self.gateway.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
+        bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
+        if bus is not None:
+            self._follow(bus)
         self._ready.set()
         await serving
         await self.gateway.tasks.close()
         self.gateway.upstreams.close()
+        if bus is not None:
+            await bus.close()
+        if loader is not None:
+            await loader.close()
+
+    def _follow(self, bus: ValkeyBus) -> None:
+        """As the server does."""
+        for feed in (feeds.follow_bus, feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+            self.gateway.tasks.forever(
+                feed.__name__, functools.partial(feed, self.gateway, bus), expected=(BusUnavailable,)
+            )
 
     def _protocol(self) -> LaneProtocol:
         return LaneProtocol(self.gateway, self.config, self._server.server_state, {})

@@ -74,6 +74,7 @@ class GatewayProcess:
     bus_url: str
     certificate: tuple[Path, Path]
     drain_timeout_s: float = 30.0
+    sections: dict[str, Any] = field(default_factory=dict)  # of the snapshot
     port: int = field(default_factory=free_port)
     plain_port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
@@ -81,7 +82,7 @@ class GatewayProcess:
     def __post_init__(self) -> None:
         (self.folder / "pepper").write_bytes(PEPPER)
         (self.folder / "token").write_text("token")
-        snapshot_file.write(self.folder / "snapshot.json", snapshots.encode(snapshot()))
+        snapshot_file.write(self.folder / "snapshot.json", snapshots.encode(snapshot(**self.sections)))
 
     @property
     def environment(self) -> dict[str, str]:

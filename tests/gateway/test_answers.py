@@ -11,6 +11,7 @@ from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica
 from functions.fleet.heartbeat import to_view
 from functions.gateway import answers, errors
+from functions.gateway.cold_load import ColdFailed, ColdOutcome
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.relay import Renaming
 from functions.gateway.timeline import Timeline
@@ -81,10 +82,26 @@ def test_every_failure_has_an_answer(failure: Failure) -> None:
 def test_nobody_to_send_to() -> None:
     empty = answers.no_replica(NoReplica("pool_empty"), (), ADMITTED)
     assert (empty.status, empty.code) == (503, "no_capacity")
-    cold = answers.no_replica(NoReplica("adapter_not_loaded"), (), ADMITTED)
-    assert (cold.status, cold.code) == (503, "model_not_ready")
     after = answers.no_replica(NoReplica("all_tried"), (Failure.CONNECT,), ADMITTED)
     assert (after.status, after.code) == (502, "upstream_failed")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        ("refused", "model_unavailable"),
+        ("slow", "model_not_ready"),
+        ("no_replica", "model_not_ready"),
+        ("failed", "model_not_ready"),
+        ("no_room", "overloaded"),
+        ("too_many", "overloaded"),
+    ],
+)
+def test_an_adapter_that_did_not_come(outcome: ColdOutcome, code: str) -> None:
+    answer = answers.not_loaded(ColdFailed(outcome, "the rank is 64"), ADMITTED)
+    assert (answer.status, answer.code) == (503, code)
+    assert ADMITTED.model.served_as in answer.message
+    assert (answer.retry_after_s is None) == ("the rank is 64" in answer.message) == (outcome == "refused")
 
 
 def test_retry_after_is_spread_over_callers() -> None:

@@ -1,26 +1,30 @@
 """Whatever the order of events, every request has one outcome and leaves nothing behind.
 
-A state machine plays engines, clocks and clients at random against the real exchange and checks after each step that
-what is counted is what is open; at the end all of it must be gone.
+A state machine plays engines, agents, clocks and clients at random against the real exchange, with a model in rollout
+whose adapters come and go, and checks after each step that what is counted is what is open; at the end all of it must
+be gone, and the evidence of the rollout must be the outcomes.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from functions.api.ids import TenantId
+from functions.decisions.rollout_evidence import GroupStats
 from functions.gateway.exchange import Exchange
+from functions.gateway.load_client import LoadState
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Engine, Play
-from tests.gateway.world import BOT_V1, heartbeat, limits
+from tests.gateway.loader_rig import PlayedLoader
+from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, heartbeat, in_rollout, limits
 
 T = TypeVar("T")
-LIMITS = limits(answer_s=50.0, first_byte_s=10.0, idle_s=5.0, write_stall_s=5.0)
+LIMITS = limits(answer_s=50.0, first_byte_s=10.0, idle_s=5.0, write_stall_s=5.0, cold_pause_s=0.0)
 
 PIECES = st.sampled_from(
     [
@@ -46,9 +50,11 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.play = self._run(self._make())
         self.asked: list[tuple[Exchange, Client]] = []
         self.beats = 1
+        self.adapters: dict[str, tuple[str, ...]] = {}
 
     async def _make(self) -> Play:
-        return Play("r0", "r1", limits=LIMITS)
+        self.loader = PlayedLoader()
+        return Play("r0", "r1", limits=LIMITS, loader=self.loader, **in_rollout())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(coroutine)
@@ -67,12 +73,24 @@ class ExchangeMachine(RuleBasedStateMachine):
         alive = [engine for engine in self.play.engines if not engine.transport.closing]
         return alive[number % len(alive)] if alive else None
 
-    @rule(target=requests, stream=st.booleans(), deadline_ms=st.sampled_from(["3000", "20000"]))
-    def ask(self, stream: bool, deadline_ms: str) -> tuple[Exchange, Client]:
-        self._do(lambda: self.play.ask(stream=stream, header_x_shoal_deadline_ms=deadline_ms))
+    @rule(
+        target=requests,
+        stream=st.booleans(),
+        deadline_ms=st.sampled_from(["3000", "20000"]),
+        session=st.sampled_from(["a", "b", "c", "d"]),
+    )
+    def ask(self, stream: bool, deadline_ms: str, session: str) -> tuple[Exchange, Client]:
+        names = {"x_shoal_deadline_ms": deadline_ms, "x_session_id": session, "x_request_id": f"r{len(self.asked)}"}
+        more = {f"header_{name}": value for name, value in names.items()}
+        self._do(lambda: self.play.ask(stream=stream, **more))
         assert self.play.exchange is not None
         self.asked.append((self.play.exchange, self.play.client))
         return self.asked[-1]
+
+    @precondition(lambda self: self.loader.calls)
+    @rule(state=st.sampled_from(get_args(LoadState)))
+    def agent_answers(self, state: LoadState) -> None:
+        self._do(partial(self.loader.calls.popleft().answers, state))
 
     @precondition(lambda self: self.play.dials)
     @rule(works=st.booleans(), dying=st.booleans())
@@ -125,19 +143,28 @@ class ExchangeMachine(RuleBasedStateMachine):
         beats = [partial(self._beat, replica, "ready") for replica in ("r0", "r1")]
         self._do(partial(self.play.world.clock.forward, seconds), *beats, self.play.gateway.sweep)
 
-    @rule(replica=st.sampled_from(["r0", "r1"]), phase=st.sampled_from(["dead", "hung", "draining", "ready"]))
-    def fleet_says(self, replica: str, phase: str) -> None:
+    @rule(
+        replica=st.sampled_from(["r0", "r1"]),
+        phase=st.sampled_from(["dead", "hung", "draining", "ready", "ready"]),
+        adapters=st.sampled_from([(), (BOT_V1,), (BOT_V1, BOT_V2)]),
+    )
+    def fleet_says(self, replica: str, phase: str, adapters: tuple[str, ...]) -> None:
+        self.adapters[replica] = adapters
         self._do(partial(self._beat, replica, phase))
 
     def _beat(self, replica: str, phase: str) -> None:
         self.beats += 1
-        self.play.gateway.heard(heartbeat(replica, sequence=self.beats, phase=phase))
+        held = self.adapters.get(replica, (BOT_V1, BOT_V2))
+        beat = heartbeat(replica, sequence=self.beats, phase=phase, adapters=held, peer_port=9, adapter_room=1)
+        self.play.gateway.heard(beat)
 
     @invariant()
     def what_is_counted_is_what_is_open(self) -> None:
         open_now = [exchange for exchange, _ in self.asked if not exchange.ended]
         assert self.play.gateway.open_exchanges == len(open_now)
-        assert sum(self.play.gateway.in_flight.values()) == len(open_now)
+        waiting = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
+        assert self.play.gateway.cold is not None and self.play.gateway.cold.waiting == waiting
+        assert sum(self.play.gateway.in_flight.values()) == len(open_now) - waiting
         assert self.play.gateway.quotas.in_flight(TenantId("acme")) == len(open_now)
         for exchange, client in self.asked:
             if client.ended:
@@ -158,6 +185,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             if sample.name == "shoal_requests_total"
         ]
         assert sum(outcomes) == len(self.asked), "exactly one outcome each"
+        self._evidence_is_the_outcomes()
         for exchange, client in self.asked:
             left = exchange.timeline.ended_s > 0 and not client.ended
             assert client.ended or left
@@ -167,6 +195,16 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
+    def _evidence_is_the_outcomes(self) -> None:
+        candidate, control = self.play.gateway.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats())
+        fell_back = sum(exchange.admitted.split.fell_back for exchange, _ in self.asked if exchange.admitted.split)
+        answered = self.play.requests(200)
+        assert candidate.total_ms.count + control.total_ms.count == answered
+        failed = candidate.errors + control.errors - fell_back
+        assert candidate.requests + control.requests == answered + failed + fell_back
+        ended_badly = sum(self.play.requests(code) for code in (500, 502, 503, 504))
+        assert 0 <= failed <= ended_badly
+
 
 TestExchangeMachine = ExchangeMachine.TestCase
-TestExchangeMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestExchangeMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -146,6 +146,8 @@ def test_completion_prompts_take(prompt: Any) -> None:
     ("table", "name", "value"),
     [
         (TOKENIZE, "prompt", ["a"]),
+        (TOKENIZE, "session_id", ["a"]),
+        (DETOKENIZE, "prompt_cache_key", "x" * 513),
         (TOKENIZE, "messages", []),
         (TOKENIZE, "add_special_tokens", 1),
         (DETOKENIZE, "tokens", "abc"),

@@ -1,6 +1,7 @@
 """intake: who calls, what for, which version answers, and what the engine is sent."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
 from functions.gateway.intake import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Admitted, Intake, Route, WireRequest
+from functions.gateway.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
 
 CATALOGUE = world.catalogue()
-INTAKE = Intake(PEPPER, world.limits())
+INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -213,7 +215,7 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
     again = sent(admit(chat()))["cache_salt"]
     assert mine == again != "stolen"
     assert len(mine) == 32 and "acme" not in mine
-    other = Intake(b"q" * 32, world.limits())
+    other = Intake(b"q" * 32, world.limits(), Splits(time.monotonic))
     assert other._cache_salt(CATALOGUE, CATALOGUE.tenants["acme"].name) != mine, "it needs the pepper"  # type: ignore[index]
 
 

@@ -1,16 +1,18 @@
 """lengths: what the engine is given for a request whose tier has caps, on both routes."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from functions.gateway.errors import OverQuota
 from functions.gateway.intake import CHAT, COMPLETIONS, TOKENIZE, Intake, Route, WireRequest
+from functions.gateway.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import NOW_UNIX_S, PEPPER, quota
 
-INTAKE = Intake(PEPPER, world.limits())
+INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
 WORD = "abcd"  # 4 bytes: a token, as lengths are counted here
 WINDOW_TOKENS = 2048  # the pool's
 

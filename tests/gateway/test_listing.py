@@ -77,3 +77,21 @@ def test_the_context_window_is_what_the_tenant_may_fill(cap: int, window: int) -
     catalogue = world.catalogue(quotas=(world.quota(max_context_tokens=cap),))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None and model["context_window"] == window
+
+
+def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_way() -> None:
+    catalogue = world.catalogue(**world.in_rollout(10, stage=2))
+    model = describe_model(catalogue, fleet(), ACME, "acme/bot")
+    assert model is not None and model["channels"] == {
+        "canary": {"version": "v2", "digest": world.DIGEST_V2},
+        "stable": {
+            "version": "v1",
+            "digest": world.DIGEST_V1,
+            "rollout": {
+                "id": world.ROLLOUT,
+                "stage": 2,
+                "percent": 10,
+                "candidate": {"version": "v2", "digest": world.DIGEST_V2},
+            },
+        },
+    }

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.gateway.world import NOW_UNIX_S, World, catalogue
+from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue
 
 
 @dataclass
@@ -46,3 +46,16 @@ def test_refused_snapshots_are_counted_once_each() -> None:
     assert scraped(world, "shoal_snapshot_refused_total") == 1
     source.refused_total = 3
     assert scraped(world, "shoal_snapshot_refused_total") == 3
+
+
+def test_what_is_known_of_sessions_and_not_told_yet() -> None:
+    world = World()
+    pins = world.gateway.splits.pins
+    for number in range(3):
+        pins.hold(ROLLOUT, bytes([number]) * 8, "control", 300.0)
+    pins.hold(ROLLOUT, b"c" * 8, "candidate", 300.0)
+    assert (scraped(world, "shoal_session_pins"), scraped(world, "shoal_session_pins_untold")) == (4, 4)
+    pins.lost_total = 2
+    assert scraped(world, "shoal_session_pins_lost_total") == 2
+    pins.lost_total = 5
+    assert scraped(world, "shoal_session_pins_lost_total") == 5

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from functions.fleet.rollout_stats import EvidenceBook
+from functions.fleet.valkey_bus import STATS_CHANNEL, ValkeyBus
 from tests.gateway import sse
 from tests.gateway.client_rig import STREAM_BODY, post
 from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
 from tests.gateway.processes import GatewayProcess, beating, exited, valkey
+from tests.gateway.world import ROLLOUT, in_rollout
 
 pytestmark = pytest.mark.servers
 
@@ -209,3 +212,42 @@ async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) ->
             assert await exited(process) == 1
     assert f"cannot listen on 127.0.0.1:{gateway.plain_port}" in gateway.log()
     assert "SHOAL_GATEWAY_PLAIN_PORT" in gateway.log() and "Traceback" not in gateway.log()
+
+
+async def test_what_ends_in_the_drain_is_told_before_the_end(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """Evidence of a rollout, of streams that outlive the order to stop."""
+    finish, book = asyncio.Event(), EvidenceBook()
+    with valkey(tmp_path) as bus_url:
+        gateway = GatewayProcess(tmp_path, bus_url, certificate, sections=in_rollout())
+        async with fleet(bus_url, lasting(finish)), contextlib.AsyncExitStack() as callers:
+            with gateway.start() as process:
+                await gateway.ready()
+                streams = [await callers.enter_async_context(connected(gateway, None)) for _ in range(5)]
+                for caller in streams:
+                    await caller.send(post(STREAM_BODY))
+                    await caller.until(b"data: ")
+                async with ValkeyBus(bus_url) as bus:
+                    following = asyncio.create_task(follow(bus, book))
+                    while not (await bus._client.pubsub_numsub(STATS_CHANNEL))[0][1]:
+                        await asyncio.sleep(0.01)
+                    process.send_signal(signal.SIGTERM)
+                    finish.set()
+                    for caller in streams:
+                        await caller.until(b"[DONE]")
+                    assert await exited(process) == 0
+                    async with asyncio.timeout(30):
+                        while counted(book) < 5:
+                            await asyncio.sleep(0.02)
+                    following.cancel()
+    assert counted(book) == 5 and "Traceback" not in gateway.log()
+
+
+async def follow(bus: ValkeyBus, book: EvidenceBook) -> None:
+    async for message in bus.stats():
+        book.take(message, time.time())
+
+
+def counted(book: EvidenceBook) -> int:
+    evidence = book.evidence(ROLLOUT, 0)
+    assert evidence.candidate.errors == evidence.control.errors == 0
+    return evidence.candidate.requests + evidence.control.requests

@@ -12,7 +12,7 @@ import msgspec
 
 from functions.api import keys
 from functions.api import snapshot as snapshots
-from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
+from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, RolloutId, TenantId, engine_name
 from functions.api.snapshot import (
     KeyEntry,
     ModelEntry,
@@ -22,6 +22,8 @@ from functions.api.snapshot import (
     RoutingEntry,
     Scope,
     ServiceClass,
+    SplitEntry,
+    Sticky,
     TenantEntry,
     VersionEntry,
 )
@@ -29,10 +31,12 @@ from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.core import Gateway
 from functions.gateway.limits import Limits
+from functions.gateway.load_client import Loader
 from functions.gateway.metrics import Metrics
 
 PEPPER = b"p" * 32
 POOL = PoolName("smollm2-135m")
+ROLLOUT = RolloutId("ro-0000test")
 NOW_UNIX_S = 1_800_000_000.0
 
 DIGEST_V1 = Digest("sha256:" + "ab" * 32)
@@ -116,6 +120,16 @@ def snapshot(epoch: int = 1, **sections: Any) -> snapshots.Snapshot:
     return msgspec.structs.replace(small, **sections)
 
 
+def in_rollout(percent: int = 50, *, stage: int = 0, sticky: Sticky = "session", **changes: Any) -> dict[str, Any]:
+    """The sections of a snapshot in which acme/bot's stable channel is on its way from v1 to v2."""
+    split = SplitEntry("stable", ROLLOUT, stage, percent, "v2", sticky)
+    models = tuple(
+        msgspec.structs.replace(model, splits=(split,)) if model.id == "acme/bot" else model
+        for model in snapshot().models
+    )
+    return {"models": models, **changes}
+
+
 def catalogue(epoch: int = 1, **sections: Any) -> Catalogue:
     document = snapshots.encode(snapshot(epoch, **sections))
     decoded = snapshots.decode(document)
@@ -157,6 +171,7 @@ class World:
     clock: Clock = field(default_factory=Clock)
     limits: Limits = field(default_factory=Limits)
     policies: dict[str, Any] = field(default_factory=dict)  # sections of the snapshot
+    loader: Loader | None = None
 
     def __post_init__(self) -> None:
         self.gateway = Gateway(
@@ -165,6 +180,7 @@ class World:
             metrics=Metrics(),
             clock=self.clock,
             wall_clock=lambda: NOW_UNIX_S,
+            loader=self.loader,
         )
         self.gateway.swap(catalogue(**self.policies))
 

@@ -1,0 +1,65 @@
+"""What a gateway has seen of the rollouts that it splits, as it travels: a beat a second over the bus.
+
+Counts and buckets are cumulative since this gateway process first saw the stage. So a beat that is lost costs nothing,
+one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A beat carries the stages
+that changed; every so often all of them, for whoever began to listen later. One without any stage says: still here.
+
+It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
+range is refused whole. Neighbours: `functions.gateway.evidence` writes, `rollout_stats` adds up.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.snapshot_entries import AnyRolloutId
+from functions.decisions.rollout_evidence import EvidenceInvalid, GroupWire, group_of
+
+BEAT_MAX_BYTES = 512 * 1024  # one stage at its worst (six sketches with every bucket in use) is 80 KB
+MAX_STAGES_PER_BEAT = 64
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+Stage = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # as in `SplitEntry`: never the same in two attempts
+GatewayId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
+
+
+class BeatInvalid(Exception):
+    """Not a gateway's beat; drop it."""
+
+
+class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One stage of one rollout, as this gateway process has seen it."""
+
+    rollout: AnyRolloutId
+    stage: Stage
+    candidate: GroupWire
+    control: GroupWire
+
+
+class RolloutBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gateway_id: GatewayId
+    incarnation: UnixMillis  # the process's start: its sequence begins again at 0
+    sequence: Count
+    sent_unix_s: UnixSeconds
+    rollouts: Annotated[tuple[StageStats, ...], msgspec.Meta(max_length=MAX_STAGES_PER_BEAT)] = ()
+    schema_version: Literal[1] = 1
+
+
+def encode(beat: RolloutBeat) -> bytes:
+    return msgspec.json.encode(beat)
+
+
+def decode(message: bytes) -> RolloutBeat:
+    """A beat from bus bytes; BeatInvalid where they are none, or the numbers contradict each other."""
+    if len(message) > BEAT_MAX_BYTES:
+        raise BeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+    try:
+        beat = msgspec.json.decode(message, type=RolloutBeat)
+        for said in beat.rollouts:
+            group_of(said.candidate)
+            group_of(said.control)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EvidenceInvalid) as error:
+        raise BeatInvalid(str(error)) from error
+    return beat

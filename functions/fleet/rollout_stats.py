@@ -1,0 +1,209 @@
+"""What all gateways together have seen of each rollout's stage: their beats, added up for whoever judges.
+
+Per (rollout, stage) the book keeps the last word of every gateway process, and adds them when asked. A gateway that is
+started anew begins again at nothing; what its former process said stays: of each gateway the two newest processes are
+kept apart (both may be alive while one hands over to the other), an older one is added to a sum and heard no more.
+
+Everything is bounded: gateways, stages, bytes. A stage that nobody has spoken of for a day is forgotten, and the one
+that has been silent for longest where the book is full: gateways say all again every so often, so that what is still
+under way comes back by itself.
+
+Worked example (test_a_restarted_gateways_former_words_stay): gateway A says 100 requests, is started anew and says 20;
+B says 50. Together: 170.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from functions.decisions.rollout_evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
+from functions.fleet.rollout_beat import BeatInvalid, RolloutBeat, StageStats, decode, encode
+
+__all__ = ["BeatInvalid", "EvidenceBook", "RolloutBeat", "StageStats", "decode", "encode"]
+
+MAX_GATEWAYS = 1024
+MAX_STAGES = 2048
+MAX_BYTES = 64 * 1024 * 1024  # a stage of one gateway is about 5 KB in practice, 70 KB at its worst
+FORGET_AFTER_S = 86_400.0
+_LOOK_INTERVAL_S = 60.0
+_PROCESSES_PER_GATEWAY = 2
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(StageStats)
+
+
+@dataclass(slots=True)
+class _Process:
+    """One gateway process: the last beat that counted."""
+
+    sequence: int
+    heard_unix_s: float
+
+
+@dataclass(slots=True)
+class _Gateway:
+    processes: dict[int, _Process] = field(default_factory=dict)  # by incarnation
+    closed_incarnation: int = -1  # up to here, processes are part of the sums
+
+
+@dataclass(slots=True)
+class _Stage:
+    heard_unix_s: float
+    said: dict[tuple[str, int], bytes] = field(default_factory=dict)  # (gateway, incarnation) -> StageStats, encoded
+    former: StageStats | None = None  # of processes that are gone
+    size_bytes: int = 0
+
+
+class EvidenceBook:
+    """Owned by one event loop. Times are unix seconds, arguments."""
+
+    def __init__(self) -> None:
+        self._gateways: dict[str, _Gateway] = {}
+        self._stages: dict[tuple[str, int], _Stage] = {}
+        self._size_bytes = 0
+        self._looked_unix_s = 0.0
+        self.refused_total = 0
+
+    def take(self, message: bytes, now_unix_s: float) -> bool:
+        """One beat from the bus; False where it is none, is older than what is known, or is one gateway too many."""
+        try:
+            beat = decode(message)
+        except BeatInvalid:
+            self.refused_total += 1
+            return False
+        if not self._counts(beat, now_unix_s):
+            return False
+        for said in beat.rollouts:
+            self._put(beat, said, now_unix_s)
+        self._shrink(now_unix_s)
+        return True
+
+    def evidence(self, rollout: str, stage: int) -> Evidence:
+        """All gateways' together. `heard_unix_s` is when one that has seen this stage last spoke, of whatever."""
+        found = self._stages.get((rollout, stage))
+        if found is None:
+            return Evidence()
+        told = [_decoder.decode(raw) for raw in found.said.values()]
+        if found.former is not None:
+            told.append(found.former)
+        heard = [self._gateways[id_].processes[incarnation].heard_unix_s for id_, incarnation in found.said]
+        return Evidence(
+            candidate=_total([said.candidate for said in told]),
+            control=_total([said.control for said in told]),
+            heard_unix_s=max(heard, default=found.heard_unix_s),
+        )
+
+    def forget(self, rollout: str) -> None:
+        """Drop what was said of a rollout: it has ended, or begins again."""
+        for key in [key for key in self._stages if key[0] == rollout]:
+            self._size_bytes -= self._stages.pop(key).size_bytes
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    # inside
+
+    def _counts(self, beat: RolloutBeat, now_unix_s: float) -> bool:
+        """Whether this beat is news; remembers that its sender was heard."""
+        gateway = self._gateways.get(beat.gateway_id)
+        if gateway is None:
+            if len(self._gateways) >= MAX_GATEWAYS and not self._drop_silent_gateway(now_unix_s):
+                self.refused_total += 1
+                return False
+            gateway = self._gateways[beat.gateway_id] = _Gateway()
+        if beat.incarnation <= gateway.closed_incarnation:
+            return False
+        process = gateway.processes.get(beat.incarnation)
+        if process is None:
+            gateway.processes[beat.incarnation] = _Process(beat.sequence, now_unix_s)
+            self._close_old(beat.gateway_id, gateway)
+            return beat.incarnation > gateway.closed_incarnation
+        if beat.sequence <= process.sequence:
+            return False
+        process.sequence, process.heard_unix_s = beat.sequence, now_unix_s
+        return True
+
+    def _put(self, beat: RolloutBeat, said: StageStats, now_unix_s: float) -> None:
+        stage = self._stages.setdefault((said.rollout, said.stage), _Stage(now_unix_s))
+        key, raw = (beat.gateway_id, beat.incarnation), _encoder.encode(said)
+        grown_bytes = len(raw) - len(stage.said.get(key, b""))
+        stage.said[key] = raw
+        stage.heard_unix_s = now_unix_s
+        stage.size_bytes += grown_bytes
+        self._size_bytes += grown_bytes
+
+    def _close_old(self, gateway_id: str, gateway: _Gateway) -> None:
+        """Add what older processes of a gateway said to the sums; their late beats would count twice from here on."""
+        while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
+            oldest = min(gateway.processes)
+            del gateway.processes[oldest]
+            gateway.closed_incarnation = max(gateway.closed_incarnation, oldest)
+            for stage in self._stages.values():
+                self._move_to_former(stage, (gateway_id, oldest))
+
+    def _move_to_former(self, stage: _Stage, key: tuple[str, int]) -> None:
+        raw = stage.said.pop(key, None)
+        if raw is None:
+            return
+        said, before = _decoder.decode(raw), stage.former
+        stage.former = said if before is None else _sum(before, said)
+        grown_bytes = len(_encoder.encode(stage.former)) - len(raw)
+        grown_bytes -= len(_encoder.encode(before)) if before is not None else 0
+        stage.size_bytes += grown_bytes
+        self._size_bytes += grown_bytes
+
+    def _drop_silent_gateway(self, now_unix_s: float) -> bool:
+        """Make room for one more gateway: the one that was silent for longest goes, if it is over a day."""
+        heard = {id_: max(it.heard_unix_s for it in known.processes.values()) for id_, known in self._gateways.items()}
+        quietest = min(heard, key=lambda id_: heard[id_])
+        if now_unix_s - heard[quietest] < FORGET_AFTER_S:
+            return False
+        for incarnation in self._gateways.pop(quietest).processes:
+            for stage in self._stages.values():
+                self._move_to_former(stage, (quietest, incarnation))
+        return True
+
+    def _shrink(self, now_unix_s: float) -> None:
+        """Forget stages that nobody speaks of, and the quietest where there are too many."""
+        if now_unix_s - self._looked_unix_s > _LOOK_INTERVAL_S:
+            self._looked_unix_s = now_unix_s
+            for key in [key for key, stage in self._stages.items() if now_unix_s - stage.heard_unix_s > FORGET_AFTER_S]:
+                self._size_bytes -= self._stages.pop(key).size_bytes
+        while len(self._stages) > MAX_STAGES or (self._size_bytes > MAX_BYTES and len(self._stages) > 1):
+            quietest = min(self._stages, key=lambda key: self._stages[key].heard_unix_s)
+            self._size_bytes -= self._stages.pop(quietest).size_bytes
+
+
+def _total(parts: Sequence[GroupWire]) -> GroupStats:
+    """All of them together: buckets are added as they came, and become sketches once."""
+    return group_of(
+        GroupWire(
+            requests=sum(part.requests for part in parts),
+            errors=sum(part.errors for part in parts),
+            ttft_ms=_added(part.ttft_ms for part in parts),
+            inter_token_ms=_added(part.inter_token_ms for part in parts),
+            total_ms=_added(part.total_ms for part in parts),
+        )
+    )
+
+
+def _added(sketches: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for buckets in sketches:
+        for bucket, count in buckets.items():
+            total[bucket] = total.get(bucket, 0) + count
+    return total
+
+
+def _sum(one: StageStats, other: StageStats) -> StageStats:
+    return StageStats(
+        rollout=one.rollout,
+        stage=one.stage,
+        candidate=wire_of(_total([one.candidate, other.candidate])),
+        control=wire_of(_total([one.control, other.control])),
+    )

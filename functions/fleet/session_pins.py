@@ -1,0 +1,87 @@
+"""Which sessions a gateway has pinned to a group of a rollout, as told to the others.
+
+A session that began on one version stays there while the rollout goes on, whichever gateway its next request comes to.
+So each gateway tells the others, in batches, of the sessions that it has pinned: eight bytes of a hash each, never the
+id. The first two are the tenant's, so that each tenant's sessions can be bounded apart. A batch is said at once to
+those who listen, and kept under a key that expires, for those who start later.
+
+Losing a batch may cost a session its version once; that is why each gateway's own pins hold whatever the bus does.
+
+It crosses a trust border, so decoding is strict and bounded. Neighbours: `functions.gateway.pins` keeps them.
+"""
+
+import base64
+import binascii
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.ids import RolloutId, TenantId
+from functions.api.snapshot_entries import AnyRolloutId
+from functions.decisions.split import Group
+
+HASH_BYTES = 8
+MARK_BYTES = 2  # of them, the tenant's. 50,000 sessions of one tenant and rollout collide with a chance of 4 in 10^6
+MAX_SESSIONS_PER_BATCH = 4096
+MAX_ROLLOUTS_PER_BATCH = 64
+BATCH_MAX_BYTES = 64 * 1024
+TTL_MAX_S = 86_400.0
+
+_Hashes = Annotated[str, msgspec.Meta(max_length=4 * (MAX_SESSIONS_PER_BATCH * HASH_BYTES // 3 + 1))]
+
+
+class BatchInvalid(Exception):
+    """Not a batch of pins; drop it."""
+
+
+class RolloutPins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sessions of one rollout that stay with their group for `ttl_s` from when the batch was sent."""
+
+    rollout: AnyRolloutId
+    ttl_s: Annotated[float, msgspec.Meta(ge=0.0, le=TTL_MAX_S)]
+    hashes: _Hashes  # base64 of the hashes, one after the other
+    group: Group = "control"
+
+
+class PinBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gateway_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
+    sent_unix_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+    pins: Annotated[tuple[RolloutPins, ...], msgspec.Meta(max_length=MAX_ROLLOUTS_PER_BATCH)]
+    schema_version: Literal[1] = 1
+
+
+def session_hash(tenant: TenantId, session: str) -> bytes:
+    """What stands for a session; a tenant's name has no bar in it."""
+    text = f"{tenant}|{session}".encode(errors="surrogatepass")
+    rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
+    return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest() + rest
+
+
+def pins_of(rollout: RolloutId, ttl_s: float, hashes: list[bytes], group: Group = "control") -> RolloutPins:
+    return RolloutPins(rollout, min(ttl_s, TTL_MAX_S), base64.b64encode(b"".join(hashes)).decode(), group)
+
+
+def hashes_in(pins: RolloutPins) -> list[bytes]:
+    """The hashes of one entry; BatchInvalid where the text spells none."""
+    try:
+        joined = base64.b64decode(pins.hashes, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BatchInvalid(str(error)) from error
+    if len(joined) % HASH_BYTES or len(joined) > MAX_SESSIONS_PER_BATCH * HASH_BYTES:
+        raise BatchInvalid(f"{len(joined)} bytes are no whole number of hashes, or too many")
+    return [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
+
+
+def encode(batch: PinBatch) -> bytes:
+    return msgspec.json.encode(batch)
+
+
+def decode(message: bytes) -> PinBatch:
+    """A batch from bus bytes; BatchInvalid where they are none."""
+    if len(message) > BATCH_MAX_BYTES:
+        raise BatchInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
+    try:
+        return msgspec.json.decode(message, type=PinBatch)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BatchInvalid(str(error)) from error

@@ -1,0 +1,88 @@
+"""One request's wait for an adapter that no replica has: whether to wait at all, and what becomes of it.
+
+Made by an exchange when it first has to wait; at most `_MAX_WAITS` times, since an adapter may be gone again before it
+is used. Neighbours: `exchange` begins, leaves and is told; `cold_load` has the adapter loaded.
+"""
+
+from collections.abc import Callable
+
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.retry import Failure
+from functions.decisions.routing import NoReplica, ReplicaView, RouteRequest
+from functions.gateway.cold_load import ColdFailed, ColdLoads
+from functions.gateway.intake import Admitted
+
+_MAX_WAITS = 2
+
+# Failures after which a load on another replica is worth its cost: the replica is gone, or lacks the adapter. One that
+# is full or breaks on the prompt is not: the adapter would walk through the pool.
+_WORTH_A_LOAD = frozenset(
+    {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
+)
+
+
+def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...]) -> bool:
+    """Whether what is missing is the adapter, rather than replicas."""
+    if decision.reason == "all_tried":
+        return bool(failures) and all(failure is Failure.ADAPTER_MISSING for failure in failures)
+    return decision.reason == "adapter_not_loaded" and _WORTH_A_LOAD.issuperset(failures)
+
+
+class ColdWait:
+    """`loaded` and `failed` are called at the end of a wait that was not left, with the seconds that it took.
+
+    Without `cold` there is nobody to ask.
+    """
+
+    __slots__ = ("_clock", "_cold", "_engine_name", "_failed", "_loaded", "_pool", "_since_s", "_waits")
+
+    def __init__(
+        self,
+        cold: ColdLoads | None,
+        clock: Callable[[], float],
+        *,
+        loaded: Callable[[ReplicaView, float], None],
+        failed: Callable[[ColdFailed, float], None],
+    ) -> None:
+        self._cold = cold
+        self._clock = clock
+        self._loaded = loaded
+        self._failed = failed
+        self._waits = 0
+        self._since_s: float | None = None
+        self._pool, self._engine_name = PoolName(""), EngineName("")
+
+    @property
+    def waiting(self) -> bool:
+        return self._since_s is not None
+
+    def begin(self, request: RouteRequest, admitted: Admitted, excluded: frozenset[ReplicaId]) -> ColdFailed | None:
+        """Wait; or why not, at once."""
+        if self._cold is None or self._waits >= _MAX_WAITS:
+            return ColdFailed("no_replica")
+        self._waits += 1
+        self._pool, self._engine_name = admitted.model.pool, request.engine_name
+        refused = self._cold.wait(self, request, self._pool, admitted.routing, excluded)
+        if refused is None:
+            self._since_s = self._clock()
+        return refused
+
+    def leave(self) -> None:
+        """The request ends; the load goes on for others."""
+        if self._since_s is not None and self._cold is not None:
+            self._since_s = None
+            self._cold.leave(self, self._pool, self._engine_name)
+
+    # what the load says
+
+    def adapter_loaded(self, replica: ReplicaView) -> None:
+        if self._since_s is not None:
+            self._loaded(replica, self._over(self._since_s))
+
+    def adapter_not_loaded(self, failed: ColdFailed) -> None:
+        if self._since_s is not None:
+            self._failed(failed, self._over(self._since_s))
+
+    def _over(self, since_s: float) -> float:
+        self._since_s = None
+        return self._clock() - since_s

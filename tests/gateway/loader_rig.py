@@ -1,0 +1,44 @@
+"""Agents that are asked for adapters, played by the test: a call waits until the test answers it."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.decisions.routing import ReplicaView
+from functions.gateway.load_client import LoadAnswer, LoadState
+
+
+@dataclass
+class Call:
+    replica: ReplicaId
+    engine_name: EngineName
+    wait_s: float
+    answer: "asyncio.Future[LoadAnswer]" = field(repr=False)
+
+    def answers(self, state: LoadState, reason: str = "") -> None:
+        if not self.answer.done():  # the gateway may have given the call up
+            self.answer.set_result(LoadAnswer(state, reason))
+
+
+class PlayedLoader:
+    """`calls` are those under way, the oldest first; `asked` every replica that was ever called."""
+
+    def __init__(self) -> None:
+        self.calls: deque[Call] = deque()
+        self.asked: list[ReplicaId] = []
+
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        call = Call(replica.id, engine_name, wait_s, asyncio.get_running_loop().create_future())
+        self.calls.append(call)
+        self.asked.append(replica.id)
+        return await call.answer
+
+    async def close(self) -> None: ...
+
+    async def next(self) -> Call:
+        """The call that is made next, or was made already; pauses between calls are real and short."""
+        async with asyncio.timeout(30):
+            while not self.calls:
+                await asyncio.sleep(0.001)
+        return self.calls.popleft()

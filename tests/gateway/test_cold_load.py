@@ -1,0 +1,281 @@
+"""ColdLoads: one call for many requests, other replicas where one cannot, and bounds on all of it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.decisions.catalogue_policies import DEFAULT_ROUTING
+from functions.decisions.routing import ReplicaView, RouteRequest
+from functions.fleet.tasks import Supervised
+from functions.fleet.view import FleetView
+from functions.gateway.cold_load import MAX_CALLS, ColdFailed, ColdLoads
+from functions.gateway.load_client import LoadState
+from tests.gateway.loader_rig import PlayedLoader
+from tests.gateway.world import POOL, Clock, heartbeat, limits
+
+COLD = EngineName("acme/cold@sha256:0123456789abcdef")
+OTHER = EngineName("acme/other@sha256:0123456789abcdef")
+
+
+class Request:
+    """One that waits, and what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[ReplicaView | ColdFailed] = []
+
+    def adapter_loaded(self, replica: ReplicaView) -> None:
+        self.told.append(replica)
+
+    def adapter_not_loaded(self, failed: ColdFailed) -> None:
+        self.told.append(failed)
+
+    @property
+    def outcome(self) -> str:
+        assert len(self.told) == 1, self.told
+        return self.told[0].outcome if isinstance(self.told[0], ColdFailed) else f"loaded on {self.told[0].id}"
+
+
+class Floor:
+    """Three replicas with room, whose agents the test plays."""
+
+    def __init__(self, *replicas: str, **bounds: Any) -> None:
+        self.clock = Clock()
+        self.loader = PlayedLoader()
+        self.tasks = Supervised()
+        self.fleet = FleetView()
+        self.ended: list[tuple[str, float]] = []
+        for name in replicas or ("r0", "r1", "r2"):
+            self.beats(name)
+        self.loads = ColdLoads(
+            self.loader,
+            limits=limits(**bounds),
+            clock=self.clock,
+            tasks=self.tasks,
+            fleet=self.fleet,
+            in_flight={},
+            on_end=lambda outcome, seconds: self.ended.append((outcome, seconds)),
+        )
+
+    def beats(self, name: str, sequence: int = 1, **changes: Any) -> None:
+        beat = heartbeat(name, sequence=sequence, **{"adapters": (), "peer_port": 9, "adapter_room": 1, **changes})
+        self.fleet.fold(beat, self.clock())
+
+    def wait(self, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> Request:
+        """A request that must wait."""
+        request = Request()
+        assert self.ask(request, name, tried) is None
+        return request
+
+    def ask(self, request: Request, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> ColdFailed | None:
+        asked = RouteRequest(engine_name=name, is_adapter=True, prompt_tokens=10, tie_key="r")
+        return self.loads.wait(request, asked, POOL, DEFAULT_ROUTING, frozenset(map(ReplicaId, tried)))
+
+    async def settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def answer(self, state: LoadState, reason: str = "") -> ReplicaId:
+        """The call that is under way, or the next one, gets its answer."""
+        call = await self.loader.next()
+        call.answers(state, reason)
+        await self.settle()
+        return call.replica
+
+
+@pytest.fixture
+async def floor() -> AsyncIterator[Floor]:
+    made = Floor()
+    yield made
+    await made.tasks.close()
+
+
+@contextlib.asynccontextmanager
+async def a_floor(*replicas: str, **bounds: Any) -> AsyncIterator[Floor]:
+    made = Floor(*replicas, **bounds)
+    yield made
+    await made.tasks.close()
+
+
+async def test_fifty_at_once_are_one_call(floor: Floor) -> None:
+    requests = [floor.wait() for _ in range(50)]
+    assert floor.loads.waiting == 50
+    floor.clock.forward(0.4)
+    replica = await floor.answer("loaded")
+    assert [request.outcome for request in requests] == [f"loaded on {replica}"] * 50
+    assert len(floor.loader.asked) == 1 and floor.loads.waiting == 0
+    assert floor.ended == [("loaded", pytest.approx(0.4))]
+    known = floor.fleet.replica(replica)
+    assert known is not None and COLD in known.adapters, "known before the heartbeat says so"
+
+
+async def test_two_adapters_are_two_calls(floor: Floor) -> None:
+    first, second = floor.wait(), floor.wait(OTHER)
+    await floor.settle()
+    assert {call.engine_name for call in floor.loader.calls} == {COLD, OTHER}
+    await floor.answer("loaded")
+    await floor.answer("loaded")
+    assert first.outcome.startswith("loaded") and second.outcome.startswith("loaded")
+
+
+@pytest.mark.parametrize("state", ["no_room", "unknown", "not_ready", "unreachable"])
+async def test_a_replica_that_cannot_is_followed_by_another(floor: Floor, state: LoadState) -> None:
+    request = floor.wait()
+    first = await floor.answer(state)
+    assert request.told == []
+    second = await floor.answer("loaded")
+    assert second != first and request.outcome == f"loaded on {second}"
+
+
+async def test_when_all_have_refused_they_are_asked_again_until_the_time_is_over(floor: Floor) -> None:
+    request = floor.wait()
+    asked = [await floor.answer("no_room") for _ in range(3)]
+    assert sorted(asked) == ["r0", "r1", "r2"]
+    asked.append(await floor.answer("no_room"))
+    floor.clock.forward(15.0)
+    await floor.answer("no_room")
+    assert request.outcome == "no_room"
+    assert len(floor.loader.asked) == 5
+
+
+async def test_calls_are_bounded() -> None:
+    async with a_floor(cold_pause_s=0.0) as floor:
+        request = floor.wait()
+        while not request.told:
+            await floor.answer("unknown")
+        assert request.outcome == "no_replica" and len(floor.loader.asked) <= MAX_CALLS
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("refused", "refused"), ("slow", "slow")])
+async def test_some_answers_are_final(floor: Floor, state: LoadState, outcome: str) -> None:
+    request = floor.wait()
+    await floor.answer(state, "rank 64 is over 16")
+    assert request.told == [ColdFailed(outcome, "rank 64 is over 16")]  # type: ignore[arg-type]
+    assert len(floor.loader.asked) == 1
+
+
+async def test_a_refused_artifact_is_not_asked_for_again_at_once(floor: Floor) -> None:
+    floor.wait()
+    await floor.answer("refused", "no such file")
+    assert floor.ask(Request()) == ColdFailed("refused", "no such file")
+    floor.clock.forward(2.0)
+    floor.wait()
+    await floor.settle()
+    assert len(floor.loader.asked) == 2
+
+
+async def test_each_call_is_given_the_time_that_is_left(floor: Floor) -> None:
+    floor.wait()
+    first = await floor.loader.next()
+    floor.clock.forward(6.0)
+    first.answers("no_room")
+    second = await floor.loader.next()
+    assert (first.wait_s, second.wait_s) == (pytest.approx(15.0), pytest.approx(9.0))
+
+
+async def test_a_replica_that_is_lost_during_its_load_is_given_up(floor: Floor) -> None:
+    request = floor.wait()
+    first = await floor.loader.next()
+    floor.beats(first.replica, sequence=2, phase="dead")
+    floor.loads.replica_lost(first.replica)
+    second = await floor.loader.next()
+    assert second.replica != first.replica
+    second.answers("loaded")
+    await floor.settle()
+    assert request.outcome == f"loaded on {second.replica}"
+
+
+async def test_another_replicas_loss_changes_nothing(floor: Floor) -> None:
+    request = floor.wait()
+    call = await floor.loader.next()
+    other = next(name for name in ("r0", "r1", "r2") if name != call.replica)
+    floor.loads.replica_lost(ReplicaId(other))
+    await floor.settle()
+    call.answers("loaded")
+    await floor.settle()
+    assert request.outcome == f"loaded on {call.replica}"
+
+
+async def test_replicas_that_the_request_has_tried_are_not_asked(floor: Floor) -> None:
+    floor.wait(tried=("r0", "r2"))
+    assert (await floor.loader.next()).replica == "r1"
+
+
+async def test_whoever_has_it_meanwhile_is_taken(floor: Floor) -> None:
+    request = floor.wait()
+    call = await floor.loader.next()
+    other = next(name for name in ("r0", "r1", "r2") if name != call.replica)
+    floor.beats(other, sequence=2, adapters=(COLD,))
+    call.answers("no_room")
+    await floor.settle()
+    assert request.outcome == f"loaded on {other}" and len(floor.loader.asked) == 1
+
+
+async def test_those_who_left_are_not_told_and_the_load_goes_on(floor: Floor) -> None:
+    left, stays = floor.wait(), floor.wait()
+    floor.loads.leave(left, POOL, COLD)
+    floor.loads.leave(left, POOL, COLD)
+    assert floor.loads.waiting == 1
+    await floor.answer("loaded")
+    assert left.told == [] and stays.outcome.startswith("loaded")
+
+
+async def test_nobody_asks_on_for_those_who_all_left(floor: Floor) -> None:
+    request = floor.wait()
+    call = await floor.loader.next()
+    floor.loads.leave(request, POOL, COLD)
+    call.answers("no_room")
+    await floor.settle()
+    assert len(floor.loader.asked) == 1 and floor.ended == [("no_room", 0.0)]
+
+
+async def test_waiting_is_bounded_for_one_adapter_and_in_all() -> None:
+    async with a_floor(cold_waiting_per_adapter=2, cold_waiting=5) as floor:
+        rival = EngineName("globex/cold@sha256:0123456789abcdef")
+        for name in (COLD, rival, rival):
+            floor.wait(name)
+        assert floor.ask(Request(), rival) == ColdFailed("too_many"), "two wait for it"
+        floor.wait(OTHER)
+        assert floor.ask(Request(), COLD) == ColdFailed("too_many"), "acme has its half"
+        floor.wait(EngineName("initech/cold@sha256:0123456789abcdef"))
+        assert floor.ask(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
+        assert floor.loads.waiting == 5
+        await floor.settle()
+
+
+async def test_loads_that_nobody_waits_for_are_bounded_too() -> None:
+    """A client that asks for one adapter after the other and leaves: its tenant's half, and the others' stays."""
+    async with a_floor(cold_loads=4) as floor:
+        names = [EngineName(f"acme/a{number}@sha256:0123456789abcdef") for number in range(10)]
+        outcomes = []
+        for name in names:
+            request = Request()
+            outcomes.append(floor.ask(request, name))
+            await floor.settle()
+            floor.loads.leave(request, POOL, name)
+        assert outcomes == [None, None] + [ColdFailed("too_many")] * 8 and len(floor.loader.calls) == 2
+        for owner in ("globex", "initech"):
+            floor.wait(EngineName(f"{owner}/cold@sha256:0123456789abcdef"))
+        assert floor.ask(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
+        await floor.settle()
+
+
+async def test_without_any_agent_to_ask_it_ends_at_once(floor: Floor) -> None:
+    for name in ("r0", "r1", "r2"):
+        floor.beats(name, sequence=2, peer_port=0)
+    request = floor.wait()
+    await floor.settle()
+    assert request.outcome == "no_replica" and floor.loader.asked == []
+
+
+async def test_a_loader_that_breaks_is_a_failed_load(caplog: pytest.LogCaptureFixture, floor: Floor) -> None:
+    request = floor.wait()
+    (await floor.loader.next()).answer.set_exception(RuntimeError("a bug"))
+    await floor.settle()
+    assert request.outcome == "failed" and "a bug" in caplog.text
+    again = floor.wait()
+    await floor.answer("loaded")
+    assert again.outcome.startswith("loaded"), "the next request begins anew"

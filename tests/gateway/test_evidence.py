@@ -1,0 +1,198 @@
+"""RolloutEvidence: what counts, in which group, and what is said when."""
+
+import msgspec
+import pytest
+
+from functions.api.ids import ModelId, RolloutId
+from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
+from functions.decisions.rollout_evidence import GroupStats
+from functions.fleet.rollout_beat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutBeat, decode, encode
+from functions.gateway import evidence as evidence_module
+from functions.gateway.evidence import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
+from functions.gateway.splits import SplitUse
+from functions.gateway.timeline import Timeline
+from tests.gateway import world
+from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
+
+RESOLVED = world.catalogue().resolve(world.TenantId("acme"), "acme/bot")
+assert RESOLVED is not None
+USE = SplitUse(ROLLOUT, 0, ModelId("acme/bot"), "candidate", RESOLVED)
+CONTROL = msgspec.structs.replace(USE, group="control")
+ANSWERED = Timeline(received_s=10.0, first_token_s=10.1, ended_s=10.5)
+NEVER_BEGAN = Timeline(received_s=10.0, ended_s=10.5)
+
+
+def gathering(clock: Clock | None = None) -> RolloutEvidence:
+    return RolloutEvidence("gw-1", 7, clock or Clock(), lambda: NOW_UNIX_S)
+
+
+def groups(evidence: RolloutEvidence, stage: int = 0) -> tuple[GroupStats, GroupStats]:
+    found = evidence.stats(ROLLOUT, stage)
+    assert found is not None
+    return found
+
+
+def counts(stats: GroupStats) -> tuple[int, int]:
+    return stats.requests, stats.errors
+
+
+def test_an_answer_is_a_request_with_three_times() -> None:
+    evidence = gathering()
+    evidence.ended(USE, 200, "", ANSWERED, gaps=4)
+    candidate, control = groups(evidence)
+    assert counts(candidate) == (1, 0) and counts(control) == (0, 0)
+    times = [sketch.quantile(0.5) for sketch in (candidate.ttft_ms, candidate.total_ms, candidate.inter_token_ms)]
+    assert times == [pytest.approx(100, rel=0.01), pytest.approx(500, rel=0.01), pytest.approx(100, rel=0.01)]
+
+
+def test_an_answer_at_once_has_no_time_between_tokens() -> None:
+    evidence = gathering()
+    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    assert groups(evidence)[0].inter_token_ms.count == 0
+
+
+def test_evidence_by_status() -> None:
+    evidence = gathering()
+    for status, code in ((200, ""), (200, ""), (502, "upstream_failed"), (499, ""), (404, "x"), (503, "no_capacity")):
+        evidence.ended(USE, status, code, NEVER_BEGAN, gaps=0)
+    assert counts(groups(evidence)[0]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "candidate", "control"),
+    [
+        (400, "context_length_exceeded", None, None),
+        (429, "rate_limit_exceeded", None, None),
+        (499, "", None, None),
+        (500, "internal_error", 1, 1),
+        (502, "upstream_lost", 1, 1),
+        (503, "no_capacity", None, None),
+        (503, "overloaded", None, None),
+        (503, "restarting", None, None),
+        (503, "model_not_ready", 1, None),  # a candidate that nobody has is the candidate's fault
+        (503, "model_unavailable", 1, 1),
+        (504, "deadline_exceeded", 1, 1),
+    ],
+)
+def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, control: int | None) -> None:
+    for use, errors, which in ((USE, candidate, 0), (CONTROL, control, 1)):
+        evidence = gathering()
+        evidence.ended(use, status, code, NEVER_BEGAN, gaps=0)
+        if errors is None:
+            assert evidence.stats(ROLLOUT, 0) is None and evidence.beats() == []
+        else:
+            assert counts(groups(evidence)[which]) == (1, errors)
+
+
+def test_a_stream_that_broke_had_a_first_token_and_no_end() -> None:
+    evidence = gathering()
+    evidence.ended(USE, 502, "upstream_lost", ANSWERED, gaps=4)
+    candidate, _ = groups(evidence)
+    assert [it.count for it in (candidate.ttft_ms, candidate.total_ms, candidate.inter_token_ms)] == [1, 0, 0]
+
+
+def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:
+    evidence = gathering()
+    evidence.candidate_unavailable(CONTROL)
+    assert counts(groups(evidence)[0]) == (1, 1) and counts(groups(evidence)[1]) == (0, 0)
+
+
+def test_beats_say_what_changed_and_now_and_then_all() -> None:
+    clock = Clock()
+    evidence = gathering(clock)
+    assert evidence.beats() == [], "without a rollout there is nothing to say"
+    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    evidence.ended(msgspec.structs.replace(USE, stage=1), 200, "", ANSWERED, gaps=0)
+    assert stages(evidence) == [[0, 1]]
+    clock.forward(1)
+    assert stages(evidence) == [[]], "still here"
+    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    clock.forward(1)
+    assert stages(evidence) == [[0]]
+    clock.forward(WHOLE_EVERY_S)
+    assert stages(evidence) == [[1, 0]]
+    evidence.say_all_again()
+    assert stages(evidence) == [[1, 0]]
+
+
+def test_beats_are_numbered_and_cumulative() -> None:
+    evidence = gathering()
+    said: list[RolloutBeat] = []
+    for _ in range(3):
+        evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+        said += evidence.beats()
+    assert [(beat.sequence, beat.rollouts[0].candidate.requests) for beat in said] == [(1, 1), (2, 2), (3, 3)]
+    assert {(beat.gateway_id, beat.incarnation, beat.sent_unix_s) for beat in said} == {("gw-1", 7, NOW_UNIX_S)}
+    assert [decode(encode(beat)) for beat in said] == said
+
+
+def test_many_stages_are_several_beats_each_within_its_bound() -> None:
+    evidence = gathering()
+    for number in range(MAX_STAGES_PER_BEAT + 3):
+        evidence.ended(msgspec.structs.replace(USE, stage=number), 200, "", ANSWERED, gaps=0)
+    assert [len(part) for part in stages(evidence)] == [MAX_STAGES_PER_BEAT, 3]
+    for number in range(12):  # the heaviest that there can be
+        heavy = gathered_everywhere(evidence, stage=1000 + number)
+        assert heavy.requests > 0
+    beats = evidence.beats()
+    assert sum(len(beat.rollouts) for beat in beats) == 12 and len(beats) > 1
+    assert max(len(encode(beat)) for beat in beats) < BEAT_MAX_BYTES
+
+
+def gathered_everywhere(evidence: RolloutEvidence, stage: int) -> GroupStats:
+    """A stage in which every bucket of every sketch holds something."""
+    use = msgspec.structs.replace(USE, stage=stage)
+    evidence.ended(use, 200, "", ANSWERED, gaps=1)
+    for stats in groups(evidence, stage):
+        stats.requests = LAST_BUCKET - FIRST_BUCKET + 10
+        for sketch in (stats.ttft_ms, stats.total_ms, stats.inter_token_ms):
+            for bucket in range(FIRST_BUCKET, LAST_BUCKET + 1):
+                sketch._buckets[bucket] = sketch._buckets.get(bucket, 0) + 1
+                sketch.count += 1
+    return groups(evidence, stage)[0]
+
+
+def test_a_stage_that_has_passed_is_forgotten_after_a_while_and_a_quiet_one_is_not() -> None:
+    clock = Clock()
+    evidence = gathering(clock)
+    for stage in (0, 1):
+        evidence.ended(msgspec.structs.replace(USE, stage=stage), 200, "", ANSWERED, gaps=0)
+    clock.forward(FORGET_AFTER_S - 1)
+    evidence.forget_passed(lambda rollout, model, stage: stage == 0)
+    assert evidence.stats(ROLLOUT, 1) is not None
+    clock.forward(2)
+    evidence.forget_passed(lambda rollout, model, stage: (rollout, model, stage) == (ROLLOUT, "acme/bot", 0))
+    assert evidence.stats(ROLLOUT, 1) is None and evidence.stats(ROLLOUT, 0) is not None
+
+
+def test_a_stage_that_was_quiet_when_it_passed_waits_for_its_last_requests() -> None:
+    """A stream may take 600 s: its end adds to the counts, and does not begin them anew."""
+    clock = Clock()
+    evidence = gathering(clock)
+    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    for _ in range(10_000):
+        clock.forward(1)
+        evidence.forget_passed(lambda rollout, model, stage: True)
+    for _ in range(700):
+        clock.forward(1)
+        evidence.forget_passed(lambda rollout, model, stage: False)
+    evidence.ended(USE, 200, "", ANSWERED, gaps=0)
+    assert groups(evidence)[0].requests + groups(evidence)[1].requests == 2
+
+
+def test_stages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_STAGES", 2)
+    evidence = gathering()
+    for number in range(4):
+        use = msgspec.structs.replace(USE, rollout=RolloutId(f"ro-{number:08}"))
+        evidence.ended(use, 200, "", ANSWERED, gaps=0)
+    assert [evidence.stats(RolloutId(f"ro-{number:08}"), 0) is None for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def stages(evidence: RolloutEvidence) -> list[list[int]]:
+    return [[said.stage for said in beat.rollouts] for beat in evidence.beats()]

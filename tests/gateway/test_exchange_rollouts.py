@@ -1,0 +1,296 @@
+"""The exchange of a channel in rollout: both versions' answers, what is counted of them, and what a session keeps."""
+
+from typing import Any
+
+import msgspec
+
+from functions.api.ids import TenantId
+from functions.decisions.rollout_evidence import GroupStats
+from functions.decisions.split import bucket_of
+from functions.gateway.exchange import Exchange
+from functions.gateway.intake import TOKENIZE
+from tests.gateway import sse
+from tests.gateway.engine_rig import Engine, Play
+from tests.gateway.hello import Playing
+from tests.gateway.loader_rig import PlayedLoader
+from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, catalogue, heartbeat, in_rollout, snapshot
+
+ACME = TenantId("acme")
+CANDIDATE = b"ro-0000test; stage=0; group=candidate"
+CONTROL = b"ro-0000test; stage=0; group=control"
+FELL_BACK = CONTROL + b"; reason=candidate_unavailable"
+
+
+def subject_in(group: str, percent: int = 50) -> str:
+    """A session, or a request's id, that the hash puts into the group."""
+    found = (f"s{number}" for number in range(1000))
+    return next(name for name in found if (bucket_of(ROLLOUT, ACME, name) < percent * 100) == (group == "candidate"))
+
+
+def ask(p: Play, group: str, session: str | None = None, **more: Any) -> Exchange:
+    """A request of that group: by its id, or by its session."""
+    if session is not None:
+        more["header_x_session_id"] = session
+    exchange = p.ask(header_x_request_id=subject_in(group), **more)
+    assert exchange.admitted.split is not None and exchange.admitted.split.group == group
+    return exchange
+
+
+async def engine_of(p: Play) -> Engine:
+    """Where the request went: a new connection, or one that was idle."""
+    await p.settle()
+    return await p.connects() if p.dials else p.engine
+
+
+def groups(p: Play, stage: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Requests and errors: the candidate's, the control's."""
+    candidate, control = p.gateway.evidence.stats(ROLLOUT, stage) or (GroupStats(), GroupStats())
+    return (candidate.requests, candidate.errors), (control.requests, control.errors)
+
+
+async def test_each_group_is_answered_by_its_version_and_says_so(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    for group, name, version, header in (
+        ("candidate", BOT_V2, b"acme/bot@v2", CANDIDATE),
+        ("control", BOT_V1, b"acme/bot@v1", CONTROL),
+    ):
+        ask(p, group, stream=False)
+        engine = await engine_of(p)
+        assert engine.requests[-1]["model"] == name
+        engine.answers(200, sse.whole(name))
+        assert p.client.body == sse.whole("acme/bot")
+        assert (p.client.headers[b"x-shoal-model"], p.client.headers[b"x-shoal-rollout"]) == (version, header)
+    assert groups(p) == ((1, 0), (1, 0)) and p.quiet()
+
+
+async def test_without_a_rollout_there_is_no_header_and_no_evidence(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=False)
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert b"x-shoal-rollout" not in p.client.headers and p.gateway.evidence.beats() == []
+
+
+async def test_a_retry_stays_with_the_version(play: Playing) -> None:
+    p = play("r0", "r1", **in_rollout())
+    ask(p, "candidate", stream=False)
+    (await engine_of(p)).dies()
+    second = await engine_of(p)
+    assert second.requests[0]["model"] == BOT_V2
+    second.answers(200, sse.whole(BOT_V2))
+    assert p.client.status == 200 and groups(p) == ((1, 0), (0, 0)), "one request, however many attempts"
+
+
+async def test_a_version_that_fails_is_its_error_and_the_answer_says_which(play: Playing) -> None:
+    p = play("r0", "r1", **in_rollout())
+    ask(p, "candidate", stream=False)
+    for _ in range(2):
+        (await engine_of(p)).refuses(500)
+    await p.settle()
+    assert p.client.status == 502 and p.client.headers[b"x-shoal-rollout"] == CANDIDATE
+    assert groups(p) == ((1, 1), (0, 0))
+
+
+async def test_an_error_inside_a_stream_counts(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    ask(p, "candidate", stream=True)
+    engine = await engine_of(p)
+    engine.begins_stream()
+    engine.streams(sse.token(BOT_V2, "hello"))
+    engine.dies()
+    assert p.client.error["code"] == "upstream_lost" and groups(p) == ((1, 1), (0, 0))
+
+
+async def test_a_client_that_leaves_and_a_callers_mistake_count_for_nobody(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    ask(p, "control", stream=False)
+    (await engine_of(p)).refuses(400)
+    assert p.client.status == 400
+    ask(p, "candidate").client_left()
+    assert groups(p) == ((0, 0), (0, 0))
+
+
+async def test_counting_tokens_is_no_evidence(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    for number in range(20):
+        p.ask(route=TOKENIZE, stream=False, header_x_request_id=f"r{number}")
+        (await engine_of(p)).answers(200, b'{"count":1}')
+        assert p.client.status == 200 and b"x-shoal-rollout" in p.client.headers
+    assert p.gateway.evidence.beats() == []
+
+
+async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    ask(p, "candidate", stream=True)
+    engine = await engine_of(p)
+    engine.begins_stream()
+    p.world.clock.forward(0.2)
+    engine.streams(sse.token(BOT_V2, "a"))
+    for _ in range(4):
+        p.world.clock.forward(0.05)
+        engine.streams(sse.token(BOT_V2, "b"))
+    engine.streams(sse.DONE)
+    engine.ends_stream()
+    candidate = (p.gateway.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats()))[0]
+    found = [it.quantile(0.5) or 0.0 for it in (candidate.ttft_ms, candidate.inter_token_ms, candidate.total_ms)]
+    assert [round(value / wanted, 1) for value, wanted in zip(found, (200, 50, 400), strict=True)] == [1.0, 1.0, 1.0]
+
+
+# a candidate that no replica has
+
+
+def without_candidate(play: Playing, loader: PlayedLoader | None = None) -> Play:
+    p = play("r0", "r1", loader=loader, **in_rollout())
+    for name in ("r0", "r1"):
+        p.gateway.heard(heartbeat(name, sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    return p
+
+
+async def test_a_new_session_is_answered_by_control_and_stays_there(play: Playing) -> None:
+    p = without_candidate(play, PlayedLoader())
+    session = subject_in("candidate")
+    ask(p, "control", stream=False, session=session)
+    engine = await engine_of(p)
+    assert engine.requests[-1]["model"] == BOT_V1
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.body == sse.whole("acme/bot")
+    assert (p.client.headers[b"x-shoal-model"], p.client.headers[b"x-shoal-rollout"]) == (b"acme/bot@v1", FELL_BACK)
+    assert groups(p) == ((1, 1), (1, 0)), "the candidate was asked for and was not there; control answered"
+    p.gateway.heard(heartbeat("r0", sequence=3, adapters=(BOT_V1, BOT_V2)))
+    ask(p, "control", session=session).client_left()
+
+
+async def test_a_session_that_heard_the_candidate_waits_for_it(play: Playing) -> None:
+    loader = PlayedLoader()
+    p = play("r0", loader=loader, **in_rollout())
+    session = subject_in("candidate")
+    ask(p, "candidate", stream=False, session=session)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2))
+    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    ask(p, "candidate", stream=False, session=session)
+    call = await loader.next()
+    assert call.engine_name == BOT_V2
+    call.answers("slow")
+    await p.settle()
+    assert (p.client.status, p.client.error["code"]) == (503, "model_not_ready")
+    assert groups(p) == ((2, 1), (0, 0))
+
+
+async def test_an_engine_that_lacks_it_against_its_agents_word(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    ask(p, "candidate", stream=False)
+    (await engine_of(p)).refuses(404)
+    engine = await engine_of(p)
+    assert engine.requests[-1]["model"] == BOT_V1
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.headers[b"x-shoal-rollout"] == FELL_BACK and groups(p) == ((1, 1), (1, 0)) and p.quiet()
+
+
+async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
+    ask(p, "candidate")
+    assert p.client.error["code"] == "no_capacity" and groups(p) == ((0, 0), (0, 0))
+
+
+# the rollout goes on, and ends
+
+
+async def test_streams_end_on_the_version_they_began_on(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    exchange = ask(p, "candidate", stream=True)
+    engine = await engine_of(p)
+    engine.begins_stream()
+    engine.streams(sse.token(BOT_V2, "one"))
+    client = p.client
+    p.gateway.swap(catalogue(2))  # rolled back
+    engine.streams(sse.token(BOT_V2, " two"), sse.DONE)
+    engine.ends_stream()
+    assert exchange.ended and client.body.endswith(sse.DONE) and b"two" in client.body
+    assert groups(p) == ((1, 0), (0, 0)), "it is still the candidate's"
+
+
+async def test_a_rolled_back_session_gets_the_old_version_and_its_pin_goes(play: Playing) -> None:
+    p = play("r0", **in_rollout())
+    session = subject_in("candidate")
+    ask(p, "candidate", stream=False, session=session)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2))
+    assert len(p.gateway.splits.pins) == 1
+    p.gateway.swap(catalogue(2))
+    assert len(p.gateway.splits.pins) == 0
+    p.ask(stream=False, header_x_session_id=session)
+    assert p.engine.requests[-1]["model"] == BOT_V1
+
+
+async def test_stages_are_counted_apart_and_what_began_in_one_ends_in_it(play: Playing) -> None:
+    p = play("r0", **in_rollout(stage=0))
+    ask(p, "candidate", stream=False)
+    engine, client = await engine_of(p), p.client
+    p.gateway.swap(catalogue(2, **in_rollout(90, stage=1)))
+    engine.answers(200, sse.whole(BOT_V2))
+    assert client.headers[b"x-shoal-rollout"] == CANDIDATE
+    ask(p, "candidate", stream=False)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2))
+    assert groups(p, 0) == groups(p, 1) == ((1, 0), (0, 0))
+
+
+async def test_whoever_has_heard_the_beginning_belongs_to_it(play: Playing) -> None:
+    """The client that stops a stream has read some of it; so has one that was left with an error."""
+    p = play("r0", loader=PlayedLoader(), **in_rollout())
+    session = subject_in("candidate")
+    exchange = ask(p, "candidate", stream=True, session=session)
+    engine = await engine_of(p)
+    engine.begins_stream()
+    engine.streams(sse.token(BOT_V2, "hello"))
+    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    ask(p, "candidate", session=session).client_left()  # at once: it waits for the candidate
+    exchange.client_left()
+    ask(p, "candidate", session=session).client_left()
+    assert groups(p) == ((0, 0), (0, 0)) and p.quiet()
+
+
+async def waiting_for_the_candidate(play: Playing, loader: PlayedLoader) -> Play:
+    """A session that has heard the candidate asks for it, and no replica has it any more."""
+    p = play("r0", loader=loader, **in_rollout())
+    session = subject_in("candidate")
+    ask(p, "candidate", stream=False, session=session)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2))
+    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    ask(p, "candidate", stream=False, session=session)
+    await loader.next()
+    return p
+
+
+async def test_a_rollback_answers_those_who_wait_for_the_candidate(play: Playing) -> None:
+    p = await waiting_for_the_candidate(play, PlayedLoader())
+    p.gateway.swap(catalogue(2))
+    await p.settle()
+    assert p.engine.requests[-1]["model"] == BOT_V1
+    p.engine.answers(200, sse.whole(BOT_V1))
+    assert (p.client.status, p.client.headers[b"x-shoal-model"]) == (200, b"acme/bot@v1") and p.quiet()
+    assert p.gateway.cold is not None and p.gateway.cold.waiting == 0
+
+
+async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Playing) -> None:
+    p = await waiting_for_the_candidate(play, PlayedLoader())
+    p.gateway.swap(catalogue(2, **in_rollout(90, stage=1)))
+    completed = tuple(
+        msgspec.structs.replace(model, channels={"stable": "v2"}) if model.id == "acme/bot" else model
+        for model in snapshot().models
+    )
+    p.gateway.swap(catalogue(3, models=completed))
+    assert p.gateway.cold is not None and p.gateway.cold.waiting == 1 and p.client.status is None
+
+
+async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> None:
+    """The candidate was unloaded under a request that had not begun its answer."""
+    p = play("r0", loader=PlayedLoader(), **in_rollout())
+    session = subject_in("candidate")
+    ask(p, "candidate", stream=False, session=session)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2))
+    ask(p, "candidate", stream=False, session=session)
+    p.gateway.swap(catalogue(2))
+    p.engine.refuses(404)
+    await p.settle()
+    assert p.engine.requests[-1]["model"] == BOT_V1
+    p.engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200 and p.quiet()

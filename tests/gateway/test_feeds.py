@@ -1,0 +1,124 @@
+"""feeds: what is told of rollouts and heard of them, over a bus that the test holds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from functions.fleet import rollout_beat, session_pins
+from functions.fleet.bus import BusUnavailable
+from functions.gateway import feeds
+from functions.gateway.core import Gateway
+from tests.gateway.hello import Playing
+from tests.gateway.test_exchange_rollouts import ask, engine_of
+from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, in_rollout
+
+
+class Bus:
+    """In memory; away when told so."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.stats_told: list[bytes] = []
+        self.pins_told: list[tuple[bytes, float]] = []
+        self.coming: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def publish_stats(self, message: bytes) -> None:
+        self._reach()
+        self.stats_told.append(message)
+
+    async def publish_pins(self, message: bytes, ttl_s: float) -> None:
+        self._reach()
+        self.pins_told.append((message, ttl_s))
+
+    async def pins(self) -> AsyncIterator[bytes]:
+        self._reach()
+        while True:
+            yield await self.coming.get()
+
+    async def stats(self) -> AsyncIterator[bytes]:
+        self._reach()
+        yield b""
+
+    def _reach(self) -> None:
+        if self.away:
+            raise BusUnavailable("away")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "_EVIDENCE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(feeds, "_PINS_INTERVAL_S", 0.001)
+
+
+@asynccontextmanager
+async def running(feed: Callable[[Gateway, Bus], object], gateway: Gateway, bus: Bus) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(feed(gateway, bus))  # type: ignore[call-overload]
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> None:
+    p, bus = play("r0", **in_rollout()), Bus()
+    async with running(feeds.tell_evidence, p.gateway, bus):
+        ask(p, "candidate", stream=False)
+        (await engine_of(p)).answers(200, b'{"choices":[]}')
+        await until(lambda: bus.stats_told)
+    first = rollout_beat.decode(bus.stats_told[0])
+    assert [(said.rollout, said.candidate.requests) for said in first.rollouts] == [(ROLLOUT, 1)]
+    bus.away = True
+    with pytest.raises(BusUnavailable):
+        await feeds.tell_evidence(p.gateway, bus)
+    lost = p.gateway.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "evidence"})
+    assert lost == 1
+    bus.away = False
+    bus.stats_told.clear()
+    async with running(feeds.tell_evidence, p.gateway, bus):
+        await until(lambda: bus.stats_told)
+    assert len(rollout_beat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
+
+
+async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
+    gateway, bus = World(policies=in_rollout()).gateway, Bus()
+    pins = gateway.splits.pins
+    pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    bus.away = True
+    with pytest.raises(BusUnavailable):
+        await feeds.tell_pins(gateway, bus)
+    assert pins.untold == 1
+    assert gateway.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
+    bus.away = False
+    async with running(feeds.tell_pins, gateway, bus):
+        await until(lambda: bus.pins_told)
+    message, ttl_s = bus.pins_told[0]
+    batch = session_pins.decode(message)
+    assert (batch.sent_unix_s, ttl_s, pins.untold) == (NOW_UNIX_S, 300.0, 0)
+    assert session_pins.hashes_in(batch.pins[0]) == [b"12345678"]
+
+
+async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
+    gateway, bus = World(policies=in_rollout()).gateway, Bus()
+    gateway.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    await feeds.tell_pins_once(gateway, bus)
+    assert len(bus.pins_told) == 1 and gateway.splits.pins.untold == 0
+
+
+async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    mine, theirs, bus = World().gateway, World().gateway, Bus()
+    mine.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    async with running(feeds.tell_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
+        await until(lambda: bus.pins_told)
+        for message in (b"nonsense", bus.pins_told[0][0]):
+            bus.coming.put_nowait(message)
+        await until(lambda: len(theirs.splits.pins))
+    assert theirs.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
+    assert "dropped a batch of pins" in caplog.text

@@ -1,0 +1,264 @@
+"""Splits: which version a request of a channel in rollout gets, from its headers to what the engine is sent."""
+
+import json
+from typing import Any
+
+import pytest
+
+from functions.decisions.catalogue import Catalogue
+from functions.gateway.errors import Refused
+from functions.gateway.intake import CHAT, Admitted, Intake, WireRequest, as_control
+from functions.gateway.splits import Splits, SplitUse
+from tests.gateway import world
+from tests.gateway.world import ACME_KEY, BOT_V1, BOT_V2, DIGEST_V2, NOW_UNIX_S, PEPPER, ROLLOUT, Clock, in_rollout
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+class Door:
+    """An intake with a memory of its own, and the snapshot of a stage."""
+
+    def __init__(self, percent: int = 50, sticky: Any = "session") -> None:
+        self.clock = Clock()
+        self.splits = Splits(self.clock)
+        self.intake = Intake(PEPPER, world.limits(), self.splits)
+        self.catalogue: Catalogue
+        self.stage(0, percent, sticky)
+
+    def stage(self, stage: int, percent: int, sticky: Any = "session") -> None:
+        self.catalogue = world.catalogue(stage + 1, **in_rollout(percent, stage=stage, sticky=sticky))
+
+    def admit(
+        self, model: str = "acme/bot", request_id: str = "r", header: str | None = None, **fields: Any
+    ) -> Admitted:
+        more = {"x_session_id": header} if header is not None else {}
+        body = json.dumps({"model": model, "messages": MESSAGES, **fields}).encode()
+        wire = WireRequest(request_id, world.headers(ACME_KEY, **more), body)
+        known = self.intake.recognise(self.catalogue, wire, NOW_UNIX_S)
+        return self.intake.admit(self.catalogue, CHAT, wire, known)
+
+    def groups(self, sessions: int = 2000) -> list[str]:
+        return [split_of(self.admit(header=f"s{number}")).group for number in range(sessions)]
+
+
+def split_of(admitted: Admitted) -> SplitUse:
+    assert admitted.split is not None
+    return admitted.split
+
+
+def sent(admitted: Admitted) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(admitted.upstream_body)
+    return parsed
+
+
+def test_the_whole_request_is_the_chosen_versions() -> None:
+    door = Door()
+    by_group = {split_of(one).group: one for one in (door.admit(request_id=f"r{number}") for number in range(50))}
+    candidate, control = by_group["candidate"], by_group["control"]
+    assert (candidate.model.version, candidate.model.digest, sent(candidate)["model"]) == ("v2", DIGEST_V2, BOT_V2)
+    assert (control.model.version, sent(control)["model"]) == ("v1", BOT_V1)
+    assert candidate.model.requested == control.model.requested == "acme/bot"
+    assert split_of(candidate).header() == b"ro-0000test; stage=0; group=candidate"
+    assert split_of(candidate).control == control.model
+
+
+@pytest.mark.parametrize("model", ["acme/bot@v1", "acme/bot@v2", f"acme/bot@{DIGEST_V2}", "acme/bot:canary"])
+def test_only_the_channel_in_rollout_is_split(model: str) -> None:
+    door = Door(percent=99)
+    assert all(door.admit(model, request_id=f"r{number}").split is None for number in range(20))
+
+
+def test_the_channels_long_name_is_split_too() -> None:
+    assert split_of(Door().admit("acme/bot:stable")).rollout == ROLLOUT
+
+
+@pytest.mark.parametrize("percent", [1, 10, 50, 90])
+def test_the_share_is_that_of_the_stage(percent: int) -> None:
+    """Of 10,000 sessions: within four standard deviations, which the hash misses once in 16,000 choices of names."""
+    door, count = Door(percent), 10_000
+    candidates = door.groups(count).count("candidate")
+    expected = count * percent / 100
+    assert abs(candidates - expected) < 4 * (expected * (1 - percent / 100)) ** 0.5
+
+
+def test_a_session_keeps_its_version_from_stage_to_stage() -> None:
+    door = Door(percent=1)
+    first = door.groups()
+    for stage, percent in ((1, 10), (2, 50), (3, 99)):
+        door.stage(stage, percent)
+        assert door.groups() == first, "who began on control stays there; who began on the candidate too"
+
+
+def test_new_sessions_go_by_the_new_share() -> None:
+    door = Door(percent=1)
+    door.groups(500)
+    door.stage(1, 99)
+    fresh = [split_of(door.admit(header=f"new-{number}")).group for number in range(500)]
+    assert fresh.count("candidate") > 450
+
+
+def test_a_session_that_was_silent_for_longer_than_its_time_is_new() -> None:
+    door = Door(percent=1)
+    door.groups(200)
+    door.stage(1, 99)
+    door.clock.forward(299)
+    assert door.groups(200).count("candidate") < 20, "each of these begins its time anew"
+    door.clock.forward(301)
+    assert door.groups(200).count("candidate") > 180
+
+
+def test_requests_without_a_session_are_placed_one_by_one() -> None:
+    door = Door()
+    groups = [split_of(door.admit(request_id=f"r{number}")).group for number in range(2000)]
+    assert 850 < groups.count("candidate") < 1150
+    assert len(door.splits.pins) == 0
+
+
+def test_a_tenant_as_a_whole() -> None:
+    door = Door(sticky="tenant")
+    groups = {split_of(door.admit(header=f"s{number}", request_id=f"r{number}")).group for number in range(50)}
+    assert len(groups) == 1
+
+
+def test_a_tenants_sessions_stay_when_the_tenant_moves() -> None:
+    door = Door(percent=1, sticky="tenant")
+    assert set(door.groups(50)) == {"control"}
+    door.stage(1, 99, sticky="tenant")
+    assert set(door.groups(50)) == {"control"}
+    assert {split_of(door.admit(header=f"new-{number}")).group for number in range(50)} == {"candidate"}
+    assert {split_of(door.admit(request_id=f"r{number}")).group for number in range(50)} == {"candidate"}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"header": "one"},
+        {"session_id": "one"},
+        {"prompt_cache_key": "one"},
+        {"header": "one", "session_id": "two", "prompt_cache_key": "three"},
+        {"session_id": "one", "prompt_cache_key": "three"},
+        {"header": "", "session_id": "one"},
+        {"header": "", "session_id": None, "prompt_cache_key": "one"},
+    ],
+)
+def test_a_session_is_named_by_header_or_body(named: dict[str, Any]) -> None:
+    """The header goes before `session_id`, that before `prompt_cache_key`; an empty one is none."""
+    one = {split_of(Door().admit(header="one")).session}
+    assert {split_of(Door().admit(request_id=f"r{number}", **named)).session for number in range(3)} == one
+
+
+def test_what_reaches_the_engine_of_a_session() -> None:
+    body = sent(Door().admit(session_id="one", prompt_cache_key="two"))
+    assert "session_id" not in body and body["prompt_cache_key"] == "two"
+    assert "session_id" not in sent(Door().admit("acme/bot@v1", session_id="one"))
+
+
+@pytest.mark.parametrize(
+    ("named", "param"),
+    [
+        ({"header": "x" * 513}, "X-Session-ID"),
+        ({"session_id": "x" * 513}, "session_id"),
+        ({"prompt_cache_key": "x" * 513}, "prompt_cache_key"),
+        ({"session_id": 7}, "session_id"),
+        ({"prompt_cache_key": ["x"]}, "prompt_cache_key"),
+    ],
+)
+def test_what_names_no_session(named: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as refused:
+        Door().admit(**named)
+    assert (refused.value.answer.status, refused.value.answer.param) == (400, param)
+
+
+def test_falling_back_makes_the_request_and_its_session_controls() -> None:
+    door = Door(percent=99)
+    admitted = door.admit(header="one", temperature=0.5)
+    assert split_of(admitted).group == "candidate" and door.splits.may_fall_back(admitted.split)
+    control = as_control(admitted, door.splits)
+    assert (control.model.version, sent(control)["model"], sent(control)["temperature"]) == ("v1", BOT_V1, 0.5)
+    assert split_of(control).header() == b"ro-0000test; stage=0; group=control; reason=candidate_unavailable"
+    assert not door.splits.may_fall_back(control.split)
+    assert split_of(door.admit(header="one")).group == "control"
+    assert [entry.rollout for entry in door.splits.pins.to_tell()] == [ROLLOUT], "the other gateways must know"
+
+
+def test_a_session_that_has_heard_the_candidate_does_not_fall_back() -> None:
+    door = Door(percent=99)
+    door.splits.answering(split_of(door.admit(header="one")))
+    assert not door.splits.may_fall_back(door.admit(header="one").split)
+    door.splits.answering(split_of(door.admit(request_id="no session")))
+    assert door.splits.may_fall_back(door.admit(request_id="no session").split)
+    assert not door.splits.may_fall_back(None)
+
+
+def test_of_two_requests_at_once_the_first_answer_decides() -> None:
+    door = Door(percent=99)
+    one, other = split_of(door.admit(header="s")), split_of(door.admit(header="s"))
+    door.splits.answering(one)
+    assert not door.splits.may_fall_back(other), "the session has heard the candidate since"
+    late, quick = split_of(door.admit(header="t")), split_of(door.admit(header="t"))
+    door.splits.fall_back(quick)
+    door.splits.answering(late)
+    assert split_of(door.admit(header="t")).group == "control"
+
+
+def test_a_session_is_no_newer_for_an_answer_that_took_long() -> None:
+    """Its time runs from the end of its last answer."""
+    door = Door(percent=1)
+    use = split_of(door.admit(header="one"))
+    assert use.group == "control"
+    door.clock.forward(400)
+    door.splits.answering(use)
+    door.stage(1, 99)
+    assert split_of(door.admit(header="one")).group == "control"
+
+
+@pytest.mark.parametrize("sticky", ["session", "tenant"])
+def test_a_rollout_that_begins_takes_no_session_away(sticky: Any) -> None:
+    door = Door()
+    door.catalogue = world.catalogue(1)
+    for number in range(100):
+        assert door.admit(header=f"s{number}").split is None
+    door.clock.forward(299)
+    door.stage(0, 99, sticky)
+    assert set(door.groups(100)) == {"control"}
+    assert len(door.splits.pins) == 100, "and the other gateways are told"
+    fresh = [split_of(door.admit(header=f"new-{number}")).group for number in range(100)]
+    assert sticky == "tenant" or fresh.count("candidate") > 90
+
+
+def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new() -> None:
+    door = Door()
+    door.catalogue = world.catalogue(1)
+    door.admit(header="one")
+    door.admit("acme/bot:canary", header="two")
+    door.clock.forward(300)
+    door.splits.expire()
+    door.stage(0, 99)
+    assert [split_of(door.admit(header=name)).group for name in ("one", "two")] == ["candidate", "candidate"]
+
+
+def test_what_serves_no_session_is_not_remembered() -> None:
+    door = Door()
+    door.catalogue = world.catalogue(1)
+    door.admit("smollm2-135m", header="one")
+    door.admit()
+    assert len(door.splits._served) == 0
+
+
+def test_an_answer_after_its_rollouts_end_pins_nothing() -> None:
+    door = Door(percent=99)
+    use = split_of(door.admit(header="one"))
+    door.splits.forget_ended(lambda rollout, model: False)
+    door.splits.answering(use)
+    door.splits.fall_back(use)
+    assert len(door.splits.pins) == 0
+
+
+def test_an_ended_rollouts_pins_go_and_another_ones_stay() -> None:
+    door = Door()
+    door.groups(50)
+    held = len(door.splits.pins)
+    door.splits.forget_ended(lambda rollout, model: (rollout, model) == (ROLLOUT, "acme/bot"))
+    assert len(door.splits.pins) == held > 0
+    door.splits.forget_ended(lambda rollout, model: False)
+    assert len(door.splits.pins) == 0
