@@ -7,10 +7,11 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -130,15 +131,17 @@ class Fleet:
 
     def replicas(self) -> list[dict[str, Any]]:
         """As the registry sees them."""
-        token = (self.state_dir / "secrets" / "internal-token").read_text().strip()
-        answer = httpx.get(
-            f"https://localhost:{self.port_base + 4}/v1/fleet",
-            headers={"authorization": f"Bearer {token}"},
-            verify=self.tls,
-            timeout=10.0,
-        )
+        with self.registry() as registry:
+            answer = registry.get("/v1/fleet")
         answer.raise_for_status()
         return list(answer.json()["replicas"])
+
+    def registry(self, key: str | None = None, timeout_s: float = 60.0) -> httpx.Client:
+        """A client of the registry: the operator's, or with the key of a tenant."""
+        token = key or (self.state_dir / "secrets" / "internal-token").read_text().strip()
+        headers = {"authorization": f"Bearer {token}"}
+        url = f"https://localhost:{self.port_base + 4}"
+        return httpx.Client(base_url=url, headers=headers, verify=self.tls, timeout=timeout_s)
 
     def engine_port(self, replica_id: str) -> int:
         return next(int(replica["port"]) for replica in self.replicas() if replica["replica_id"] == replica_id)
@@ -202,16 +205,23 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every
 
 
 @contextmanager
-def running_fleet(state_dir: Path, engine: str, replicas: int | None = 2, project: Path = PROJECT) -> Iterator[Fleet]:
+def running_fleet(
+    state_dir: Path,
+    engine: str,
+    replicas: int | None = 2,
+    project: Path = PROJECT,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Fleet]:
     """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters.
 
-    `replicas` of each pool; None: as their YAML says.
+    `replicas` of each pool; None: as their YAML says. `variables` are added to the environment, for settings.
     """
     port_base = _free_port_base()
     environment = os.environ | {
         "SHOAL_STATE_DIR": str(state_dir),
         "SHOAL_PROJECT_DIR": str(project),
         "SHOAL_PORT_BASE": str(port_base),
+        **variables,
     }
     started_s = time.monotonic()
     wanted = ["--replicas", str(replicas)] if replicas is not None else []

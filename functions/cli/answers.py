@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from functions.api.ids import DEFAULT_CHANNEL
 from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.controller.local.prepare.demo_keys import DemoKey, read_demo_keys
@@ -52,9 +53,9 @@ class Asker:
         self._client.close()
 
     def models(self, key: str) -> list[str]:
-        """The ids that this key may call."""
+        """The ids that this key may call as they are: those of models that have the default channel."""
         response = self._send("GET", "/v1/models", key)
-        return [str(model["id"]) for model in response.json()["data"]]
+        return [str(model["id"]) for model in response.json()["data"] if DEFAULT_CHANNEL in model["channels"]]
 
     def stream(self, chat: Chat, key: str) -> Iterator[str]:
         """The answer's text in pieces; Refused with the platform's own words where there is none."""

@@ -30,3 +30,13 @@ def state_dir_of_clone(root: Path) -> Path | None:
     """The state directory of the fleet whose repository this is a clone of; None where it is none."""
     layouts = [StateLayout.at(remote.parent) for remote in remotes_of(root)]
     return next((layout.root for layout in layouts if layout.gitops_dir.is_dir() and layout.ca_file.is_file()), None)
+
+
+def toplevel_of(start: Path) -> Path | None:
+    """The top of the working copy that a directory lies in; None where it lies in none."""
+    command = ["git", "-C", str(start), "rev-parse", "--show-toplevel"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else None

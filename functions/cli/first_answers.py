@@ -1,4 +1,4 @@
-"""The end of `shoal up`: the base model and every demo tenant's adapters answer one question, streamed over HTTPS."""
+"""The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS."""
 
 import time
 
@@ -14,6 +14,7 @@ QUESTION = "What is the capital of France?"
 MAX_TOKENS = 32
 NEWS_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
 RETRY_S = 0.3
+MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
 def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
@@ -22,7 +23,7 @@ def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
     shown: set[str] = set()
     for tenant, key in sorted(read_demo_keys(place.layout).items()):
         for model in sorted(asker.models(key.key), key=lambda model: ("/" in model, model)):
-            if model not in shown:
+            if model not in shown and len(shown) < MAX_SHOWN:
                 shown.add(model)
                 _show(asker, console, tenant, model, key.key)
     if not shown:

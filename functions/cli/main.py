@@ -4,11 +4,21 @@ Exit status: 0 good, 1 refused or failed, 2 wrong usage.
 """
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from functions.cli.main_models import adapter_app, key_app, rollout_app
+from functions.cli.options import (
+    ChannelOption,
+    Engine,
+    EngineOption,
+    Output,
+    OutputOption,
+    ReplicasOption,
+    TenantOption,
+)
 
 app = typer.Typer(
     name="shoal",
@@ -21,22 +31,9 @@ app = typer.Typer(
 )
 
 
-class Engine(StrEnum):
-    VLLM = "vllm"
-    SIM = "sim"
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-
-
-EngineOption = Annotated[Engine, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
-ReplicasOption = Annotated[
-    int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of what its YAML says.")
-]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
-TenantOption = Annotated[str | None, typer.Option(help="Whose demo key to use; by default the first tenant's.")]
+app.add_typer(adapter_app)
+app.add_typer(rollout_app)
+app.add_typer(key_app)
 
 
 @app.command()
@@ -188,6 +185,31 @@ def schema(
     from functions.cli import schema as command
 
     command.schema(kind=kind, crd=crd, write=write)
+
+
+@app.command()
+def top(
+    *,
+    every_s: Annotated[float, typer.Option("--every", min=0.5, max=60.0, help="Seconds between two looks.")] = 2.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Pools, replicas, adapters by tier and rollouts, live; one look where there is no terminal."""
+    from functions.cli import top as command
+
+    command.top(every_s, as_json=output is Output.JSON)
+
+
+@app.command()
+def promote(
+    model: Annotated[str, typer.Argument(help="tenant/name.")],
+    version: Annotated[str, typer.Argument(help="A version that the model has.")],
+    channel: ChannelOption = "stable",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move a channel to another version: edits the YAML for you to commit, or asks the registry."""
+    from functions.cli import promote as command
+
+    command.promote(model, version, channel, as_json=output is Output.JSON)
 
 
 def main() -> None:

@@ -5,16 +5,22 @@ Where no controller runs, what goes on serving without it is named. Exit status 
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from functions.cli.controller_process import controller_status
 from functions.cli.place import Place, here
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
+from functions.cli.top import look_at
 from functions.controller.local import ledger as ledgers
 from functions.controller.local.orphans import left_over
+
+NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": []}
 
 
 def status(*, as_json: bool) -> None:
@@ -27,13 +33,25 @@ def status(*, as_json: bool) -> None:
         "controller": controller,
         "without_controller": [] if controller is not None else _left_over(place),
         "replicas": controller["replicas"] if controller is not None else [],
+        **(_models(place) if controller is not None else NO_MODELS),
     }
     if as_json:
-        sys.stdout.write(json.dumps(seen, indent=2) + "\n")
+        told = {**seen, "adapters": [asdict(each) for each in seen["adapters"]]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
         show(seen, make_console())
     if not seen["ready"]:
         raise typer.Exit(1)
+
+
+def _models(place: Place) -> dict[str, Any]:
+    """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
+    try:
+        with Registry(place) as registry:
+            look = look_at(registry, list(registry.pages("/v1/models")))
+    except Refused:
+        return NO_MODELS
+    return {"adapters": look.tiers, "rollouts": look.rollouts}
 
 
 def _left_over(place: Place) -> list[dict[str, Any]]:

@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from functions.cli.fleet_tables import PHASE_COLOURS, failure_lines, tier_table
+from functions.cli.rollout_list import rollout_table
 from functions.cli.status_revision import show_revision
 
-COLOURS = {"ready": "green", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
 STATE_COLOURS = {"Ready": "green", "Reconciling": "yellow", "Stalled": "red"}
 ALWAYS_LISTED = ("InferenceService", "Model")  # the other kinds only where something is wrong with one
 LISTED_MAX = 60
@@ -29,6 +30,7 @@ def show(seen: dict[str, Any], console: Console) -> None:
     console.print()
     _show_replicas(seen, console)
     console.print()
+    _show_models(seen, console)
     _show_processes(controller["processes"], console)
     for line in _problems(controller):
         console.print(f"[red]![/] {escape(line)}")
@@ -107,6 +109,18 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
             console.print(f"  {escape(beat['replica_id'])}: {escape(beat['reason'])}")
 
 
+def _show_models(seen: dict[str, Any], console: Console) -> None:
+    """Adapters by tier, and the rollouts that are on their way; nothing where the registry did not answer."""
+    if seen["adapters"]:
+        console.print(tier_table(seen["adapters"]))
+        for line in failure_lines(seen["adapters"]):
+            console.print(line, soft_wrap=True)
+        console.print()
+    if seen["rollouts"]:
+        console.print(rollout_table(seen["rollouts"]))
+        console.print()
+
+
 def _show_processes(processes: list[dict[str, Any]], console: Console) -> None:
     table = Table("process", "phase", "for", "pid", "port", "restarts", "reason", box=None, pad_edge=False)
     for column in (2, 3, 4, 5):
@@ -136,7 +150,7 @@ def _problems(controller: dict[str, Any]) -> list[str]:
 
 
 def _phase(phase: str) -> str:
-    return f"[{COLOURS.get(phase, 'red')}]{escape(phase)}[/]"
+    return f"[{PHASE_COLOURS.get(phase, 'red')}]{escape(phase)}[/]"
 
 
 def _age(age_s: float) -> str:

@@ -22,6 +22,12 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH_COLUMNS)
 
 
+def make_error_console() -> Console:
+    """For what accompanies an answer, so that nothing that reads the answer has to skip it."""
+    console = Console(highlight=False, stderr=True)
+    return console if console.is_terminal else Console(highlight=False, stderr=True, width=PIPE_WIDTH_COLUMNS)
+
+
 class TerminalReporter:
     """The steps of a long command."""
 

@@ -53,7 +53,8 @@ def prepared(state_dir: Path) -> StateLayout:
 def test_help_names_every_command_of_the_contract(shoal: Shoal) -> None:
     answer = shoal("--help")
     assert answer.returncode == 0
-    assert all(f"  {name} " in answer.stdout for name in ("up", "down", "env", "status", "chat", "restart", "logs"))
+    named = ("up", "down", "env", "status", "top", "chat", "restart", "logs", "adapter", "promote", "rollout", "key")
+    assert all(f"  {name} " in answer.stdout for name in named)
 
 
 def test_help_does_not_import_what_it_does_not_need() -> None:
@@ -75,6 +76,13 @@ def test_help_does_not_import_what_it_does_not_need() -> None:
         ("chat",),
         ("chat", "m", "--temperature", "3"),
         ("restart",),
+        ("adapter", "push", "acme/bot@v1"),
+        ("promote", "acme/bot"),
+        ("rollout",),
+        ("rollout", "stop", "ro-00000000"),
+        ("key", "create"),
+        ("key", "create", "acme", "--scope", "everything"),
+        ("top", "--every", "0"),
     ],
 )
 def test_wrong_usage_is_status_2_with_words(shoal: Shoal, arguments: tuple[str, ...]) -> None:

@@ -83,6 +83,7 @@ def test_what_is_missing_is_counted_by_role() -> None:
 def shown(seen: dict[str, Any], width: int = 160) -> str:
     output = io.StringIO()
     everything = {"ready": True, "gateway": "https://g", "state_dir": "/s", "replicas": []}
+    everything |= {"adapters": (), "rollouts": []}
     show({**everything, "without_controller": [], **seen}, Console(file=output, width=width))
     return output.getvalue()
 

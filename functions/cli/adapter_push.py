@@ -1,0 +1,173 @@
+"""`shoal adapter push TENANT/NAME@VERSION DIR`: an adapter from a folder becomes a version that can be called.
+
+Five steps: check here, so that mistakes are told in milliseconds; ask what the registry knows of the model; send the
+bytes, unless it has them; register the version; promote it, where asked to. A model that is declared in git is
+registered there: its YAML gets the line, in the working copy at hand, or the line is shown.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from functions.api.ids import Digest, ModelId, parse_model_ref
+from functions.artifacts.adapters import check_adapter
+from functions.artifacts.errors import ArtifactError
+from functions.artifacts.s3 import DEFAULT_BUCKET
+from functions.cli.adapter_upload import Packed, pack, uploaded
+from functions.cli.catalogue_edit import with_channel, with_version
+from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
+from functions.cli.place import Place, here
+from functions.cli.promote import channel_words, rollout_id_of, tell_change
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Answered, Registry
+from functions.cli.terminal import make_console
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What was asked for."""
+
+    model_id: ModelId
+    version: str
+    base: str | None
+    channel: str | None  # to promote it to
+    rollout: str | None  # the model's RolloutPolicy from now on
+
+
+def push(
+    target: str, directory: Path, *, base: str | None, channel: str | None, rollout: str | None, as_json: bool
+) -> None:
+    model_id, version = _named(target)
+    asked = Push(model_id, version, base, channel, rollout)
+    place = here(clones=True)
+    packed = _packed(directory, as_json=as_json)
+    declared = find_declared(place, asked.model_id)
+    with Registry(place) as registry:
+        row = _known(registry, asked.model_id)
+        in_git = declared is not None or bool(row is not None and row.get("declared_in"))
+        if in_git and asked.rollout is not None:
+            raise Refused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
+        _check_free(asked, declared, row, packed.digest)
+        pool = _pool(registry, asked, declared, row)
+        uploaded(registry, packed, asked.model_id.partition("/")[0], pool, as_json=as_json)
+        if in_git:
+            _declare(place, asked, declared, row, packed.digest, as_json=as_json)
+        else:
+            _register(registry, asked, pool, packed.digest, as_json=as_json)
+
+
+def _named(target: str) -> tuple[ModelId, str]:
+    ref = parse_model_ref(target)
+    if ref is None or ref.version is None or "/" not in ref.id:
+        raise Refused(f"{target[:160]!r} is not of the form tenant/name@version, such as acme/support-bot@v3")
+    return ref.id, ref.version
+
+
+def _packed(directory: Path, *, as_json: bool) -> Packed:
+    if not directory.is_dir():
+        raise Refused(f"{directory} is no folder: name the one that holds adapter_config.json")
+    try:
+        facts = check_adapter(directory)
+        packed = pack(directory)
+    except ArtifactError as error:
+        raise Refused(f"{directory} cannot be served: {error}") from error
+    except OSError as error:
+        raise Refused(f"{directory} cannot be read: {error}") from error
+    if not as_json:
+        words = f"rank {facts.rank}, {facts.tensors} tensors, {packed.total_bytes / 1e6:.1f} MB, {packed.digest[:19]}"
+        make_console().print(f"[green]✓[/] {escape(str(directory))} is an adapter  [dim]{words}[/]")
+    return packed
+
+
+def _known(registry: Registry, model_id: ModelId) -> dict[str, Any] | None:
+    try:
+        row: dict[str, Any] = registry.get(f"/v1/models/{model_id}")
+    except Answered as error:
+        if error.status == 404:
+            return None
+        raise
+    return row
+
+
+def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
+    """A version is one artifact for ever; git's say is the working copy's, where there is one."""
+    there: dict[str, str | None] = {each["name"]: each.get("digest") for each in (row or {}).get("versions", [])}
+    if declared is not None:
+        there |= {each.name: each.digest or there.get(each.name) for each in declared.model.spec.versions}
+    if asked.version in there and there[asked.version] != digest:
+        names = ", ".join(sorted(there))
+        raise Refused(
+            f"{asked.model_id}@{asked.version} holds other content, and versions do not change (there are {names})"
+        )
+
+
+def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
+    """The base's pool: as the model has it, else as asked, else the only one that there is."""
+    known = declared.model.pool if declared is not None else (row or {}).get("pool")
+    if known and asked.base not in {None, known}:
+        raise Refused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
+    if known or asked.base:
+        return str(known or asked.base)
+    pools = sorted({str(each["id"]) for each in registry.pages("/v1/models") if each["type"] == "base"})
+    if len(pools) == 1:
+        return pools[0]
+    raise Refused(
+        f"{asked.model_id} is new: say with --base which model it adapts; there are {', '.join(pools) or 'none'}"
+    )
+
+
+def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_json: bool) -> None:
+    body = {"digest": digest, "base_model": pool, "adapter_type": "lora"}
+    wanted = {"promote_to": asked.channel, "rollout": asked.rollout}
+    body |= {name: value for name, value in wanted.items() if value is not None}
+    answer: dict[str, Any] = registry.send("PUT", f"/v1/models/{asked.model_id}/versions/{asked.version}", body)
+    if as_json:
+        typer.echo(json.dumps({"digest": digest, "rollout": rollout_id_of(answer), "version": answer}, indent=2))
+        return
+    console = make_console()
+    name = f"{asked.model_id}@{asked.version}"
+    console.print(escape(f"✓ {name} is registered: call it by that name, or `shoal chat {name}`"), soft_wrap=True)
+    if asked.channel is not None:
+        console.print(channel_words(answer, asked.model_id, asked.channel, asked.version), soft_wrap=True)
+    else:
+        console.print(escape(f"  to serve it as {asked.model_id}: shoal promote {asked.model_id} {asked.version}"))
+
+
+def _declare(
+    place: Place,
+    asked: Push,
+    declared: DeclaredModel | None,
+    row: dict[str, Any] | None,
+    digest: Digest,
+    *,
+    as_json: bool,
+) -> None:
+    artifact = f"s3://{DEFAULT_BUCKET}/{asked.model_id}/{asked.version}"
+    if declared is None:
+        _say_line(place, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
+        return
+
+    def edit(text: str) -> str:
+        if asked.version not in {each.name for each in declared.model.spec.versions}:
+            text = with_version(text, asked.model_id, asked.version, artifact, digest)
+        return text if asked.channel is None else with_channel(text, asked.model_id, asked.channel, asked.version)
+
+    change = change_file(place, declared, edit)
+    tell_change(place, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
+
+
+def _say_line(place: Place, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool) -> None:
+    line = f'- {{name: {asked.version}, artifact: "{artifact}", digest: "{digest}"}}'
+    if as_json:
+        typer.echo(json.dumps({"digest": digest, "declared_in": declared_in, "line": line}, indent=2))
+        return
+    console = make_console()
+    console.print(escape(f"{asked.model_id} is declared in git; to have this version, add to its spec.versions"))
+    console.print(
+        escape(f"in {declared_in} of {place.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
+    )
+    console.print(escape(f"    {line}"), soft_wrap=True)

@@ -1,0 +1,161 @@
+"""A Model's YAML with one thing changed: a channel that names another version, or one version more.
+
+The text is changed where the value stands and nowhere else, so that comments, quotes, order and line ends stay byte
+for byte. Law: what comes out says, as data, what went in said, but for that one thing; where it would not (an anchor
+that others use, say), the edit is refused and the line is named instead. Pure: text in, text out.
+Neighbours: `catalogue_files` finds and writes the file, `promote` and `adapter_push` say what is to change.
+"""
+
+import copy
+import io
+from typing import Any
+
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+BARE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+class CannotEdit(Exception):
+    """This place is for a person to edit; the text says what to write, and in which line."""
+
+
+def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
+    """The channel names the version; it is added where the model has no such channel."""
+    index, spec = _spec_of(text, model_id)
+    channels = _child(spec, "channels")
+    wanted = f"{_quoted(channel)}: {_quoted(version)}"
+    if channels is None:
+        changed = _after(text, _last(spec), f"\n{' ' * _column(spec)}channels: {{{wanted}}}")
+    elif not isinstance(channels, MappingNode) or channels.anchor or not _inside(channels, spec):
+        raise CannotEdit(f"line {channels.start_mark.line + 1}: spec.channels needs {wanted!r}")
+    else:
+        changed = _with_item(text, channels, channel, version, wanted)
+    return _checked(text, changed, index, lambda spec: _set_channel(spec, channel, version), wanted)
+
+
+def with_version(text: str, model_id: str, name: str, artifact: str, digest: str) -> str:
+    """One version more, the last of the list."""
+    index, spec = _spec_of(text, model_id)
+    versions = _child(spec, "versions")
+    wanted = f'{{name: {_quoted(name)}, artifact: "{artifact}", digest: "{digest}"}}'
+    if not isinstance(versions, SequenceNode) or not versions.value or not _inside(versions, spec):
+        raise CannotEdit(f"spec.versions of {model_id} needs {wanted}")
+    if versions.flow_style:
+        changed = _insert(text, versions.value[-1].end_mark.index, f", {wanted}")
+    else:
+        changed = _after(text, _last(versions), f"\n{' ' * _column(versions)}- {wanted}")
+    entry = {"name": name, "artifact": artifact, "digest": digest}
+    return _checked(text, changed, index, lambda spec: spec["versions"].append(entry), wanted)
+
+
+def line_of_channels(text: str, model_id: str) -> int:
+    """Where a person should look, from 1."""
+    _, spec = _spec_of(text, model_id)
+    return int((_child(spec, "channels") or spec).start_mark.line) + 1
+
+
+def _with_item(text: str, channels: MappingNode, channel: str, version: str, wanted: str) -> str:
+    value = _child(channels, channel)
+    if value is None:
+        return _with_new_item(text, channels, wanted)
+    if not isinstance(value, ScalarNode) or not _inside(value, channels) or value.style in ("|", ">"):
+        raise CannotEdit(f"line {channels.start_mark.line + 1}: {channel} must become {version}")
+    start, end = value.start_mark.index, value.end_mark.index
+    mark = value.style or ""
+    return text[:start] + (f"{mark}{version}{mark}" if mark else _quoted(version)) + text[end:]
+
+
+def _with_new_item(text: str, channels: MappingNode, wanted: str) -> str:
+    if not channels.value:
+        return text[: channels.start_mark.index] + f"{{{wanted}}}" + text[channels.end_mark.index :]
+    if channels.flow_style:
+        return _insert(text, channels.value[-1][1].end_mark.index, f", {wanted}")
+    return _after(text, _last(channels), f"\n{' ' * _column(channels)}{wanted}")
+
+
+def _spec_of(text: str, model_id: str) -> tuple[int, MappingNode]:
+    """The number of the document, and its `spec`."""
+    for index, document in enumerate(_documents(text)):
+        spec = _child(document, "spec")
+        id_ = _child(spec, "id")
+        if isinstance(spec, MappingNode) and isinstance(id_, ScalarNode) and id_.value == model_id:
+            kind = _child(document, "kind")
+            if isinstance(kind, ScalarNode) and kind.value == "Model":
+                return index, spec
+    raise CannotEdit(f"no Model with the id {model_id} stands here")
+
+
+def _documents(text: str) -> list[Node | None]:
+    try:
+        return list(YAML().compose_all(io.StringIO(text)))
+    except YAMLError as error:
+        raise CannotEdit(f"the file is no YAML: {error}") from error
+
+
+def _child(node: Node | None, key: str) -> Node | None:
+    if not isinstance(node, MappingNode):
+        return None
+    return next((value for name, value in node.value if isinstance(name, ScalarNode) and name.value == key), None)
+
+
+def _inside(node: Node, parent: Node) -> bool:
+    """Written there, and not an alias for what stands elsewhere."""
+    written = parent.start_mark.index <= node.start_mark.index and node.end_mark.index <= parent.end_mark.index
+    return bool(written) and not node.anchor
+
+
+def _last(node: Node) -> int:
+    """Where the text of the last value ends; a block collection's own end lies behind comments."""
+    while isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style and node.value:
+        node = node.value[-1][1] if isinstance(node, MappingNode) else node.value[-1]
+    if isinstance(node, ScalarNode) and node.style in ("|", ">"):
+        raise CannotEdit(f"line {node.start_mark.line + 1}: add it behind this text by hand")
+    return int(node.end_mark.index)
+
+
+def _column(node: Node) -> int:
+    return int(node.start_mark.column)
+
+
+def _insert(text: str, at: int, added: str) -> str:
+    return text[:at] + added + text[at:]
+
+
+def _after(text: str, at: int, added: str) -> str:
+    """A line more, behind the line in which `at` is, comment included."""
+    end = text.find("\n", at)
+    if end < 0:
+        return text + added + "\n"
+    if text[end - 1 : end] == "\r":
+        return _insert(text, end - 1, added.replace("\n", "\r\n"))
+    return _insert(text, end, added)
+
+
+def _quoted(name: str) -> str:
+    """As it is where every YAML reads it as text, else in quotes: `v2`, but "1.0", "null", and "on" because of 1.1."""
+    as_text = set(name) <= BARE and YAML(typ="safe", pure=True).load(name) == name == yaml.safe_load(name)
+    return name if as_text else f'"{name}"'
+
+
+def _set_channel(spec: dict[str, Any], channel: str, version: str) -> None:
+    spec["channels"] = {**(spec.get("channels") or {}), channel: version}
+
+
+def _checked(before: str, after: str, index: int, change: Any, wanted: str) -> str:
+    """`after`, or CannotEdit where it says anything else than `before` with the change made."""
+    meant = _data(before)
+    expected = copy.deepcopy(meant)
+    change(expected[index]["spec"])
+    if _data(after) != expected:
+        raise CannotEdit(f"write {wanted!r} by hand: the file's anchors or layout do not let a program do it")
+    return after
+
+
+def _data(text: str) -> list[Any]:
+    try:
+        return list(YAML(typ="safe", pure=True).load_all(io.StringIO(text)))
+    except YAMLError as error:
+        raise CannotEdit(f"the file would no longer be YAML: {error}") from error

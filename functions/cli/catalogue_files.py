@@ -1,0 +1,126 @@
+"""The YAML that declares a model, in the working copy that a command was called in.
+
+A file is read as `shoal diff` reads it, changed by `catalogue_edit`, judged again, and only then written: whole, over
+itself. What changed is shown as a diff, since a person is to commit it.
+"""
+
+import difflib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from functions.api.kinds.model import Model
+from functions.api.loader import Loaded, load_directory
+from functions.api.problems import ConfigInvalid
+from functions.cli.catalogue_edit import CannotEdit
+from functions.cli.clones import is_clone_of, toplevel_of
+from functions.cli.diff import paths_below
+from functions.cli.place import Place
+from functions.cli.refused import Refused
+from functions.cli.validate import DEFAULT_FOLDERS
+
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredModel:
+    """A model, and the file of the working copy that declares it."""
+
+    model: Model
+    root: Path
+    name: str  # of the file, below `root`
+    line: int
+
+    @property
+    def file(self) -> Path:
+        return self.root / self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    name: str
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> str:
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            f"a/{self.name}",
+            f"b/{self.name}",
+            n=2,
+        )
+        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+
+def find_declared(place: Place, model_id: str) -> DeclaredModel | None:
+    """Where the working copy around the working directory declares the model; None where it does not."""
+    root = working_copy(Path.cwd(), place.layout.gitops_dir)
+    if root is None:
+        return None
+    for declared in _loaded(root, place).objects:
+        if isinstance(declared.value, Model) and declared.value.spec.id == model_id:
+            position = declared.document.place
+            return DeclaredModel(declared.value, root, position.file, position.line)
+    return None
+
+
+def change_file(place: Place, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
+    """Edit the file, judge the whole configuration, and put the file back as it was where that is no longer good."""
+    before = declared.file.read_bytes().decode()
+    try:
+        after = edit(before)
+    except CannotEdit as error:
+        raise Refused(f"{declared.name}: {error}") from error
+    if after != before:
+        _replace(declared.file, after)
+        try:
+            _loaded(declared.root, place)
+        except Refused:
+            _replace(declared.file, before)
+            raise
+    return FileChange(declared.name, before, after)
+
+
+def show_change(change: FileChange, console: Console) -> None:
+    for line in change.diff.splitlines():
+        console.print(Text(line, style=_DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+
+
+def working_copy(start: Path, gitops_dir: Path) -> Path | None:
+    """The folder that holds the configuration: this one, or the top of the working copy that it lies in.
+
+    Any other repository, such as the one that an adapter was trained in, is none of ours.
+    """
+    top = toplevel_of(start)
+    if top is not None and is_clone_of(gitops_dir, top):
+        return top
+    folders = [folder for folder in (start, top) if folder is not None]
+    return next((folder for folder in folders if any((folder / name).is_dir() for name in DEFAULT_FOLDERS)), None)
+
+
+def _loaded(root: Path, place: Place) -> Loaded:
+    try:
+        return load_directory(paths_below(root, place.layout.gitops_dir), relative_to=root)
+    except ConfigInvalid as error:
+        raise Refused(f"the configuration in {root} has mistakes:\n{error}") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    """Whole or not at all; its permissions stay."""
+    mode = file.stat().st_mode
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as temporary:
+            temporary.write(text.encode())
+        Path(name).chmod(mode)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

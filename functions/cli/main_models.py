@@ -1,0 +1,141 @@
+"""`shoal adapter`, `shoal rollout` and `shoal key`: names and options of what is done with models.
+
+Neighbours: `main` has the other commands; as there, what a command does is imported when it is called.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from functions.cli.options import (
+    ChannelOption,
+    Output,
+    OutputOption,
+    PriorityClass,
+    ReasonOption,
+    RolloutArgument,
+    Scope,
+)
+
+adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
+rollout_app = typer.Typer(name="rollout", help="Rollouts: watched, held, ended.", no_args_is_help=True)
+key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=True)
+
+
+@adapter_app.command("push")
+def adapter_push(
+    target: Annotated[str, typer.Argument(help="tenant/name@version, such as acme/support-bot@v3.")],
+    directory: Annotated[Path, typer.Argument(help="The folder with adapter_config.json and the weights.")],
+    *,
+    promote_it: Annotated[bool, typer.Option("--promote", help="Move the channel to it at once.")] = False,
+    base: Annotated[str | None, typer.Option(help="Of a new model: the pool whose base model it adapts.")] = None,
+    channel: ChannelOption = "stable",
+    rollout: Annotated[
+        str | None, typer.Option(help="The RolloutPolicy by which the model's channels move from now on.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check an adapter, send it, and register it as a version of a model."""
+    from functions.cli import adapter_push as command
+
+    command.push(
+        target,
+        directory,
+        base=base,
+        channel=channel if promote_it else None,
+        rollout=rollout,
+        as_json=output is Output.JSON,
+    )
+
+
+@rollout_app.command("ls")
+def rollout_ls(
+    every: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    model: Annotated[str | None, typer.Option(help="Of this model only.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The rollouts that are on their way."""
+    from functions.cli import rollout as command
+
+    command.ls(every=every, model=model, as_json=output is Output.JSON)
+
+
+@rollout_app.command("watch")
+def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
+    """Both groups side by side until the rollout ends; exit status 1 where it was rolled back."""
+    from functions.cli import rollout_watch as command
+
+    command.watch(rollout, as_json=output is Output.JSON)
+
+
+@rollout_app.command("pause")
+def rollout_pause(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
+    """Stay at this stage until it is resumed."""
+    from functions.cli import rollout as command
+
+    command.act(rollout, "pause", "", as_json=output is Output.JSON)
+
+
+@rollout_app.command("resume")
+def rollout_resume(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
+    """Go on after a pause; of one that was rolled back: try again from the beginning."""
+    from functions.cli import rollout as command
+
+    command.act(rollout, "resume", "", as_json=output is Output.JSON)
+
+
+@rollout_app.command("promote")
+def rollout_promote(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
+    """Everything to the new version now, whatever the stages say."""
+    from functions.cli import rollout as command
+
+    command.act(rollout, "promote", "", as_json=output is Output.JSON)
+
+
+@rollout_app.command("rollback")
+def rollout_rollback(rollout: RolloutArgument, reason: ReasonOption = "", output: OutputOption = Output.TABLE) -> None:
+    """Everything back to the old version now."""
+    from functions.cli import rollout as command
+
+    command.act(rollout, "rollback", reason, as_json=output is Output.JSON)
+
+
+@key_app.command("create")
+def key_create(
+    tenant: Annotated[str, typer.Argument(help="Whose key.")],
+    *,
+    key_id: Annotated[str | None, typer.Option("--id", help="Its public part; one is made up if absent.")] = None,
+    scopes: Annotated[
+        list[Scope] | None, typer.Option("--scope", help="What it may do; repeat it for several.")
+    ] = None,
+    max_class: Annotated[PriorityClass, typer.Option(help="The best class that it may ask for.")] = (
+        PriorityClass.INTERACTIVE
+    ),
+    expires: Annotated[str | None, typer.Option(help="The last day (2027-06-30) or a moment, in UTC.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a key and print it, this once."""
+    from functions.cli import key as command
+
+    chosen = [scope.value for scope in scopes or [Scope.INFERENCE]]
+    command.create(
+        tenant,
+        key_id=key_id,
+        scopes=chosen,
+        max_class=max_class.value,
+        expires=expires,
+        as_json=output is Output.JSON,
+    )
+
+
+@key_app.command("revoke")
+def key_revoke(
+    tenant: Annotated[str, typer.Argument(help="Whose key.")],
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `key create` printed it.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Withdraw a key."""
+    from functions.cli import key as command
+
+    command.revoke(tenant, key_id, as_json=output is Output.JSON)

@@ -1,0 +1,41 @@
+"""Options that several commands have, so that each reads and means the same everywhere."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Engine(StrEnum):
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+class Scope(StrEnum):
+    INFERENCE = "inference"
+    MODELS_READ = "models:read"
+    MODELS_WRITE = "models:write"
+
+
+class PriorityClass(StrEnum):
+    INTERACTIVE = "interactive"
+    NEAR_REAL_TIME = "near-real-time"
+    BATCH = "batch"
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+EngineOption = Annotated[Engine, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
+ReplicasOption = Annotated[
+    int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of what its YAML says.")
+]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
+ChannelOption = Annotated[str, typer.Option(help="The channel that moves; callers who name none get `stable`.")]
+ReasonOption = Annotated[str, typer.Option(help="Why, for the audit and for whoever looks at the rollout.")]
+RolloutArgument = Annotated[
+    str, typer.Argument(help="A rollout's id, or a model (tenant/name[:channel]) for its newest one.")
+]
+TenantOption = Annotated[str | None, typer.Option(help="Whose demo key to use; by default the first tenant's.")]

@@ -1,0 +1,118 @@
+"""`shoal promote MODEL VERSION`: a channel moves to another version of a model.
+
+Where the model is declared in git, its YAML is changed in the working copy at hand, for a person to commit: git stays
+the truth. Where it came through the API, the registry is asked, and begins the rollout.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from functions.api.ids import ModelId, parse_model_ref
+from functions.cli.catalogue_edit import with_channel
+from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
+from functions.cli.clones import is_clone_of
+from functions.cli.place import Place, here
+from functions.cli.refused import Refused
+from functions.cli.registry_client import Answered, Registry
+from functions.cli.terminal import make_console
+
+
+def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
+    place = here(clones=True)
+    model_id = model_id_of(model)
+    declared = find_declared(place, model_id)
+    if declared is not None:
+        _in_git(place, declared, version, channel, as_json=as_json)
+        return
+    with Registry(place) as registry:
+        row = model_row(registry, model_id)
+        if row.get("declared_in"):
+            raise Refused(where_to_edit(place, model_id, str(row["declared_in"])))
+        tell_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
+
+
+def model_id_of(text: str) -> ModelId:
+    ref = parse_model_ref(text)
+    if ref is None or ref.channel or ref.version or ref.digest:
+        raise Refused(f"{text[:160]!r} is no model id: tenant/name, without a channel or version")
+    return ref.id
+
+
+def model_row(registry: Registry, model_id: ModelId) -> dict[str, Any]:
+    row: dict[str, Any] = registry.get(f"/v1/models/{model_id}")
+    return row
+
+
+def set_channel(registry: Registry, model_id: ModelId, channel: str, version: str) -> dict[str, Any]:
+    """Point the channel at the version; says which rollout is running where that is why it cannot be."""
+    try:
+        answer: dict[str, Any] = registry.send(
+            "POST", f"/v1/models/{model_id}/channels/{channel}", {"version": version}
+        )
+    except Answered as error:
+        if error.code == "rollout_active" and error.param:
+            words = f"`shoal rollout watch {error.param}` shows it, `shoal rollout rollback {error.param}` ends it"
+            raise Refused(f"{error}; {words}") from error
+        raise
+    return answer
+
+
+def tell_channel(answer: dict[str, Any], model_id: str, channel: str, version: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    make_console().print(channel_words(answer, model_id, channel, version), soft_wrap=True)
+
+
+def channel_words(answer: dict[str, Any], model_id: str, channel: str, version: str) -> str:
+    name = escape(f"{model_id}:{channel}")
+    rollout = rollout_id_of(answer)
+    if rollout is None:
+        return f"[green]✓[/] {name} is {escape(version)}"
+    watch = escape(f"shoal rollout watch {rollout}")
+    return f"[green]✓[/] {name} moves to {escape(version)} by rollout {escape(rollout)}: {watch}"
+
+
+def rollout_id_of(answer: dict[str, Any]) -> str | None:
+    found = answer.get("rollout")
+    id_ = found.get("id") if isinstance(found, dict) else found
+    return id_ if isinstance(id_, str) else None
+
+
+def where_to_edit(place: Place, model_id: str, declared_in: str) -> str:
+    clone = f"git clone {place.layout.gitops_dir}" if place.layout.gitops_dir.is_dir() else "clone its repository"
+    return f"{model_id} is declared in git, in {declared_in}: {clone}, and call this again inside"
+
+
+def _in_git(place: Place, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
+    spec = declared.model.spec
+    names = [each.name for each in spec.versions]
+    if version not in names:
+        raise Refused(f"{spec.id} has no version {version!r} in {declared.name}; it has {', '.join(names)}")
+    change = change_file(place, declared, lambda text: with_channel(text, spec.id, channel, version))
+    tell_change(place, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
+
+
+def tell_change(place: Place, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool) -> None:
+    """The diff, and what makes it take effect."""
+    next_step = deploys(place, declared.root, change.name, message) if change.before != change.after else ""
+    if as_json:
+        typer.echo(json.dumps({"file": str(declared.file), "diff": change.diff, "next": next_step}, indent=2))
+        return
+    console = make_console()
+    if not next_step:
+        console.print(escape(f"{change.name} says so already: nothing to change"))
+        return
+    show_change(change, console)
+    console.print(escape(next_step), soft_wrap=True)
+
+
+def deploys(place: Place, root: Path, name: str, message: str) -> str:
+    """What a person does with the changed file so that it takes effect."""
+    if is_clone_of(place.layout.gitops_dir, root):
+        return f"to deploy it: git commit -m '{message}' {name} && git push"
+    return f"to deploy it, commit {name} as you do with this repository; `shoal up` takes it into a local fleet"

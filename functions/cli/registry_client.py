@@ -1,0 +1,197 @@
+"""Asking the registry: over HTTPS with the fleet's own authority, and the platform's words where it refuses.
+
+On the fleet's machine a command shows the installation's token, which may do everything. Elsewhere, or to act as a
+tenant does, SHOAL_CLI_KEY names a key with `models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry.
+"""
+
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Any
+
+import httpx
+from pydantic import SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from functions.cli.place import Place
+from functions.cli.refused import Refused
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+UPLOAD_TIMEOUT_S = 600.0  # the answer to an upload comes after its checks, and signatures are hashed again
+PAGE_ROWS = 1000
+MAX_PAGES = 100  # 100,000 rows: a command that lists more is not read by anybody
+_HTTP_ERRORS_FROM = 400
+
+
+class RegistryAccess(BaseSettings):
+    """Read from the environment, prefix `SHOAL_CLI_`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SHOAL_CLI_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
+    )
+
+    registry_url: str | None = None
+    """Where the registry listens. Default: the local fleet's."""
+
+    key: SecretStr | None = None
+    """A tenant's key to show instead of the installation's token. Default: the token, where its file can be read."""
+
+    ca_file: Path | None = None
+    """The authority that the registry's certificate comes from. Default: the local fleet's own, else the system's."""
+
+
+class Answered(Refused):
+    """The registry refused, in its own words."""
+
+    def __init__(self, status: int, code: str | None, message: str, param: str | None = None) -> None:
+        super().__init__(f"{message} (HTTP {status}{f', {code}' if code else ''})")
+        self.status = status
+        self.code = code
+        self.param = param  # what it is about, for some codes
+
+
+class Unreachable(Refused):
+    """No answer: the registry is away, or this is not its address. Asking again may go well."""
+
+
+@dataclass(slots=True)
+class Registry:
+    """One HTTP client for one command."""
+
+    place: Place
+    _client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        access = _access()
+        self._client = httpx.Client(
+            base_url=access.registry_url or self.place.registry_url,
+            headers={"authorization": f"Bearer {_bearer(self.place, access)}"},
+            verify=_authority(self.place, access),
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    def __enter__(self) -> "Registry":
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._client.close()
+
+    def get(self, path: str, **params: str | int) -> Any:
+        return self._asked("GET", path, params=params)
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._asked(method, path, json=dict(body) if body is not None else None)
+
+    def pages(
+        self, path: str, params: Mapping[str, str] = MappingProxyType({}), page_rows: int = PAGE_ROWS
+    ) -> Iterator[dict[str, Any]]:
+        """Every row of a listing, page after page."""
+        after: str | int | None = None
+        for _ in range(MAX_PAGES):
+            page = self.get(path, limit=page_rows, **params, **({"after": after} if after is not None else {}))
+            if "next_after" not in page:  # taking it for the last page would hide rows
+                raise Refused(f"{self._client.base_url}{path} does not answer in pages: is it of this release?")
+            yield from page["data"]
+            after = page["next_after"]
+            if after is None:
+                return
+
+    def upload(
+        self, path: str, files: Sequence[tuple[str, Path]], fields: Mapping[str, str], moved: Callable[[int], None]
+    ) -> Any:
+        """Send files as a multipart body, read as they are sent; `moved` hears of the bytes."""
+        opened = [(name, _Counted(file.open("rb"), moved)) for name, file in files]
+        timeout = httpx.Timeout(UPLOAD_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        try:
+            parts = [("file", (name, reader, "application/octet-stream")) for name, reader in opened]
+            return self._asked("POST", path, data=dict(fields), files=parts, timeout=timeout)
+        finally:
+            for _, reader in opened:
+                reader.close()
+
+    def _asked(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            response = self._client.request(method, path, **options)
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(
+                f"no answer from the registry at {self._client.base_url}: {why}; see `shoal status`"
+            ) from error
+        if response.status_code >= _HTTP_ERRORS_FROM:
+            raise _refusal(response)
+        if response.status_code == httpx.codes.NO_CONTENT or not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise Refused(
+                f"{self._client.base_url} does not answer as a registry does: {response.text[:200]!r}"
+            ) from error
+
+
+class _Counted:
+    """A file that says how much of it was read. httpx asks for its length by its descriptor."""
+
+    def __init__(self, file: IO[bytes], moved: Callable[[int], None]) -> None:
+        self._file = file
+        self._moved = moved
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        part = self._file.read(size_bytes)
+        self._moved(len(part))
+        return part
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _access() -> RegistryAccess:
+    try:
+        return RegistryAccess()
+    except ValidationError as error:
+        wrong = "; ".join(f"SHOAL_CLI_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
+        raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+
+
+def _bearer(place: Place, access: RegistryAccess) -> str:
+    if access.key is not None:
+        return access.key.get_secret_value()
+    if access.registry_url is not None:  # the token of this fleet is nothing for another one's eyes
+        raise Refused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
+    file = place.layout.secret("internal-token")
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError as error:
+        words = "start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"
+        raise Refused(f"there is no fleet in {place.layout.root}: {words}") from error
+    except OSError as error:
+        raise Refused(f"{file} cannot be read: {error.strerror}; to act as a tenant, set SHOAL_CLI_KEY") from error
+
+
+def _authority(place: Place, access: RegistryAccess) -> ssl.SSLContext:
+    file = access.ca_file or (place.layout.ca_file if place.layout.ca_file.is_file() else None)
+    try:
+        return ssl.create_default_context(cafile=str(file) if file is not None else None)
+    except (OSError, ssl.SSLError) as error:
+        raise Refused(f"the authority in {file} cannot be used: {error}") from error
+
+
+def _refusal(response: httpx.Response) -> Answered:
+    try:
+        error = response.json()["error"]
+        return Answered(response.status_code, error.get("code"), str(error["message"]), error.get("param"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Answered(response.status_code, None, response.text[:300] or "no reason given")

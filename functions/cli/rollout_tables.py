@@ -1,0 +1,176 @@
+"""How a rollout looks on a terminal: a bar for its stages, both groups side by side, and what it is judged by.
+
+Fits 80 columns. The same words serve a log, a line a change.
+"""
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from functions.cli.rollout_picture import Picture
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_figures import Row
+
+STATE_COLOURS = {
+    "loading": "cyan",
+    "running": "yellow",
+    "paused": "magenta",
+    "completed": "green",
+    "rolled_back": "red",
+    "superseded": "dim",
+}
+MOODS = {
+    "good": ("green", "good"),
+    "few": ("dim", "too few yet"),
+    "suspected": ("yellow", "looks bad"),
+    "proven": ("red", "halts"),
+}
+FACTOR_WORSE = 1.25  # coloured from here on: a look, not a judgement
+BAR_COLUMNS = 40
+STALE_S = 15.0  # gateways speak every second; as long as a replica may be silent
+
+
+def drawn(picture: Picture) -> RenderableType:
+    rollout = picture.rollout
+    parts: list[RenderableType] = [_head(rollout), _stages(rollout), _stage_bar(picture)]
+    if _has_groups(picture):
+        parts += [Text(), _groups(picture)]
+    if picture.figures.conditions:
+        parts += [Text(), _conditions(picture)]
+    return Group(*parts, *_below(picture))
+
+
+def line(picture: Picture) -> str:
+    """Everything in one line, for what is no terminal."""
+    rollout = picture.rollout
+    requests, errors, *times = picture.figures.rows
+    p99 = next(row for row in times if row.name == "first token p99")
+    if not _has_groups(picture):
+        return f"{rollout.state} {stage_words(rollout)} | {picture.figures.why}"
+    words = [
+        f"{rollout.state} {stage_words(rollout)}",
+        f"control {rollout.from_version}: {_group_words(requests.control, errors.control, p99.control)}",
+        f"candidate {rollout.to_version}: {_group_words(requests.candidate, errors.candidate, p99.candidate)}",
+    ]
+    why = picture.figures.why
+    return " | ".join([*words, *([why] if why else [])])
+
+
+def _has_groups(picture: Picture) -> bool:
+    """Whether there is something to compare, or will be: with the last stage counting begins anew, at nothing."""
+    requests = picture.figures.rows[0]
+    return bool(picture.rollout.is_active and picture.rollout.percent) or bool(requests.control or requests.candidate)
+
+
+def stage_words(rollout: Rollout) -> str:
+    return f"{rollout.percent} % ({rollout.stage + 1} of {len(rollout.policy.stages)})"
+
+
+def seconds_words(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def number_words(value: float | None, unit: str) -> str:
+    """`12.3 ms`, `2.0 %`, `1,204`, or a dash for what was not measured."""
+    if value is None:
+        return "–"
+    if unit == "":
+        return f"{value:,.0f}"
+    return f"{value:,.{0 if value >= 100 else 1}f} {unit}"
+
+
+def _head(rollout: Rollout) -> Text:
+    colour = STATE_COLOURS[rollout.state]
+    attempt = f", attempt {rollout.attempt}" if rollout.attempt > 1 else ""
+    return Text.from_markup(
+        f"[bold]{escape(f'{rollout.model}:{rollout.channel}')}[/]  {escape(rollout.from_version)} → "
+        f"{escape(rollout.to_version)}  [{colour}]{rollout.state.replace('_', ' ')}[/]  [dim]{rollout.id}{attempt}[/]"
+    )
+
+
+def _stages(rollout: Rollout) -> Text:
+    """`1 % ─ 10 % ─ 50 % ─ 100 %`: those passed, the one that is on, those to come."""
+    text = Text()
+    for index, stage in enumerate(rollout.policy.stages):
+        if index:
+            text.append(" ─ ", "dim")
+        text.append(f"{stage.percent} %", _stage_style(rollout, index))
+    return text
+
+
+def _stage_style(rollout: Rollout, index: int) -> str:
+    if rollout.state == "completed" or (rollout.is_active and index < rollout.stage):
+        return "green"
+    if index != rollout.stage:
+        return "dim"
+    return f"bold reverse {STATE_COLOURS[rollout.state]}" if rollout.loaded or not rollout.is_active else "dim"
+
+
+def _stage_bar(picture: Picture) -> RenderableType:
+    rollout = picture.rollout
+    if rollout.state == "loading":
+        words = f"{rollout.to_version} is being loaded, for {seconds_words(picture.in_stage_s)}; nobody gets it yet"
+        return Text(words, "dim")
+    if not rollout.is_active:
+        return Text(rollout.reason, STATE_COLOURS[rollout.state])
+    grid = Table.grid(padding=(0, 2))
+    duration_s = rollout.current.duration_s or 0.0
+    bar = ProgressBar(
+        total=max(1.0, duration_s),
+        completed=min(picture.in_stage_s, duration_s),
+        width=BAR_COLUMNS,
+        complete_style="cyan",
+        finished_style="green",
+    )
+    grid.add_row(bar, Text(f"{seconds_words(picture.in_stage_s)} of {seconds_words(duration_s)}", "dim"))
+    return grid
+
+
+def _groups(picture: Picture) -> Table:
+    rollout = picture.rollout
+    table = Table("", box=None, pad_edge=False)
+    for heading in (f"control {rollout.from_version}", f"candidate {rollout.to_version}", ""):
+        table.add_column(escape(heading), justify="right")
+    for row in picture.figures.rows:
+        cells = (number_words(row.control, row.unit), number_words(row.candidate, row.unit), _factor(row))
+        table.add_row(row.name, *cells)
+    return table
+
+
+def _factor(row: Row) -> str:
+    if row.factor is None:
+        return ""
+    colour = "red" if row.factor >= FACTOR_WORSE else "dim"
+    return f"[{colour}]{row.factor:.2f}x[/]"
+
+
+def _conditions(picture: Picture) -> Table:
+    """What would halt the stage, and how near it is."""
+    table = Table("halts when", "", "", box=None, pad_edge=False)
+    for each in picture.figures.conditions:
+        colour, word = MOODS[each.mood]
+        table.add_row(escape(each.text), f"[{colour}]{word}[/]", escape(each.figures))
+    return table
+
+
+def _below(picture: Picture) -> list[RenderableType]:
+    rollout, age_s = picture.rollout, picture.heard_age_s
+    lines: list[RenderableType] = [Text()]
+    if rollout.is_active and picture.figures.why:
+        lines.append(Text(picture.figures.why, STATE_COLOURS[rollout.state]))
+    if rollout.percent and rollout.is_active and (age_s is None or age_s > STALE_S):
+        heard = (
+            "no gateway has told of this stage yet" if age_s is None else f"gateways silent for {seconds_words(age_s)}"
+        )
+        lines.append(Text(heard, "yellow"))
+    return lines
+
+
+def _group_words(requests: float | None, errors: float | None, p99_ms: float | None) -> str:
+    failed = f", {number_words(errors, '%')} failed" if errors else ""
+    first = f", first token p99 {number_words(p99_ms, 'ms')}" if p99_ms is not None else ""
+    return f"{number_words(requests, '')} requests{failed}{first}"

@@ -1,0 +1,128 @@
+"""A real browser for tests of pages: Chromium without a window, steered over its DevTools socket.
+
+Only what a test needs: open, run an expression, wait until one holds, and what the page was refused or complained of.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_START_S = 60.0
+_ANSWER_S = 60.0
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._next = 0
+        self.complaints: list[str] = []  # errors of scripts, and what a policy refused
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._next += 1
+        self._socket.send(json.dumps({"id": self._next, "method": method, "params": params}))
+        while True:
+            told = json.loads(self._socket.recv(timeout=_ANSWER_S))
+            if told.get("id") == self._next:
+                assert "error" not in told, told["error"]
+                result: dict[str, Any] = told["result"]
+                return result
+            self._hear(told)
+
+    def open(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def run(self, expression: str) -> Any:
+        """The value of a JavaScript expression."""
+        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def until(self, expression: str, timeout_s: float = 30.0) -> Any:
+        """The value of the expression, as soon as it is true."""
+        deadline_s = time.monotonic() + timeout_s
+        while not (value := self.run(expression)):
+            assert time.monotonic() < deadline_s, f"{expression}: not within {timeout_s} s; the page is {self.text()}"
+            time.sleep(0.05)
+        return value
+
+    def text(self) -> str:
+        return str(self.run("document.body.innerText"))
+
+    def click(self, selector: str) -> None:
+        """As a finger does: at the element's place, which must be the one that is hit."""
+        self.run(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
+        box = self.run(
+            f"(() => {{const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2]})()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def type(self, selector: str, text: str) -> None:
+        self.run(f"document.querySelector({json.dumps(selector)}).focus()")
+        self.call("Input.insertText", text=text)
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        if told.get("method") == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
+            self.complaints.append(str(told["params"]["entry"]["text"]))
+        if told.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(str(told["params"]["exceptionDetails"]["exception"].get("description")))
+
+
+@contextmanager
+def browsing(width: int = 1280, height: int = 1600) -> Iterator[Page]:
+    """A browser with an empty profile; skips where there is none."""
+    program = next((found for name in _NAMES if (found := shutil.which(name)) is not None), None)
+    if program is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        options.append("--disable-background-networking")  # it would ask its maker for updates
+        places = [f"--user-data-dir={profile}", "--remote-debugging-port=0", f"--window-size={width},{height}"]
+        process = subprocess.Popen(
+            [program, *options, *places, "about:blank"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            with connect(_page_url(Path(profile), process), max_size=64 * 1024 * 1024) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    page.call(f"{domain}.enable")
+                yield page
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _page_url(profile: Path, process: "subprocess.Popen[bytes]") -> str:
+    """Chromium writes its port into the profile when it listens."""
+    deadline_s = time.monotonic() + _START_S
+    port_file = profile / "DevToolsActivePort"
+    while not (port_file.is_file() and port_file.read_text().count("\n")):
+        assert process.poll() is None, f"the browser ended with {process.returncode}"
+        assert time.monotonic() < deadline_s, f"the browser did not start within {_START_S} s"
+        time.sleep(0.05)
+    address = f"http://127.0.0.1:{port_file.read_text().splitlines()[0]}/json/list"
+    while True:
+        with urlopen(address, timeout=_ANSWER_S) as answer:
+            pages = [each for each in json.load(answer) if each["type"] == "page"]
+        if pages:
+            assert urlsplit(pages[0]["webSocketDebuggerUrl"]).hostname == "127.0.0.1"
+            return str(pages[0]["webSocketDebuggerUrl"])
+        assert time.monotonic() < deadline_s, "the browser has no page"
+        time.sleep(0.05)

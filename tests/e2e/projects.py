@@ -1,0 +1,21 @@
+"""The project's configuration with a few lines changed, for fleets that a test needs otherwise than they ship."""
+
+from pathlib import Path
+
+from tests.fleets import PROJECT
+
+FOLDERS = ("inferenceservices", "policies", "registry")
+
+
+def project_with(folder: Path, *edits: tuple[str, str, str]) -> Path:
+    """A copy of the YAML in `folder`; each edit is a file, a text that occurs in it once, and what takes its place."""
+    for name in FOLDERS:
+        (folder / name).mkdir(parents=True)
+        for file in (PROJECT / name).glob("*.yaml"):
+            (folder / name / file.name).write_text(file.read_text())
+    (folder / "registry" / "adapters").symlink_to(PROJECT / "registry" / "adapters")
+    for name, old, new in edits:
+        text = (folder / name).read_text()
+        assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
+        (folder / name).write_text(text.replace(old, new))
+    return folder

@@ -1,0 +1,71 @@
+"""A new version of an adapter in the place of the old one, through the registry's API, and who answers then."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from functions.api.ids import Digest, ModelId, engine_name
+from tests.drills.streams import Stream, run_stream
+from tests.fleets import PROJECT, Fleet
+
+MODEL = ModelId("acme/hot")
+VERSIONS = PROJECT / "registry" / "adapters" / "acme" / "support-bot"
+BUDGET_S = 60.0
+BURST = 12  # the router sends one request after the other to the least loaded replica, and many at once to all
+BURST_EVERY_S = 0.25
+
+
+def uploaded(registry: httpx.Client, directory: Path) -> Digest:
+    """The digest of the folder's content, which the registry's store has from then on."""
+    files = [("file", (file.name, file.read_bytes())) for file in sorted(directory.iterdir())]
+    answer = registry.post("/v1/artifacts", data={"tenant": "acme", "base_model": "smollm2-135m"}, files=files)
+    assert answer.status_code in (200, 201), answer.text
+    return Digest(answer.json()["digest"])
+
+
+def put(registry: httpx.Client, version: str, digest: Digest) -> None:
+    body = {
+        "digest": digest,
+        "base_model": "smollm2-135m",
+        "adapter_type": "lora",
+        "promote_to": "stable",
+        "rollout": "at-once",
+    }
+    answer = registry.put(f"/v1/models/{MODEL}/versions/{version}", json=body)
+    assert answer.status_code == 201, answer.text
+
+
+def loaded_on(fleet: Fleet, digest: Digest) -> set[str]:
+    """The replicas whose engine has it, as the engines themselves tell: agents stop advertising before they unload."""
+    name = engine_name(MODEL, digest)
+    return {str(replica["replica_id"]) for replica in fleet.replicas() if name in adapters_of(replica)}
+
+
+def adapters_of(replica: dict[str, Any]) -> set[str]:
+    models = httpx.get(f"http://{replica['host']}:{replica['port']}/v1/models", timeout=30.0).json()["data"]
+    return {str(model["id"]) for model in models}
+
+
+async def until_everywhere(
+    client: httpx.AsyncClient, version: str, replicas: int, began_s: float
+) -> tuple[dict[str, float], list[Stream]]:
+    """Seconds until the first token of that version by each replica, and all that was asked meanwhile."""
+    first: dict[str, float] = {}
+    asked: list[Stream] = []
+
+    async def ask() -> None:
+        probe, seen = Stream(MODEL, words=1), [0.0]
+        asked.append(probe)
+        await run_stream(client, probe, on_first=lambda: seen.insert(0, time.monotonic() - began_s))
+        if probe.served_by == f"{MODEL}@{version}":
+            first.setdefault(probe.replica, seen[0])
+
+    async with asyncio.timeout(BUDGET_S), asyncio.TaskGroup() as group:
+        while len(first) < replicas:
+            for _ in range(BURST):
+                group.create_task(ask())
+            await asyncio.sleep(BURST_EVERY_S)
+    return first, asked

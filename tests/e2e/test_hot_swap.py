@@ -1,0 +1,94 @@
+"""A new version of an adapter while 200 streams run on the old one: soon on every replica, and nobody notices.
+
+The text tells which weights answered: a simulated engine marks it with the adapter's name and a hash of its files.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from functions.api.ids import Digest, engine_name
+from functions.engines.sim.voice import adapter_mark
+from tests.drills.streams import Stream, run_stream
+from tests.e2e.projects import project_with
+from tests.e2e.swaps import MODEL, VERSIONS, loaded_on, put, until_everywhere, uploaded
+from tests.fleets import Fleet, running_fleet, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+REPLICAS = 3
+STREAMS = 200
+WORDS = 40  # of a prompt, and so of its echo: half a minute at this engine’s pace
+POOL = "inferenceservices/smollm2-135m.yaml"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Three replicas with room for all streams and a step of 60 ms; what is dropped is unloaded after two seconds."""
+    folder = tmp_path_factory.mktemp("swap")
+    roomy = (POOL, "- --max-num-seqs=32", "- --sim-step-ms=60\n        - --max-num-seqs=256")
+    project = project_with(folder / "project", roomy)
+    variables = {"SHOAL_REPLICA_ADAPTER_GRACE_S": "2"}
+    with running_fleet(folder / "state", "sim", REPLICAS, project, variables) as fleet:
+        yield fleet
+
+
+def mark_of(version: str, digest: Digest) -> str:
+    return adapter_mark(engine_name(MODEL, digest), VERSIONS / version)
+
+
+async def started(client: httpx.AsyncClient, group: asyncio.TaskGroup) -> list[Stream]:
+    """All streams, each of which has its first token."""
+    streams = [Stream(MODEL, words=WORDS) for _ in range(STREAMS)]
+    waiting = asyncio.Semaphore(0)
+    for stream in streams:
+        group.create_task(run_stream(client, stream, on_first=waiting.release))
+    async with asyncio.timeout(120):
+        for _ in streams:
+            await waiting.acquire()
+    return streams
+
+
+async def swap(fleet: Fleet, registry: httpx.Client) -> dict[str, Any]:
+    digests = [uploaded(registry, VERSIONS / version) for version in ("v1", "v2")]
+    put(registry, "v1", digests[0])
+    await asyncio.to_thread(wait_until, "v1 is everywhere", lambda: len(loaded_on(fleet, digests[0])) == REPLICAS, 60)
+    async with fleet.async_client(timeout_s=300.0, connections=STREAMS + 50) as client:
+        await until_everywhere(client, "v1", REPLICAS, time.monotonic())
+        async with asyncio.TaskGroup() as group:
+            old = await started(client, group)
+            began_s = time.monotonic()
+            put(registry, "v2", digests[1])
+            first, probes = await until_everywhere(client, "v2", REPLICAS, began_s)
+            running = sum(not stream.done for stream in old)
+            gone = registry.delete(f"/v1/models/{MODEL}/versions/v1")  # its streams go on all the same
+            assert gone.status_code == 204, gone.text
+    unloaded_s = await asyncio.to_thread(wait_until, "v1 is unloaded", lambda: not loaded_on(fleet, digests[0]), 90)
+    return {
+        "digests": digests, "old": old, "probes": probes, "running": running, "first": first, "unloaded_s": unloaded_s,
+    }  # fmt: skip
+
+
+def test_a_new_version_under_200_streams_is_soon_everywhere_and_nobody_notices(fleet: Fleet) -> None:
+    with fleet.registry() as registry:
+        seen = asyncio.run(swap(fleet, registry))
+    old, probes, (before, after) = seen["old"], seen["probes"], seen["digests"]
+    assert seen["running"] == STREAMS, f"the streams ended too soon to show anything: {seen['first']}"
+    broken = [stream for stream in (*old, *probes) if not stream.intact]
+    assert not broken, f"{len(broken)} failed: {broken[:3]}"
+    assert {stream.text for stream in old} == {f"{mark_of('v1', before)} {stream.prompt}" for stream in old}
+    marks = {f"{MODEL}@v1": mark_of("v1", before), f"{MODEL}@v2": mark_of("v2", after)}
+    assert all(probe.text == f"{marks[probe.served_by]} {probe.prompt}" for probe in probes)
+    assert len(loaded_on(fleet, after)) == REPLICAS
+    seconds = sorted(seen["first"].values())
+    print(
+        f"hot swap under {STREAMS} streams on {REPLICAS} replicas: first token {seconds[0]:.2f} s, on every replica "
+        f"{seconds[-1]:.2f} s (median {statistics.median(seconds):.2f} s) after the PUT; {len(probes)} requests "
+        f"meanwhile and {STREAMS} streams, none failed; the old version was unloaded {seen['unloaded_s']:.1f} s after "
+        f"its last stream"
+    )
