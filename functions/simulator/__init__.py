@@ -1,4 +1,4 @@
 """A fleet in virtual time that runs `functions.decisions` unchanged.
 
-Nothing is here yet but its place in the import law.
+distribution   a base model's way to many nodes: chunks from peers and store
 """

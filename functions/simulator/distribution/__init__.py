@@ -1,0 +1,8 @@
+"""A fan-out in virtual time: thousands of nodes deciding with `decisions.swarm` and `decisions.swarm_board` unchanged.
+
+assumptions   what is taken for granted about links, store and faults
+events        the clock: what happens when
+links         bandwidth shared between transfers
+node          one node: its asks carried out, its announcements
+world         everything together; `simulate(assumptions) -> Outcome`
+"""

@@ -1,0 +1,88 @@
+"""The table of runs: which sizes of fleet, with which faults, against everyone reading from the store."""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from loadtests.fan_out.artifact import publish_random
+from loadtests.fan_out.measurement import TOKEN, Plan, Result, measure
+from loadtests.fan_out.proxy import StoreProxy
+from loadtests.fan_out.report import plot, table
+from loadtests.fan_out.store import running_store, store_at
+from loadtests.fan_out.tracker import running_tracker
+
+MB, MIB = 1_000_000, 1024 * 1024
+FAULTS = ("kill", "corrupt", "store")
+SPARE_BYTES = 2 * 1024**3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size-mb", type=float, default=256)
+    parser.add_argument("--chunk-mib", type=int, default=1, help="a power of two from 1 to 64")
+    parser.add_argument("--nodes", default="1,2,4,8,16,32")
+    parser.add_argument("--alone", default="", help="fleets that read everything from the store, for comparison")
+    parser.add_argument("--faults", default="", help=f"of the largest fleet: {','.join(FAULTS)}")
+    parser.add_argument("--node-mb-s", type=float, default=8.0, help="each node's cap, down and up")
+    parser.add_argument("--store-mb-s", type=float, default=40.0, help="the store's cap")
+    parser.add_argument("--zones", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=None, help="where the disk has room (default: a temporary one)")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    plans = _plans(arguments)
+    most = max(plan.nodes for plan in plans)
+    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="fan-out-") as name:
+        folder = Path(name)
+        needed_bytes = int((most + 2) * plans[0].size_bytes) + SPARE_BYTES
+        if shutil.disk_usage(folder).free < needed_bytes:
+            print(f"{folder} needs {needed_bytes / 1e9:.0f} GB free: name another with --folder", file=sys.stderr)
+            return 1
+        results = _run(plans, folder)
+    if arguments.output == "json":
+        print(json.dumps([asdict(result) | {"store_ratio": result.store_ratio} for result in results], indent=1))
+    else:
+        print(table(results), plot(results), sep="\n\n")
+    return 0
+
+
+def _run(plans: list[Plan], folder: Path) -> list[Result]:
+    results = []
+    with running_store(folder / "store") as store_port:
+        store = store_at(store_port)
+        digest = publish_random(store, folder / "source", plans[0].size_bytes, plans[0].chunk_bytes)
+        with StoreProxy(store_port, plans[0].store_rate) as proxy:
+            for plan in plans:
+                with running_tracker(TOKEN) as tracker_url:  # one that knows nobody from the run before
+                    result = measure(plan, digest, folder / "nodes", proxy, tracker_url)
+                print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
+                results.append(result)
+    return results
+
+
+def _plans(arguments: argparse.Namespace) -> list[Plan]:
+    sizes = [int(text) for text in arguments.nodes.split(",") if text]
+    base = Plan(
+        "swarm",
+        1,
+        int(arguments.size_mb * MB),
+        arguments.chunk_mib * MIB,
+        arguments.node_mb_s * MB,
+        arguments.store_mb_s * MB,
+        zones=arguments.zones,
+    )
+    plans = [replace(base, nodes=nodes) for nodes in sizes]
+    plans += [
+        replace(base, name="store alone", nodes=int(text), swarm=False) for text in arguments.alone.split(",") if text
+    ]
+    most = max(sizes)
+    faults = {
+        "kill": replace(base, name="one killed", nodes=most, kill_one=True),
+        "corrupt": replace(base, name="one corrupt", nodes=most, corrupt_one=True),
+        "store": replace(base, name="store 503 for 10 s", nodes=most, break_store=True),
+    }
+    return plans + [faults[name] for name in arguments.faults.split(",") if name]

@@ -1,0 +1,98 @@
+"""The same fan-outs in virtual time: beside the measured ones, and beyond what a machine can hold."""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+
+from functions.simulator.distribution.assumptions import Assumptions, Outcome
+from functions.simulator.distribution.world import simulate
+
+MB, GB, MIB = 1_000_000, 1_000_000_000, 1024 * 1024
+HASH_BYTES_PER_S = 1.2e9
+_HEAD = ("run", "nodes", "GB", "chunk MiB", "MB/s", "slowest s", "median s", "least s", "hash s", "store x", "took s")
+
+TAKEN_FOR_GRANTED = """\
+Taken for granted: every node has the same link up and down, any two nodes reach each other at it (no narrower switch
+between), disks and CPUs keep up, no packet is lost, nodes begin within 0.5 s, {latency_ms:.0f} ms one way,
+{store_ms:.0f} ms until the store's first byte, one tracker. The decisions are the real ones. Hashing the whole at the
+end (1.2 GB/s, one core) is left out: it is the same for every node and has its own column."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size-gb", type=float, default=140.0)
+    parser.add_argument("--chunk-mib", type=int, default=256, help="coarser than the real 32 at 140 GB: fewer events")
+    parser.add_argument("--nodes", default="1,10,100,1000")
+    parser.add_argument("--node-mb-s", type=float, default=1250.0, help="each node's link: 10 Gbit/s")
+    parser.add_argument("--store-mb-s", type=float, default=5000.0, help="the store for all together: 40 Gbit/s")
+    parser.add_argument("--zones", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="everyone from the store as well")
+    parser.add_argument("--faults", action="store_true", help="of the largest fleet: a killed node, a corrupt one, 503")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    sizes = [int(text) for text in arguments.nodes.split(",") if text]
+    base = Assumptions(
+        nodes=1,
+        size_bytes=int(arguments.size_gb * GB),
+        chunk_bytes=arguments.chunk_mib * MIB,
+        down_bytes_per_s=arguments.node_mb_s * MB,
+        up_bytes_per_s=arguments.node_mb_s * MB,
+        store_bytes_per_s=arguments.store_mb_s * MB,
+        zones=arguments.zones,
+        hash_bytes_per_s=float("inf"),
+    )
+    runs = [("swarm", replace(base, nodes=nodes)) for nodes in sizes]
+    if arguments.alone:
+        runs += [("store alone", replace(base, nodes=nodes, swarm=False)) for nodes in sizes]
+    if arguments.faults:
+        most = replace(base, nodes=max(sizes))
+        middle_s = most.least_s / 3
+        runs.append(("one killed", replace(most, killed=((0, middle_s),))))
+        runs.append(("one corrupt", replace(most, corrupt=frozenset({most.nodes - 1}))))
+        runs.append(("store 503 for 10 s", replace(most, store_down=(middle_s / 3, middle_s / 3 + 10.0))))
+    rows: list[tuple[str, ...]] = [_HEAD]
+    documents = []
+    for name, assumptions in runs:
+        began_s = time.monotonic()
+        outcome = simulate(assumptions)
+        took_s = time.monotonic() - began_s
+        rows.append(_row(name, assumptions, outcome, took_s))
+        documents.append(_document(name, assumptions, outcome))
+        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    if arguments.output == "json":
+        print(json.dumps(documents, indent=1))
+        return 0
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    for row in rows:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    print(TAKEN_FOR_GRANTED.format(latency_ms=base.latency_s * 1000, store_ms=base.store_latency_s * 1000))
+    return 0
+
+
+def _row(name: str, assumptions: Assumptions, outcome: Outcome, took_s: float) -> tuple[str, ...]:
+    return (
+        name,
+        str(assumptions.nodes),
+        f"{assumptions.size_bytes / GB:g}",
+        f"{assumptions.chunk_bytes / MIB:g}",
+        f"{assumptions.down_bytes_per_s / MB:g}",
+        f"{outcome.slowest_s:.1f}",
+        f"{outcome.median_s:.1f}",
+        f"{assumptions.least_s:.1f}",
+        f"{assumptions.size_bytes / HASH_BYTES_PER_S:.1f}",
+        f"{outcome.store_bytes / assumptions.size_bytes:.2f}",
+        f"{took_s:.1f}",
+    )
+
+
+def _document(name: str, assumptions: Assumptions, outcome: Outcome) -> dict[str, object]:
+    given = asdict(assumptions) | {"corrupt": sorted(assumptions.corrupt), "least_s": assumptions.least_s}
+    del given["hash_bytes_per_s"]  # infinite, which JSON does not know
+    return {"run": name, "assumptions": given, "slowest_s": outcome.slowest_s, "median_s": outcome.median_s} | {
+        "store_ratio": outcome.store_bytes / assumptions.size_bytes,
+        "failures": outcome.failures,
+        "announcements": outcome.announcements,
+    }

@@ -1,0 +1,261 @@
+"""One node's part in a swarm: what it asks, of whom, and what it makes of how that ends."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.decisions.swarm import Answer, Ask, Swarm, SwarmPolicy, reader_rank
+from functions.decisions.swarm_bits import full
+from functions.decisions.swarm_peers import Failure, PeerFacts
+
+ME = "10.0.0.1:1"
+A, B, C = "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"
+
+
+def a_swarm(count: int, policy: SwarmPolicy | None = None, have: int = 0) -> Swarm:
+    return Swarm(ME, "z1", count, have, 0.0, policy or SwarmPolicy())
+
+
+def told(swarm: Swarm, *peers: tuple[str, int], grants: int = 0, zone: str = "z1", now_s: float = 0.0) -> None:
+    facts = tuple(PeerFacts(address, zone, have) for address, have in peers)
+    swarm.heard(Answer(facts, grants, 1.0, 1 + len(peers)), now_s)
+
+
+def asked(asks: list[Ask]) -> list[tuple[int, str | None]]:
+    return [(ask.chunk, ask.peer) for ask in asks]
+
+
+def test_worked_example() -> None:
+    swarm = a_swarm(4, SwarmPolicy(max_requests=2))
+    told(swarm, (A, 0b0011), (B, 0b0010))
+    assert asked(swarm.next(0.0, Random(1))) == [(0, A), (1, B)]
+    assert swarm.next(0.0, Random(1)) == []
+    told(swarm, grants=0b1100)
+    assert sorted(asked(swarm.next(0.0, Random(1)))) == [(2, None), (3, None)]
+
+
+def test_the_rarest_chunk_comes_first() -> None:
+    swarm = a_swarm(3, SwarmPolicy(max_requests=1))
+    told(swarm, (A, 0b111), (B, 0b011), (C, 0b001))
+    assert asked(swarm.next(0.0, Random(1))) == [(2, A)]
+
+
+def test_the_own_zone_comes_before_rarity() -> None:
+    swarm = a_swarm(2, SwarmPolicy(max_requests=1))
+    told(swarm, (A, 0b01), (C, 0b01))
+    told(swarm, (B, 0b10), zone="z2")
+    (first,) = swarm.next(0.0, Random(1))
+    assert (first.chunk, first.peer in (A, C)) == (0, True)
+    swarm.arrived(first, 0.0)
+    assert asked(swarm.next(0.0, Random(1))) == [(1, B)]
+
+
+def test_no_more_is_asked_than_the_bounds_allow() -> None:
+    swarm = a_swarm(64, SwarmPolicy(max_requests=5, max_per_peer=2, origin_requests=3))
+    told(swarm, (A, full(64)), (B, full(64)), grants=full(64))
+    asks = Counter(ask.peer for ask in swarm.next(0.0, Random(1)))
+    assert asks == {None: 3, A: 2, B: 2}
+
+
+def test_only_what_was_granted_is_read_from_the_store() -> None:
+    swarm = a_swarm(8)
+    told(swarm, grants=0b101)
+    first, second = swarm.next(0.0, Random(1))
+    assert sorted(asked([first, second])) == [(0, None), (2, None)]
+    told(swarm, grants=0b1000)
+    assert swarm.next(0.5, Random(1)) == []
+    swarm.arrived(first, 1.0)
+    assert asked(swarm.next(1.0, Random(1))) == [(3, None)]
+
+
+def test_a_store_that_fails_is_asked_again_later_and_ever_later() -> None:
+    swarm = a_swarm(1)
+    told(swarm, grants=1)
+    for now_s, wait_s in ((0.0, 0.5), (10.0, 1.0), (20.0, 2.0)):
+        (ask,) = swarm.next(now_s, Random(1))
+        swarm.failed(ask, Failure.BROKEN, now_s)
+        assert swarm.next(now_s + wait_s - 0.01, Random(1)) == []
+        told(swarm, grants=1, now_s=now_s + wait_s)
+
+
+def test_a_corrupt_sender_is_banned_with_its_evidence_and_for_a_time() -> None:
+    swarm = a_swarm(2, SwarmPolicy(ban_s=600, max_requests=1))
+    told(swarm, (A, 0b11))
+    (ask,) = swarm.next(0.0, Random(1))
+    swarm.failed(ask, Failure.CORRUPT, 5.0, found="sha256 of something else")
+    ban = swarm.peers.bans[A]
+    assert (ban.chunk, ban.found, ban.until_s) == (ask.chunk, "sha256 of something else", 605.0)
+    told(swarm, (A, 0b11), now_s=10.0)
+    assert swarm.next(10.0, Random(1)) == []
+    assert swarm.avoided(10.0) == (A,)
+    told(swarm, (A, 0b11), now_s=606.0)
+    assert len(swarm.next(606.0, Random(1))) == 1
+    assert swarm.avoided(606.0) == ()
+
+
+def test_a_busy_peer_is_left_alone_for_as_long_as_it_said() -> None:
+    swarm = a_swarm(1)
+    told(swarm, (A, 1))
+    (ask,) = swarm.next(0.0, Random(1))
+    swarm.failed(ask, Failure.BUSY, 0.0, after_s=0.7)
+    assert swarm.next(0.69, Random(1)) == []
+    assert asked(swarm.next(0.7, Random(1))) == [(0, A)]
+    assert swarm.avoided(0.7) == ()
+
+
+def test_a_broken_or_slow_peer_is_left_alone_for_ever_longer_and_then_reported() -> None:
+    swarm = a_swarm(1)
+    told(swarm, (A, 1))
+    now_s = 0.0
+    for wait_s, failure in ((0.5, Failure.BROKEN), (1.0, Failure.SLOW), (2.0, Failure.BROKEN)):
+        (ask,) = swarm.next(now_s, Random(1))
+        swarm.failed(ask, failure, now_s)
+        assert swarm.next(now_s + wait_s * 0.99, Random(1)) == []
+        now_s += wait_s
+    assert swarm.avoided(now_s) == (A,)
+    (ask,) = swarm.next(now_s, Random(1))
+    swarm.arrived(ask, now_s)
+    assert swarm.avoided(now_s) == ()
+
+
+def test_a_peer_that_lacks_a_chunk_is_not_asked_for_it_again_until_it_says_so() -> None:
+    swarm = a_swarm(2, SwarmPolicy(max_requests=1))
+    told(swarm, (A, 0b01))
+    (ask,) = swarm.next(0.0, Random(1))
+    swarm.failed(ask, Failure.LACKS, 0.0)
+    assert swarm.next(5.0, Random(1)) == []
+    swarm.peers.gossip(A, 0b01)
+    assert asked(swarm.next(5.0, Random(1))) == [(0, A)]
+
+
+def test_a_peer_that_says_to_have_what_it_lacks_is_reported_though_it_gives_other_chunks() -> None:
+    swarm = a_swarm(8, SwarmPolicy(max_requests=1))
+    now_s = 0.0
+    for _ in range(3):
+        told(swarm, (A, full(8)), now_s=now_s)
+        (ask,) = swarm.next(now_s, Random(1))
+        swarm.failed(ask, Failure.LACKS, now_s)
+        now_s += 10.0
+        told(swarm, now_s=now_s)
+        (ask,) = swarm.next(now_s, Random(1))
+        swarm.arrived(ask, now_s)
+    assert swarm.avoided(now_s) == (A,)
+
+
+def test_the_last_chunks_are_asked_twice_and_the_loser_is_named() -> None:
+    swarm = a_swarm(1, SwarmPolicy(endgame_after_s=2.0))
+    told(swarm, (A, 1), (B, 1))
+    (first,) = swarm.next(0.0, Random(1))
+    assert swarm.next(1.9, Random(1)) == []
+    (second,) = swarm.next(2.0, Random(1))
+    assert {first.peer, second.peer} == {A, B}
+    assert swarm.next(9.0, Random(1)) == []
+    assert swarm.arrived(second, 9.0) == [first]
+    swarm.dropped(first)
+    assert (swarm.missing, swarm.in_flight) == (0, 0)
+
+
+def test_in_the_middle_nothing_is_asked_twice() -> None:
+    swarm = a_swarm(9, SwarmPolicy(max_requests=9, max_per_peer=9, endgame_chunks=4))
+    told(swarm, (A, full(9)), (B, full(9)))
+    assert len({ask.chunk for ask in swarm.next(0.0, Random(1))}) == 9
+    assert swarm.next(100.0, Random(1)) == []
+
+
+def test_an_ask_that_is_not_in_flight_cannot_end() -> None:
+    swarm = a_swarm(1)
+    told(swarm, (A, 1))
+    (ask,) = swarm.next(0.0, Random(1))
+    swarm.arrived(ask, 0.0)
+    with pytest.raises(KeyError):
+        swarm.arrived(ask, 0.0)
+
+
+def test_without_tracker_and_peers_everything_is_read_from_the_store() -> None:
+    swarm = a_swarm(8, SwarmPolicy(origin_requests=8))
+    assert swarm.next(0.0, Random(1)) == []
+    swarm.tracker_failed()
+    assert {ask.chunk for ask in swarm.next(0.1, Random(1)) if ask.peer is None} == set(range(8))
+
+
+def test_a_tracker_that_fell_silent_is_waited_for_a_while() -> None:
+    swarm = a_swarm(8, SwarmPolicy(origin_requests=8, tracker_silent_s=15.0))
+    told(swarm)
+    swarm.tracker_failed()
+    assert swarm.next(14.9, Random(1)) == []
+    assert len(swarm.next(15.0, Random(1))) == 8
+
+
+def test_without_a_tracker_each_node_reads_its_share_and_takes_over_from_the_stuck() -> None:
+    policy = SwarmPolicy(origin_requests=60, tracker_silent_s=15.0, takeover_s=5.0)
+    swarm = a_swarm(60, policy)
+    told(swarm, (A, 0), (B, 0), now_s=1000.0)
+    swarm.began_s = 1015.0  # since when it has made no progress
+    share = swarm.next(1015.0, Random(1))
+    assert 10 < len(share) < 30
+    assert all(reader_rank(ME, [A, B], ask.chunk) == 0 for ask in share)
+    second = swarm.next(1020.0, Random(1))
+    assert all(reader_rank(ME, [A, B], ask.chunk) == 1 for ask in second)
+    assert len(second) > 10
+    swarm.next(1025.0, Random(1))
+    assert swarm.waits == 0
+
+
+def test_what_a_peer_has_is_not_read_from_the_store_without_a_tracker() -> None:
+    swarm = a_swarm(4, SwarmPolicy(max_requests=0))
+    told(swarm, (A, 0b0111))
+    assert {ask.chunk for ask in swarm.next(500.0, Random(1))} == {3}
+
+
+def test_every_chunk_has_one_first_reader() -> None:
+    nodes = [ME, A, B]
+    shares = Counter()
+    for chunk in range(300):
+        ranks = {node: reader_rank(node, [other for other in nodes if other != node], chunk) for node in nodes}
+        assert sorted(ranks.values()) == [0, 1, 2]
+        shares[min(ranks, key=ranks.__getitem__)] += 1
+    assert all(70 < share < 130 for share in shares.values())
+
+
+def test_known_peers_are_bounded_and_the_busy_ones_stay() -> None:
+    swarm = a_swarm(4, SwarmPolicy(max_peers=3, max_requests=1))
+    told(swarm, (A, 0b1111))
+    (ask,) = swarm.next(0.0, Random(1))
+    told(swarm, *[(f"10.1.0.{n}:1", 0b1) for n in range(50)])
+    assert len(swarm.peers) == 3
+    assert swarm.peers.get(A) is not None
+    swarm.arrived(ask, 0.0)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.integers(0, 2**32), st.integers(1, 5))
+def test_whatever_fails_the_whole_arrives_and_each_chunk_once(count: int, seed: int, peers: int) -> None:
+    """Peers fail in every way, some for ever; the tracker grants everything; nothing is lost or counted twice."""
+    rng = Random(seed)
+    swarm = a_swarm(count)
+    addresses = [f"10.0.1.{n}:1" for n in range(peers)]
+    flying: list[Ask] = []
+    arrived: Counter[int] = Counter()
+    now_s = 0.0
+    for _ in range(4000):
+        if not swarm.missing:
+            break
+        now_s += 0.25
+        told(swarm, *[(address, rng.getrandbits(count)) for address in addresses], grants=full(count), now_s=now_s)
+        flying += swarm.next(now_s, rng)
+        assert swarm.in_flight == len(flying) <= 4 + 2 + 4  # from peers, from the store, asked twice
+        if flying:
+            ask = flying.pop(rng.randrange(len(flying)))
+            if rng.random() < 0.3:
+                swarm.failed(ask, rng.choice(list(Failure)), now_s, after_s=0.1)
+            else:
+                arrived[ask.chunk] += 1
+                for other in swarm.arrived(ask, now_s):
+                    flying.remove(other)
+                    swarm.dropped(other)
+    assert swarm.missing == 0
+    assert set(arrived) == set(range(count))
+    assert set(arrived.values()) == {1}
