@@ -14,12 +14,14 @@ ModelId = NewType("ModelId", str)  # `base` or `tenant/name`, without a selector
 PoolName = NewType("PoolName", str)
 ReplicaId = NewType("ReplicaId", str)
 Digest = NewType("Digest", str)  # `sha256:` and 64 hex digits
+RolloutId = NewType("RolloutId", str)  # `ro-` and up to 32 letters and digits
 EngineName = NewType("EngineName", str)  # what the engine calls the model: the pool's name, or `id@sha256:<16 hex>`
 
 DEFAULT_CHANNEL = "stable"
 NAME_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 MODEL_ID_PATTERN = rf"{NAME_PATTERN}(?:/{NAME_PATTERN})?"
 DIGEST_PATTERN = r"sha256:[0-9a-f]{64}"
+ROLLOUT_ID_PATTERN = r"ro-[0-9a-z]{8,32}"
 MODEL_REF_MAX_CHARS = 320  # two names, one selector, and room for separators
 
 # Hex digits of the digest that the engine's name carries. 64 bits tell the versions of one model apart, and every

@@ -42,6 +42,21 @@ def _check_model(model: ModelEntry, tables: Tables) -> None:
             raise SnapshotInvalid(
                 f"channel {model.id}:{channel} points at version {version_name}, which does not exist"
             )
+    _check_splits(model, names)
+
+
+def _check_splits(model: ModelEntry, versions: set[str]) -> None:
+    split_before: set[str] = set()
+    for split in model.splits:
+        where = f"the split of {model.id}:{split.channel}"
+        if split.channel in split_before:
+            raise SnapshotInvalid(f"{where} occurs twice")
+        split_before.add(split.channel)
+        if split.candidate not in versions:
+            raise SnapshotInvalid(f"{where} names version {split.candidate}, which does not exist")
+        control = model.channels.get(split.channel)
+        if control is None or control == split.candidate:
+            raise SnapshotInvalid(f"{where} needs a channel that points at another version than {split.candidate}")
 
 
 def _missing(what: str) -> SnapshotInvalid:

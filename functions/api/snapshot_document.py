@@ -1,6 +1,6 @@
 """The snapshot's bytes: a header line, then one line of JSON per entry, by section and name.
 
-    {"is":"snapshot","schema_version":2,"epoch":7,"revision":"main@…","compiled_unix_s":1.5,"base":""}
+    {"is":"snapshot","schema_version":3,"epoch":7,"revision":"main@…","compiled_unix_s":1.5,"base":""}
     {"is":"key","key_id":"ci","tenant":"acme",…}
     …
     {"is":"tenant","name":"acme","tier":"enterprise",…}

@@ -18,28 +18,32 @@ from functions.api.ids import (
     DIGEST_PATTERN,
     MODEL_ID_PATTERN,
     NAME_PATTERN,
+    ROLLOUT_ID_PATTERN,
     Digest,
     EngineName,
     KeyId,
     ModelId,
     PoolName,
+    RolloutId,
     TenantId,
 )
 from functions.api.keys import KEY_ID_PATTERN
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 EPOCH_MAX = 10**9  # a publication a second for 30 years
 
 ServiceClass = Literal["interactive", "near-real-time", "batch"]
 Scope = Literal["inference", "models:read", "models:write"]
 PrefixSource = Literal["events", "bloom", "sent"]
 FallbackWhen = Literal["saturated", "unavailable"]
+Sticky = Literal["session", "tenant"]
 
 # msgspec searches for a pattern, and `$` would let a final newline by.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
 ObjectName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]  # metadata.name
 AnyModelId = Annotated[ModelId, msgspec.Meta(pattern=rf"\A{MODEL_ID_PATTERN}\Z")]
 AnyDigest = Annotated[Digest, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
+AnyRolloutId = Annotated[RolloutId, msgspec.Meta(pattern=rf"\A{ROLLOUT_ID_PATTERN}\Z")]
 AnyKeyId = Annotated[KeyId, msgspec.Meta(pattern=rf"\A{KEY_ID_PATTERN}\Z")]
 Hex64 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
@@ -82,6 +86,17 @@ class VersionEntry(_Part, frozen=True):
     artifact_uri: str
 
 
+class SplitEntry(_Part, frozen=True):
+    """A rollout sends a part of one channel's requests to another version; the channel itself names the control."""
+
+    channel: Name
+    rollout: AnyRolloutId
+    stage: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # counts on from attempt to attempt: `Rollout.trial`
+    percent: Annotated[int, msgspec.Meta(ge=1, le=99)]
+    candidate: Name  # a version
+    sticky: Sticky = "session"
+
+
 class ModelEntry(_Entry, frozen=True, tag="model"):
     id: AnyModelId
     pool: PoolName
@@ -90,6 +105,7 @@ class ModelEntry(_Entry, frozen=True, tag="model"):
     channels: dict[Name, Name]  # channel -> version name
     declared_in: str = ""  # the file, for people
     rollout: str = ""  # a RolloutEntry's name; empty: the built-in stages
+    splits: tuple[SplitEntry, ...] = ()  # by channel, at most one each
 
 
 class PoolEntry(_Entry, frozen=True, tag="pool"):
@@ -169,6 +185,8 @@ class RolloutEntry(_Entry, frozen=True, tag="rollout"):
     name: ObjectName
     stages: tuple[StageEntry, ...]
     min_requests: Limit = 0
+    sticky: Sticky = "session"
+    false_alarm_ratio: Ratio = 0.01  # of rollouts of a version that is as good as the old one, at most these are halted
 
 
 class AutoscalingEntry(_Entry, frozen=True, tag="autoscaling"):

@@ -70,7 +70,13 @@ def admission_entry(policy: AdmissionPolicy) -> AdmissionEntry:
 
 def rollout_entry(policy: RolloutPolicy) -> RolloutEntry:
     stages = tuple(_stage(stage) for stage in policy.spec.stages)
-    return RolloutEntry(name=policy.metadata.name, stages=stages, min_requests=policy.spec.min_requests)
+    return RolloutEntry(
+        name=policy.metadata.name,
+        stages=stages,
+        min_requests=policy.spec.min_requests,
+        sticky=policy.spec.sticky,
+        false_alarm_ratio=policy.spec.false_alarm_ratio,
+    )
 
 
 def _stage(stage: Stage) -> StageEntry:

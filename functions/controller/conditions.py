@@ -17,6 +17,8 @@ from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
 from functions.controller.holding import INCOMING
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_words import rollout_text
 from functions.fleet.heartbeat import Heartbeat
 
 State = Literal["Ready", "Reconciling", "Stalled"]
@@ -42,6 +44,7 @@ class Seen:
     is_current: bool  # that is the desired revision's
     problems: tuple[str, ...]  # what was left out of it, and why
     held: tuple[str, ...]  # channels that wait for their new version
+    rollouts: tuple[Rollout, ...]  # under way or halted
     beats: tuple[Heartbeat, ...]
     now_unix_s: float
 
@@ -103,6 +106,9 @@ def _tenant(tenant: Tenant, seen: Seen) -> Condition:
 def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]], seen: Seen) -> Condition:
     id_ = model.spec.id
     left_out = _about(id_, seen.problems)
+    rolling = [row for row in seen.rollouts if row.model == id_]
+    if rolling:
+        return _rolling(id_, rolling)
     held = [flip for flip in seen.held if flip.startswith(f"{id_}:")]
     if held:
         return _held(id_, "; ".join(held), entry, ready)
@@ -111,6 +117,14 @@ def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Hear
     if entry is None or not seen.is_current:
         return Condition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
     return _served(entry, ready.get(entry.pool, []))
+
+
+def _rolling(id_: str, rollouts: list[Rollout]) -> Condition:
+    """Under way it goes on by itself; what was taken back waits for another version, or for somebody to resume it."""
+    words = "; ".join(rollout_text(row) for row in rollouts)
+    if any(row.state == "rolled_back" for row in rollouts):
+        return Condition("Model", id_, "Stalled", "RolloutHalted", words)
+    return Condition("Model", id_, "Reconciling", "RollingOut", words)
 
 
 def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> Condition:

@@ -18,9 +18,11 @@ import msgspec
 
 from functions.api.ids import EngineName, PoolName
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
+from functions.decisions.rollout_steering import INCOMING
 from functions.fleet.heartbeat import Heartbeat
 
-INCOMING = "incoming"
+__all__ = ["INCOMING", "NO_ROOM", "Held", "Replica", "Serving", "flips", "hold", "serving_of"]
+
 NO_ROOM = "over this replica's limit"  # an agent's words, see `functions.decisions.adapters`
 
 

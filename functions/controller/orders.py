@@ -29,6 +29,8 @@ from functions.controller.local.target import Target
 from functions.controller.outcome_words import follow_words
 from functions.controller.publication import Publication
 from functions.controller.publish_wire import Heard
+from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.rollouts.shown import rollouts_in_words
 from functions.controller.snapshot_source import SnapshotSource
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
@@ -52,6 +54,7 @@ class Orders:
         operations: Operations,
         publication: Publication,
         source: SnapshotSource,
+        driver: RolloutDriver,
         reviewer: Reviewer,
         tasks: Supervised,
         stopped: asyncio.Event,
@@ -63,6 +66,7 @@ class Orders:
         self._operations = operations
         self._publication = publication
         self._source = source
+        self._driver = driver
         self._reviewer = reviewer
         self._tasks = tasks
         self._stopped = stopped
@@ -98,6 +102,7 @@ class Orders:
             wanted=self._reconciler.wanted,
             following=self._following,
             publication=self._publication,
+            rollouts=rollouts_in_words(self._source.rows, self._driver, self._publication.last.rollouts),
             replicas=await self._replicas(),
             gateway_epoch=await self._gateway.read(),
             operation=self._operation,

@@ -39,6 +39,8 @@ from functions.controller.orders import Orders
 from functions.controller.publication import Publication
 from functions.controller.publish import PublishOutcome
 from functions.controller.push_changes import changes_in_words
+from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.settings import ControllerSettings
 from functions.controller.snapshot_source import SnapshotSource
 from functions.fleet.tasks import Supervised
@@ -70,8 +72,17 @@ class Controller:
         self._following = Following(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
         self._operations = Operations(self._supervisor)
-        self._source = SnapshotSource(self._reconciler.context)
+        self._rows_changed = asyncio.Event()
+        self._source = SnapshotSource(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
+        self._driver = RolloutDriver(
+            self._source.rows,
+            self._source.rows_wire,
+            self._source.replicas,
+            patience=settings.patience,
+            may_go_on=lambda: not self._following.suspended,
+        )
         adapters_dir = local.project_dir.resolve() / "registry" / "adapters"
+        self._published_book: Book | None = None
         self._publication = Publication(self._publish, self._reconciler.context, adapters_dir)
         self._tasks = Supervised()
         self._stopped = asyncio.Event()
@@ -83,6 +94,7 @@ class Controller:
             operations=self._operations,
             publication=self._publication,
             source=self._source,
+            driver=self._driver,
             reviewer=Reviewer(self._git, self._check, changes_in_words),
             tasks=self._tasks,
             stopped=self._stopped,
@@ -97,6 +109,7 @@ class Controller:
             ledger = ledgers.read(self._layout.ledger_file)
             candidates = await self._candidates(ledgers.slots(ledger))
             adoption = await asyncio.to_thread(self._clear_the_way, candidates, ledger)
+            await asyncio.to_thread(self._source.rows.load)
             stack.push_async_callback(self._supervisor.close)
             stack.push_async_callback(self._source.close)
             stack.push_async_callback(self._orders.close)
@@ -149,6 +162,9 @@ class Controller:
         tasks.forever("converge", lambda: self._reconciler.run(self._supervisor, self._operations))
         tasks.once("seed", self._publication.seed(self._s3_is_ready, changed, settings.publish_retry_s))
         tasks.forever("publish", lambda: self._publication.run(changed, settings.publish_retry_s, settings.resync_s))
+        tasks.forever("registry rows", self._source.rows.run)
+        tasks.forever("rows to publish", lambda: self._follow_rows(changed))
+        tasks.forever("rollouts", self._driver.run)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Hand each desired revision to the processes."""
@@ -159,15 +175,27 @@ class Controller:
             if desired is not None and not self._following.suspended:
                 self._reconciler.want(desired.revision, pools_of(desired.loaded))
 
+    async def _follow_rows(self, changed: asyncio.Event) -> None:
+        """The registry's rows are others: what is published may be, too."""
+        while True:
+            await self._rows_changed.wait()
+            self._rows_changed.clear()
+            changed.set()
+
     async def _publish(self) -> PublishOutcome:
+        """Suspended, the branch is not followed; what the registry decides (a rollout that is taken back) still is."""
         desired, following, last = self._following.desired, self._following, self._publication.last
-        if desired is None or (following.suspended and last.revision == desired.revision):
+        book = self._source.rows.book
+        is_published = desired is not None and last.revision == desired.revision and self._published_book is book
+        if desired is None or (following.suspended and is_published):
             return last
         try:
             publisher = await self._source.publisher()
         except (ArtifactError, OSError) as error:
             return PublishOutcome("unavailable", f"the publisher cannot be made: {error}")
         outcome = await publisher.publish(desired.loaded, desired.revision, empty_is_meant=desired.empty_is_meant)
+        if outcome.kind in ("published", "unchanged"):
+            self._published_book = book
         if outcome.kind in ("published", "unchanged") and not outcome.held:
             following.published(desired.revision)
         elif outcome.kind in ("refused", "invalid"):

@@ -8,12 +8,14 @@ The one entry for a controller process; call it at the start, for each new revis
     outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
     outcome.problems      # file and line each: versions left out
     outcome.held          # channels that stay where they are until their new version is loaded; try again at once
+    outcome.rollouts      # what is on its way by stages, or was halted
     outcome.complete      # False: something is missing or held; try again soon
 
 It never raises for a missing artifact or a registry that is away. Level-triggered: each call compares what should be
 with what the registry holds, so a lost registry gets everything again, above every epoch ever seen.
 Laws: an empty configuration publishes nothing unless that is meant (a wrong path must not close all tenants out); the
-epoch grows only when the content's hash differs; no channel moves to what is not loaded (`holding`).
+epoch grows only when the content's hash differs; no channel moves to what is not loaded (`holding`), nor past what its
+rollout has reached (`rollouts`).
 """
 
 import asyncio
@@ -36,7 +38,10 @@ from functions.controller.publish_wire import (
     RegistryWire,
 )
 from functions.controller.resolve import Resolver
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.placing import Placed, RowsUnknown, place
 from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.rollout import Rollout
 
 ATTEMPTS = 4
 BACKOFF = BackoffPolicy(base_s=0.2, cap_s=2.0)
@@ -50,24 +55,27 @@ class PublishOutcome:
     snapshot_hash: str = ""
     problems: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()  # under way or halted
     complete: bool = False
     revision: str = ""
     snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # what the registry holds now
 
 
 class Publisher:
-    """Owned by one event loop; calls queue up behind each other."""
+    """Owned by one event loop; calls queue up behind each other. Without `rows` there is git alone, and no rollout."""
 
     def __init__(
         self,
         *,
         wire: RegistryWire,
         resolver: Resolver,
+        rows: RowsFollower | None = None,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._wire = wire
         self._resolver = resolver
+        self._rows = rows
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._lock = asyncio.Lock()
@@ -91,6 +99,8 @@ class Publisher:
                 return await self._publish(loaded, revision)
             except RegistryRefused as error:
                 return PublishOutcome("refused", str(error))
+            except RowsUnknown as error:
+                return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {error}")
             except (RegistryUnavailable, EpochTaken) as error:
                 last = str(error)
             if attempt < ATTEMPTS:
@@ -109,26 +119,35 @@ class Publisher:
             revision=revision,
             compiled_unix_s=self._wall_clock(),
         )
-        problems = (*(str(problem) for problem in compiled.problems), *resolved.problems)
-        snapshot, held = await self._held_back(compiled)
+        placed = await self._place(compiled, loaded)
+        problems = (*(str(problem) for problem in compiled.problems), *resolved.problems, *placed.problems)
+        snapshot, flips_held = await self._held_back(placed.snapshot)
+        held, rollouts = (*placed.held, *flips_held), placed.rollouts
         content = await asyncio.to_thread(indexed, snapshot, self._past)
         snapshot_hash = content.content_hash
         complete = not problems and not held
         if _holds(state, snapshot_hash):
             message = f"unchanged: the registry holds this content as epoch {state.epoch}"
-            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, held, complete)
+            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, held, rollouts, complete)
         await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
         self._past, self._past_hash = content, snapshot_hash
-        message = f"published epoch {snapshot.epoch}: {_counts(compiled)}"
-        return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, complete)
+        message = f"published epoch {snapshot.epoch}: {_counts(snapshot, len(compiled.problems))}"
+        return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, rollouts, complete)
 
-    async def _held_back(self, compiled: Compiled) -> tuple[Snapshot, tuple[str, ...]]:
+    async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
+        """Joined with the registry's rows: API-declared models and keys, and channels where their rollouts are."""
+        if self._rows is None:
+            return Placed(compiled.snapshot)
+        past = self._past.snapshot if self._past is not None else None
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire)
+
+    async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """What to publish now. Nobody is asked what is loaded where no channel moves."""
         past = self._past.snapshot if self._past is not None else None
-        if not flips(past, compiled.snapshot):
-            return compiled.snapshot, ()
+        if not flips(past, wanted):
+            return wanted, ()
         beats = [heard.beat for heard in await self._wire.fleet() if not heard.is_silent]
-        held = hold(past, compiled.snapshot, serving_of(beats))
+        held = hold(past, wanted, serving_of(beats))
         return held.snapshot, held.flips
 
     async def _learn_the_past(self, state: RegistryState) -> None:
@@ -152,7 +171,6 @@ def _digests_in(snapshot: Snapshot) -> dict[str, Digest]:
     return {version.artifact_uri: version.digest for model in snapshot.models for version in model.versions}
 
 
-def _counts(compiled: Compiled) -> str:
-    snapshot = compiled.snapshot
-    left_out = f"; {len(compiled.problems)} thing(s) left out" if compiled.problems else ""
+def _counts(snapshot: Snapshot, problems: int) -> str:
+    left_out = f"; {problems} thing(s) left out" if problems else ""
     return f"{len(snapshot.tenants)} tenants, {len(snapshot.models)} models, {len(snapshot.pools)} pools{left_out}"

@@ -6,7 +6,7 @@ understood and said no is `RegistryRefused` (trying again changes nothing); `Epo
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ class RegistryRefused(Exception):
 
 class EpochTaken(Exception):
     """The registry holds a later epoch than was thought; read again and go beyond."""
+
+
+class RowMoved(Exception):
+    """Somebody else has changed that since, or may not change it any more; read again and decide anew."""
 
 
 class _BaseUnknown(Exception):
@@ -80,7 +84,7 @@ class RegistryWire:
         self._headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
 
     async def state(self) -> RegistryState:
-        response = await self._send("HEAD")
+        response = await self.send("HEAD")
         try:
             return RegistryState(
                 epoch=int(response.headers[EPOCH_HEADER]),
@@ -97,7 +101,7 @@ class RegistryWire:
 
     async def content(self) -> Indexed | None:
         """What it holds; None where there is nothing, or nothing that can be read."""
-        response = await self._send("GET", params={"after": 0})
+        response = await self.send("GET", params={"after": 0})
         if response.status_code != 200 or len(response.content) > SNAPSHOT_MAX_BYTES:
             return None
         try:
@@ -112,18 +116,18 @@ class RegistryWire:
         delta = await asyncio.to_thread(_delta, content, base) if base is not None else b""
         if delta:
             try:
-                await self._send("PUT", content=delta)
+                await self.send("PUT", content=delta)
                 return
             except _BaseUnknown:
                 _log.info("the registry does not hold the base any more; it gets the whole snapshot")
         document = await asyncio.to_thread(lambda: b"".join(documents.full_lines(content.snapshot)))
         if len(document) > SNAPSHOT_MAX_BYTES:
             raise RegistryRefused(f"the snapshot has {len(document)} bytes, over the limit of {SNAPSHOT_MAX_BYTES}")
-        await self._send("PUT", content=document)
+        await self.send("PUT", content=document)
 
     async def fleet(self) -> tuple[Heard, ...]:
         """What every replica said last."""
-        response = await self._send("GET", FLEET_PATH)
+        response = await self.send("GET", FLEET_PATH)
         try:
             replicas: list[dict[str, Any]] = msgspec.json.decode(response.content)["replicas"]
             return tuple(Heard(msgspec.convert(each, Heartbeat), float(each["age_s"])) for each in replicas)
@@ -131,21 +135,23 @@ class RegistryWire:
             words = f"{self._base}{FLEET_PATH} does not answer as a registry does: {error}"
             raise RegistryUnavailable(words) from error
 
-    async def _send(
+    async def send(
         self,
         method: str,
         path: str = SNAPSHOT_PATH,
         *,
-        params: dict[str, int] | None = None,
+        params: Mapping[str, float] | None = None,
         content: bytes | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
+        """A good answer, or the error that says what to do; what has a body is fenced."""
         headers, url = dict(self._headers), self._base + path
         if content is not None:
             headers["content-type"] = "application/json"
             headers |= {FENCE_HEADER: str(self._fence())} if self._fence is not None else {}
         try:
             response = await self._client.request(
-                method, url, params=params, content=content, headers=headers, timeout=_TIMEOUT
+                method, url, params=params, content=content, headers=headers, timeout=timeout
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RegistryUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
@@ -155,7 +161,7 @@ class RegistryWire:
         if response.status_code == 412:
             raise _BaseUnknown(explanation)
         if response.status_code == 409:
-            raise EpochTaken(explanation)
+            raise EpochTaken(explanation) if path == SNAPSHOT_PATH else RowMoved(explanation)
         if response.status_code == 429 or response.status_code >= 500:
             raise RegistryUnavailable(explanation)
         raise RegistryRefused(explanation)

@@ -3,6 +3,8 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.decisions.rollout_evaluation import Patience
+
 
 class ControllerSettings(BaseSettings):
     """Read from the environment, prefix `SHOAL_CONTROLLER_`."""
@@ -20,6 +22,19 @@ class ControllerSettings(BaseSettings):
     resync_s: float = Field(60.0, gt=0, le=3600)
     """Seconds between two publications although no file changed: a registry that lost its state gets it back, and an
     artifact pointer that moved is followed. Default: 60."""
+
+    rollout_fresh_s: float = Field(45.0, gt=0, le=3600)
+    """Evidence of a rollout older than this is none. Default: 45, three of the gateways' whole reports."""
+
+    rollout_load_deadline_s: float = Field(600.0, gt=0, le=86400)
+    """Seconds that a rollout waits for its new version to be loaded, then it is taken back. Default: 600."""
+
+    rollout_load_patience_s: float = Field(20.0, ge=0, le=3600)
+    """Seconds that all replicas may say that they cannot load it: a store may be away for a moment. Default: 20."""
+
+    @property
+    def patience(self) -> Patience:
+        return Patience(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
     log_level: str = "INFO"
     """Python's name of the level. Default: INFO, which has one line per change of a process."""

@@ -16,6 +16,8 @@ from functions.controller.local.seeding import open_store
 from functions.controller.publish import Publisher
 from functions.controller.publish_wire import EpochTaken, Heard, RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.controller.resolve import DigestReader, Resolver
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.wire import RowsWire
 
 REGISTRY_TIMEOUT_S = 10.0
 
@@ -23,8 +25,10 @@ REGISTRY_TIMEOUT_S = 10.0
 class SnapshotSource:
     """Owned by one event loop."""
 
-    def __init__(self, context: Callable[[], PlanContext]) -> None:
+    def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
+        """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
         self._context = context
+        self.rows = RowsFollower(self.rows_wire, rows_file, on_rows)
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
@@ -46,13 +50,17 @@ class SnapshotSource:
         except OSError as error:
             return f"the registry cannot be asked: {error}"
 
+    async def rows_wire(self) -> RowsWire:
+        return RowsWire(await self._wire())
+
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
     async def _make(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
-        return Publisher(wire=await self._wire(), resolver=Resolver(DigestReader(store, context.models_root)))
+        resolver = Resolver(DigestReader(store, context.models_root))
+        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows)
 
     async def _wire(self) -> RegistryWire:
         context = self._context()

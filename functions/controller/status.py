@@ -29,6 +29,7 @@ def describe(
     wanted: Wanted,
     following: Following,
     publication: Publication,
+    rollouts: dict[str, Any],
     replicas: tuple[Heard, ...] | str,
     gateway_epoch: int | None,
     operation: str,
@@ -46,6 +47,7 @@ def describe(
         "processes": [_process(instance, layout, supervisor) for instance in instances],
         "revision": _revision(following, layout),
         "snapshot": _snapshot(publication, gateway_epoch),
+        "rollouts": rollouts,
         "artifacts": list(publication.seeded),
         "replicas": [{**msgspec.to_builtins(each.beat), "age_s": each.age_s} for each in heard],
         "registry_problem": replicas if isinstance(replicas, str) else "",
@@ -103,6 +105,7 @@ def _objects(
         is_current=last.revision == desired.revision and last.kind in ("published", "unchanged"),
         problems=last.problems,
         held=last.held,
+        rollouts=last.rollouts,
         beats=beats,
         now_unix_s=time.time(),
     )

@@ -6,10 +6,20 @@ what other tenants have by asking.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from functions.api.ids import DEFAULT_CHANNEL, Digest, EngineName, KeyId, ModelId, PoolName, TenantId, parse_model_ref
+from functions.api.ids import (
+    DEFAULT_CHANNEL,
+    Digest,
+    EngineName,
+    KeyId,
+    ModelId,
+    PoolName,
+    RolloutId,
+    TenantId,
+    parse_model_ref,
+)
 from functions.api.snapshot import (
     AdmissionEntry,
     KeyEntry,
@@ -18,6 +28,7 @@ from functions.api.snapshot import (
     QuotaEntry,
     RoutingEntry,
     Snapshot,
+    Sticky,
     TenantEntry,
     VersionEntry,
 )
@@ -38,11 +49,23 @@ class ResolvedModel:
     pool: PoolName
     is_adapter: bool
     context_window_tokens: int
+    split: "Split | None" = None  # a rollout of the channel that was asked for; this version is its control
 
     @property
     def served_as(self) -> str:
         """The `x-shoal-model` header: `id@version`."""
         return f"{self.id}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A rollout in progress: a part of the requests goes to another version; `decisions.split` says which."""
+
+    rollout: RolloutId
+    stage: int
+    percent: int  # 1 to 99
+    sticky: Sticky
+    candidate: ResolvedModel  # itself without a split
 
 
 _MAX_REMEMBERED = 10_000
@@ -123,8 +146,21 @@ class Catalogue:
         elif ref.version is not None:
             version = _by_name(model, ref.version)
         else:
-            version = _by_name(model, model.channels.get(ref.channel or DEFAULT_CHANNEL))
+            return self._by_channel(requested, model, ref.channel or DEFAULT_CHANNEL)
         return self._resolved(requested, model, version) if version is not None else None
+
+    def _by_channel(self, requested: str, model: ModelEntry, channel: str) -> ResolvedModel | None:
+        """What the channel points at, with the rollout that is on its way there."""
+        control = _by_name(model, model.channels.get(channel))
+        if control is None:
+            return None
+        resolved = self._resolved(requested, model, control)
+        entry = next((split for split in model.splits if split.channel == channel), None)
+        candidate = _by_name(model, entry.candidate) if entry is not None else None
+        if entry is None or candidate is None:
+            return resolved
+        other = self._resolved(requested, model, candidate)
+        return replace(resolved, split=Split(entry.rollout, entry.stage, entry.percent, entry.sticky, other))
 
     def may_call(self, tenant: TenantId, model_id: ModelId) -> bool:
         """Whether one of the tenant's patterns allows the model: an exact id, or a prefix that ends in `*`."""

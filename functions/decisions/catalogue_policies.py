@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from functions.api.ids import PoolName
-from functions.api.snapshot import AdmissionEntry, BandEntry, RoutingEntry
+from functions.api.snapshot import AdmissionEntry, BandEntry, RolloutEntry, RoutingEntry, StageEntry
 
 BUILT_IN = "built-in"  # the name of the entries that hold where none was written
 
@@ -21,6 +21,19 @@ DEFAULT_ADMISSION = AdmissionEntry(
     name=BUILT_IN,
     pools=("*",),
     bands=(BandEntry("interactive", 0.6), BandEntry("near-real-time", 0.3), BandEntry("batch", 0.1)),
+)
+
+# A median shows within a hundred requests what a 99th percentile shows after thousands.
+_EARLY = ("error_rate > 2%", "p50_latency > 1.5x", "p99_latency > 2x")
+DEFAULT_ROLLOUT = RolloutEntry(
+    name="default",
+    stages=(
+        StageEntry(1, 300.0, _EARLY),
+        StageEntry(10, 900.0, _EARLY),
+        StageEntry(50, 1800.0, ("error_rate > 1%", "p50_latency > 1.5x", "p99_ttft > 1.5x")),
+        StageEntry(100),
+    ),
+    min_requests=50,
 )
 
 

@@ -52,6 +52,10 @@ def _rollout(*stages: str) -> str:
     return _object("RolloutPolicy", "careful", "  stages:\n" + "".join(f"    - {stage}\n" for stage in stages))
 
 
+def _rollout_with(field: str) -> str:
+    return _object("RolloutPolicy", "careful", f"  stages: [{{percent: 100}}]\n  {field}\n")
+
+
 def _halts(expression: str) -> str:
     return _rollout(f"{{percent: 5, duration: 5m, autoHalt: [{expression}]}}", "{percent: 100}")
 
@@ -238,6 +242,10 @@ INVALID: tuple[Invalid, ...] = (
         "found 10; allowed: more than the stage before it, 50",
     ),
     _case("stage without end", _rollout("▲{percent: 5}", "{percent: 100}"), "every stage but the last ends"),
+    _case("no chance", _rollout_with("falseAlarmRate: ▲0%"), "above 0% and up to 50%, such as 1% or 0.5%"),
+    _case("certainty", _rollout_with("falseAlarmRate: ▲100%"), "above 0% and up to 50%"),
+    _case("chance without its unit", _rollout_with("falseAlarmRate: ▲0.01"), "found the number 0.01; allowed: text"),
+    _case("sticky to a user", _rollout_with("sticky: ▲user"), "allowed: session, tenant"),
     _case("no stages", _object("RolloutPolicy", "careful", "  stages: ▲[]\n"), "at least 1 in it"),
     _case("no such metric", _halts('"▲error_rat > 2%"'), "there is no metric", 'did you mean "error_rate"?'),
     _case("scaling metric in a rollout", _halts('"▲kv_usage > 2%"'), "there is no metric"),

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.api.kinds.quantities import DURATION_MAX_S, duration_ms, duration_s, duration_text
+from functions.api.kinds.quantities import (
+    DURATION_MAX_S,
+    chance_ratio,
+    chance_text,
+    duration_ms,
+    duration_s,
+    duration_text,
+)
 from functions.api.kinds.routing_policy import RoutingPolicySpec
 
 
@@ -58,3 +65,17 @@ def test_patterns_that_no_policy_may_have(pattern: str) -> None:
 def test_a_negative_zero_is_zero_since_what_is_equal_must_have_equal_bytes() -> None:
     spec = RoutingPolicySpec.model_validate_json('{"pools": ["*"], "retry": {"budget": -0.0}}')
     assert str(spec.retry.budget) == "0.0"
+
+
+@pytest.mark.parametrize(("text", "ratio"), [("1%", 0.01), ("0.5%", 0.005), ("50%", 0.5), ("0.0001%", 0.000001)])
+def test_chances_mean_what_they_say(text: str, ratio: float) -> None:
+    assert chance_ratio(text) == ratio
+    assert chance_text(ratio) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0%", "0.00%", "51%", "100%", "-1%", ".5%", "1 %", "1%%", "1%\n", "1e-3%", "٥%"]
+)
+def test_any_other_chance_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="above 0% and up to 50%, such as 1% or"):
+        chance_ratio(text)

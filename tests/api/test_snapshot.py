@@ -14,7 +14,7 @@ from functions.api.snapshot import SnapshotInvalid
 
 DIGEST = "sha256:" + "a" * 64
 DOCUMENT: dict[str, Any] = {
-    "snapshot": [{"schema_version": 2, "epoch": 3, "revision": "local", "compiled_unix_s": 1.5}],
+    "snapshot": [{"schema_version": 3, "epoch": 3, "revision": "local", "compiled_unix_s": 1.5}],
     "admission": [{"name": "default", "pools": ["*"], "bands": [{"name": "batch", "share_ratio": 1.0}]}],
     "autoscaling": [{"name": "base", "pool": "base", "min_replicas": 1, "max_replicas": 4, "scale_down": ["x: -1"]}],
     "key": [{"key_id": "ci", "tenant": "acme", "hmac_sha256": "0" * 64, "scopes": ["inference"], "max_class": "batch"}],
@@ -96,6 +96,8 @@ def test_the_hash_names_the_content_not_its_publication(epoch: int, revision: st
         (["routing", 0, "bounded_load"], 1.5),
         (["admission", 0, "max_queued_tokens"], 5),
         (["rollout", 0, "min_requests"], 5),
+        (["rollout", 0, "sticky"], "tenant"),
+        (["rollout", 0, "false_alarm_ratio"], 0.02),
         (["autoscaling", 0, "warm"], 1),
     ],
 )
@@ -107,7 +109,7 @@ def test_any_change_of_content_changes_the_hash(change: tuple[list[Any], object]
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (["snapshot", 0, "schema_version"], 1, "schema version 1; this build reads 2"),
+        (["snapshot", 0, "schema_version"], 1, "schema version 1; this build reads 3"),
         (["snapshot", 0, "epoch"], -1, "Expected `int` >= 0"),
         (["snapshot", 0, "epoch"], 10**9 + 1, "Expected `int` <= 1000000000"),
         (["snapshot", 0, "surprise"], 1, "unknown field `surprise`"),
@@ -177,3 +179,40 @@ def test_a_document_over_the_limit_is_not_even_parsed() -> None:
 def test_no_bytes_make_decoding_raise_anything_else(document: bytes) -> None:
     with pytest.raises(SnapshotInvalid):
         snapshots.decode(document)
+
+
+VERSIONS = [{"name": name, "digest": DIGEST, "engine_name": name, "artifact_uri": "s3://b/x"} for name in ("v1", "v2")]
+SPLIT = {"channel": "stable", "rollout": "ro-12345678", "stage": 0, "percent": 10, "candidate": "v2"}
+
+
+def split_into(*splits: dict[str, object]) -> bytes:
+    model = {**DOCUMENT["model"][0], "versions": VERSIONS, "splits": splits}
+    return with_(["model", 0], model)
+
+
+def test_a_channel_may_be_split() -> None:
+    snapshot = snapshots.decode(split_into(SPLIT))
+    (split,) = snapshot.models[0].splits
+    assert (split.channel, split.percent, split.candidate, split.sticky) == ("stable", 10, "v2", "session")
+    assert snapshots.decode(snapshots.encode(snapshot)) == snapshot
+    assert snapshots.content_hash(snapshot) != snapshots.content_hash(snapshots.decode(split_into()))
+
+
+@pytest.mark.parametrize(
+    ("splits", "says"),
+    [
+        (({**SPLIT, "candidate": "v3"},), "names version v3, which does not exist"),
+        (({**SPLIT, "candidate": "v1"},), "needs a channel that points at another version than v1"),
+        (({**SPLIT, "channel": "next"},), "needs a channel that points at another version than v2"),
+        ((SPLIT, SPLIT), "the split of acme/bot:stable occurs twice"),
+        (({**SPLIT, "percent": 100},), "percent"),
+        (({**SPLIT, "percent": 0},), "percent"),
+        (({**SPLIT, "stage": -1},), "stage"),
+        (({**SPLIT, "rollout": "ro-UPPER123"},), "rollout"),
+        (({**SPLIT, "sticky": "user"},), "sticky"),
+        (({**SPLIT, "more": 1},), "more"),
+    ],
+)
+def test_a_split_that_contradicts_itself_is_refused(splits: tuple[dict[str, object], ...], says: str) -> None:
+    with pytest.raises(SnapshotInvalid, match=says):
+        snapshots.decode(split_into(*splits))

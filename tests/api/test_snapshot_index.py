@@ -170,7 +170,7 @@ def test_long_work_breathes() -> None:
 
 def test_numbers_that_were_whole_are_fractions_again() -> None:
     """A weight written as 2 and one written as 2.0 are one content, and must have one name."""
-    row = b'{"is":"snapshot","schema_version":2,"epoch":1,"revision":"r","compiled_unix_s":1}\n'
+    row = b'{"is":"snapshot","schema_version":3,"epoch":1,"revision":"r","compiled_unix_s":1}\n'
     whole, fraction = (row + b'{"is":"quota","name":"q","weight":%b,"limits":{}}\n' % text for text in (b"2", b"2.0"))
     assert snapshots.encode(snapshots.decode(whole)) == snapshots.encode(snapshots.decode(fraction))
 

@@ -79,7 +79,11 @@ spec: {bands: {batch: {share: 0.25}, interactive: {share: 0.5, ttftSlo: 500ms}},
 apiVersion: shoal.dev/v1alpha1
 kind: RolloutPolicy
 metadata: {name: default}
-spec: {stages: [{percent: 10, duration: 5m, autoHalt: ["error_rate  >  2%"]}, {percent: 100}], minRequests: 7}
+spec:
+  stages: [{percent: 10, duration: 5m, autoHalt: ["error_rate  >  2%"]}, {percent: 100}]
+  minRequests: 7
+  falseAlarmRate: 0.5%
+  sticky: tenant
 ---
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy

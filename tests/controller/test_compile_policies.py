@@ -37,7 +37,7 @@ def test_policies_arrive_with_units_and_canonical_expressions() -> None:
     bands = (BandEntry("interactive", 0.5, 500), BandEntry("batch", 0.25))
     assert it.admission == (AdmissionEntry("default", ("*",), bands, 9000),)
     stages = (StageEntry(10, 300.0, ("error_rate > 2%",)), StageEntry(100))
-    assert it.rollouts == (RolloutEntry("default", stages, 7),)
+    assert it.rollouts == (RolloutEntry("default", stages, 7, "tenant", 0.005),)
     assert it.autoscaling == (AutoscalingEntry("base", PoolName("base"), 1, 1, 1, ("kv_usage > 85% for 3m: +5%",)),)
     assert {model.rollout for model in it.models} == {"default"}
 

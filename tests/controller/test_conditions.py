@@ -6,18 +6,28 @@ from functions.api.ids import Digest
 from functions.api.loader import Loaded
 from functions.controller.compile import compile_snapshot
 from functions.controller.conditions import SHOWN_PER_KIND, Condition, Seen, conditions
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_events import Breached
+from functions.decisions.rollout_events import Loaded as VersionLoaded
 from functions.fleet.heartbeat import Heartbeat
 from tests.controller.configs import base, load, lora, pool, tenant
+from tests.decisions.rollouts import rollout, running
 
 DIGEST = Digest("sha256:" + "1" * 64)
 URIS = {"s3://shoal-models/acme/bot/v1": DIGEST, "pvc://shoal-models/base": DIGEST}
 CONFIG = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
 
 
-def seen(loaded: Loaded = CONFIG, *beats: Heartbeat, current: bool = True, held: tuple[str, ...] = ()) -> Seen:
+def seen(
+    loaded: Loaded = CONFIG,
+    *beats: Heartbeat,
+    current: bool = True,
+    held: tuple[str, ...] = (),
+    rollouts: tuple[Rollout, ...] = (),
+) -> Seen:
     compiled = compile_snapshot(loaded.objects, URIS, epoch=1, revision="r", compiled_unix_s=0.0)
     problems = tuple(str(problem) for problem in compiled.problems)
-    return Seen(compiled.snapshot, current, problems, held, beats, now_unix_s=1e9)
+    return Seen(compiled.snapshot, current, problems, held, rollouts, beats, now_unix_s=1e9)
 
 
 def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
@@ -105,3 +115,13 @@ def test_thousands_are_counted_and_what_is_wrong_comes_first() -> None:
 def test_the_targets_own_findings_are_among_them() -> None:
     pools = (Condition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
     assert of("base", seen(load(pool())), load(pool()), pools) == ("Stalled", "Failing", "it died 3 times")
+
+
+def test_a_model_that_is_rolled_out_is_on_its_way_and_one_that_was_taken_back_needs_somebody() -> None:
+    ready = beat("a", BOT)
+    words = "acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)"
+    assert of("acme/bot", seen(CONFIG, ready, rollouts=(running(),))) == ("Reconciling", "RollingOut", words)
+    back = rollout(VersionLoaded(), Breached("error_rate > 2%: 9%"))
+    halted = ("Stalled", "RolloutHalted", "acme/bot:stable stays v1: error_rate > 2%: 9%")
+    assert of("acme/bot", seen(CONFIG, ready, rollouts=(back,))) == halted
+    assert of("acme/bot", seen(CONFIG, ready, rollouts=(running(model="acme/other"),)))[0] == "Ready"

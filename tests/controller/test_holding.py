@@ -101,9 +101,9 @@ def test_replicas_that_are_not_ready_do_not_count() -> None:
 
 def test_an_agents_words_for_no_room_are_the_ones_that_are_looked_for() -> None:
     from functions.controller.holding import NO_ROOM
-    from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter, plan
+    from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter, Wishes, plan
 
-    wanted = tuple(WantedAdapter(EngineName(f"a{n}"), DIGESTS["v1"], "s3://x") for n in range(2))
+    wanted = Wishes.of(WantedAdapter(EngineName(f"a{n}"), DIGESTS["v1"], "s3://x", "moving") for n in range(2))
     made = plan(wanted, EngineAdapters(frozenset()), AdapterState(), 0.0, AdapterPolicy(max_adapters=1))
     assert NO_ROOM in made.reason
 

@@ -32,8 +32,8 @@ CONTEXT = PlanContext(
 
 def test_ports_follow_the_base() -> None:
     ports = CONTEXT.ports
-    assert (ports.gateway, ports.registry, ports.bus, ports.s3, ports.engine(1), ports.agent(1)) == (
-        8443, 8444, 8446, 8447, 8461, 8481,
+    assert (ports.gateway, ports.registry, ports.bus, ports.s3, ports.engine(1), ports.agent(1), ports.peer(1)) == (
+        8443, 8444, 8446, 8447, 8461, 8481, 8501,
     )  # fmt: skip
 
 

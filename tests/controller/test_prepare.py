@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 
 from functions.api.keys import keyed_hash, parse
+from functions.artifacts.directories import read_manifest
 from functions.controller.gitops.repository import Repository
 from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
@@ -374,3 +375,36 @@ def test_the_simulated_engine_uses_the_real_model_once_it_is_there(layout: State
     real.mkdir()
     (real / "shoal-manifest.json").write_text("{}")
     assert models_root(layout, "sim") == layout.models_dir
+
+
+FORMER_MANIFEST = '{"schema_version":1,"files":[{"path":"config.json","size_bytes":2,"sha256":"' + "0" * 64 + '"}]}'
+
+
+def test_a_manifest_of_an_earlier_build_is_written_again(layout: StateLayout) -> None:
+    real = layout.models_dir / base_model.MODEL_NAME
+    real.mkdir()
+    (real / "config.json").write_text("{}")
+    (real / "shoal-manifest.json").write_text(FORMER_MANIFEST)
+    step = Told()
+    with a_lock(layout) as lock:
+        base_model.ensure_base_model(layout, Path("/no/python"), lock=lock, step=step)
+        assert step.result == "already there, its manifest written again"
+        digest, manifest = read_manifest(real)
+        assert [entry.path for entry in manifest.files] == ["config.json"]
+        base_model.ensure_base_model(layout, Path("/no/python"), lock=lock, step=step)
+    assert step.result == "already there"
+    assert read_manifest(real)[0] == digest
+
+
+def test_the_simulated_engines_models_are_renewed_too(layout: StateLayout) -> None:
+    ensure_placeholder_model(layout)
+    placeholder = layout.models_dir / "sim" / base_model.MODEL_NAME
+    digest = read_manifest(placeholder)[0]
+    real = layout.models_dir / base_model.MODEL_NAME
+    real.mkdir()
+    (real / "config.json").write_text("{}")
+    for directory in (placeholder, real):
+        (directory / "shoal-manifest.json").write_text(FORMER_MANIFEST)
+    ensure_placeholder_model(layout)
+    assert read_manifest(placeholder)[0] == digest
+    assert read_manifest(real)[1].schema_version == 2

@@ -180,7 +180,7 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
 async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
     sent: list[int] = []
-    send = RegistryWire._send
+    send = RegistryWire.send
 
     async def watched(wire: RegistryWire, method: str, *args: object, **options: object) -> httpx.Response:
         content = options.get("content")
@@ -188,7 +188,7 @@ async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypa
             sent.append(content.count(b"\n"))
         return await send(wire, method, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RegistryWire, "_send", watched)
+    monkeypatch.setattr(RegistryWire, "send", watched)
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     assert (await setting.publish()).kind == "published"
     assert sent == [2], "a header, and the new key"

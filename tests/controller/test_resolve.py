@@ -98,7 +98,7 @@ async def test_only_what_is_asked_for_is_remembered() -> None:
 
 
 def put_model(root: Path, name: str) -> Digest:
-    document = manifests.encode(Manifest(files=(FileEntry("config.json", 2, "a" * 64),)))
+    document = manifests.encode(Manifest(files=(FileEntry("config.json", 2, "a" * 64, ("a" * 64,)),)))
     folder = root / name
     folder.mkdir(parents=True)
     (folder / "shoal-manifest.json").write_bytes(document)

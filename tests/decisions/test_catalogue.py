@@ -1,10 +1,11 @@
 """The catalogue: references become versions, and what a tenant may not call does not exist for it."""
 
 import pytest
+from msgspec.structs import replace
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
-from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.ids import Digest, EngineName, ModelId, PoolName, RolloutId, TenantId
+from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, TenantEntry, VersionEntry
 from functions.decisions.catalogue import Catalogue
 
 D1, D2 = Digest("sha256:" + "1" * 64), Digest("sha256:" + "2" * 64)
@@ -63,6 +64,32 @@ def test_a_resolved_model_says_what_the_relay_needs() -> None:
     assert (resolved.requested, resolved.served_as) == ("acme/bot:canary", "acme/bot@v2")
     assert (resolved.engine_name, resolved.digest, resolved.is_adapter) == ("acme/bot@2", D2, True)
     assert (resolved.pool, resolved.context_window_tokens) == ("base", 2048)
+
+
+def split_catalogue() -> Catalogue:
+    before = catalogue().snapshot
+    splits = (SplitEntry("stable", RolloutId("ro-12345678"), 3, 25, "v2", "tenant"),)
+    models = tuple(replace(model, splits=splits) if model.id == "acme/bot" else model for model in before.models)
+    split = replace(before, models=models)
+    return Catalogue(split, snapshots.content_hash(split))
+
+
+@pytest.mark.parametrize("requested", ["acme/bot", "acme/bot:stable"])
+def test_a_channel_that_is_rolled_out_has_both_versions(requested: str) -> None:
+    resolved = split_catalogue().resolve(TenantId("acme"), requested)
+    assert resolved is not None
+    assert resolved.split is not None
+    assert (resolved.version, resolved.split.candidate.version) == ("v1", "v2")
+    assert (resolved.split.rollout, resolved.split.stage, resolved.split.percent) == ("ro-12345678", 3, 25)
+    assert (resolved.split.sticky, resolved.split.candidate.split) == ("tenant", None)
+    assert (resolved.split.candidate.engine_name, resolved.split.candidate.requested) == ("acme/bot@2", requested)
+
+
+@pytest.mark.parametrize("requested", ["acme/bot@v1", "acme/bot:canary", f"acme/bot@{D1}", "acme/bot2"])
+def test_who_asks_for_a_version_or_another_channel_gets_that(requested: str) -> None:
+    resolved = split_catalogue().resolve(TenantId("acme"), requested)
+    assert resolved is not None
+    assert resolved.split is None
 
 
 def test_a_base_is_no_adapter() -> None:

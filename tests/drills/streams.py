@@ -22,6 +22,7 @@ class Stream:
     error_code: str | None = None
     failure: str | None = None  # an error of the connection itself
     replica: str = ""
+    served_by: str = ""  # the version, as x-shoal-model tells
 
     @property
     def prompt(self) -> str:
@@ -44,6 +45,7 @@ async def run_stream(client: httpx.AsyncClient, stream: Stream, on_first: Callab
         async with client.stream("POST", "/chat/completions", json=body) as answer:
             stream.status = answer.status_code
             stream.replica = answer.headers.get("x-shoal-replica", "")
+            stream.served_by = answer.headers.get("x-shoal-model", "")
             async for line in answer.aiter_lines():
                 _take(stream, line, on_first)
     except httpx.HTTPError as error:

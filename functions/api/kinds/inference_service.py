@@ -60,10 +60,31 @@ class ServedModel(Foreign):
     env: tuple[EnvVar, ...] = ()
 
 
+class RollingUpdate(Foreign):
+    max_surge: int | str | None = None
+
+
+class DeploymentStrategy(Foreign):
+    """Kubernetes' own, of the Deployment that KServe makes."""
+
+    type: str | None = None
+    rolling_update: RollingUpdate | None = None
+
+
 class Predictor(Foreign):
     min_replicas: Count = 1
     max_replicas: Count | None = None  # 0 is KServe's word for no limit
+    deployment_strategy: DeploymentStrategy | None = None
     model: ServedModel | None = None
+
+    @property
+    def may_surge(self) -> bool:
+        """Whether a change may start a replica before it ends one; where nothing is said, it may (25 %, rounded up)."""
+        strategy = self.deployment_strategy
+        if strategy is None:
+            return True
+        surge = strategy.rolling_update.max_surge if strategy.rolling_update is not None else None
+        return strategy.type in {None, "RollingUpdate"} and surge not in {0, "0", "0%"}
 
 
 class InferenceServiceSpec(Foreign):

@@ -5,6 +5,7 @@ guessed. The kinds keep the text as it was written and give the number beside it
 """
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -14,11 +15,14 @@ from functions.api.kinds.base import matching
 
 DURATION_PATTERN = r"[1-9][0-9]{0,8}(?:ms|s|m|h)"
 DURATION_MAX_S = 30 * 24 * 3600.0  # a month: longer is a slip of the unit
+CHANCE_PATTERN = r"[0-9]{1,2}(?:\.[0-9]{1,4})?%"
 POOL_PATTERN = rf"{NAME_PATTERN}|(?:[a-z0-9][a-z0-9._-]{{0,61}})?\*"
 
 _DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,8})(?P<unit>ms|s|m|h)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _DURATION_ALLOWED = "a whole number and ms, s, m or h, such as 500ms or 5m, up to 720h"
+_CHANCE = re.compile(CHANCE_PATTERN)
+_CHANCE_ALLOWED = "a percentage above 0% and up to 50%, such as 1% or 0.5%"
 _POOL_PATTERN = re.compile(POOL_PATTERN)
 _POOL_PATTERN_ALLOWED = "a pool's name, or the beginning of names and one * at the end, such as llama-*"
 
@@ -47,6 +51,24 @@ def duration_text(milliseconds: int) -> str:
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
+def chance_ratio(text: str) -> float:
+    """Of 1: `1%` is 0.01; ValueError says what may be written."""
+    percent = Decimal(text[:-1]) if _CHANCE.fullmatch(text) is not None else Decimal(0)
+    if not 0 < percent <= 50:
+        raise ValueError(_CHANCE_ALLOWED)
+    return float(percent / 100)
+
+
+def chance_text(ratio: float) -> str:
+    """The one canonical text: 0.005 is `0.5%`."""
+    return f"{(Decimal(repr(ratio)) * 100).normalize():f}%"
+
+
+def _checked_chance(text: str) -> str:
+    chance_ratio(text)
+    return text
+
+
 def _checked_duration(text: str) -> str:
     duration_ms(text)
     return text
@@ -58,6 +80,7 @@ def _checked_pool_pattern(text: str) -> str:
     return text
 
 
+Chance = Annotated[str, AfterValidator(_checked_chance), matching(CHANCE_PATTERN)]
 Duration = Annotated[str, AfterValidator(_checked_duration), matching(DURATION_PATTERN)]
 PoolPattern = Annotated[str, AfterValidator(_checked_pool_pattern), matching(POOL_PATTERN)]
 Ratio = Annotated[float, Field(ge=0, le=1), AfterValidator(abs)]  # -0.0 equals 0.0 and would have another hash

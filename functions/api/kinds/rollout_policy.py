@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from functions.api.expressions import parse_halt
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.base import Metadata as AnyMetadata
-from functions.api.kinds.quantities import Duration, duration_s
+from functions.api.kinds.quantities import Chance, Duration, chance_ratio, duration_s
 
 
 def _checked_halt(text: str) -> str:
@@ -44,6 +44,14 @@ class RolloutPolicySpec(Strict):
     """In ascending order, the last one with 100 percent."""
     min_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 50
     """Fewer requests in a stage are no evidence: it is held, not passed."""
+    false_alarm_rate: Chance = "1%"
+    """Of rollouts of a version that is as good as the old one, at most so many are halted all the same."""
+    sticky: Literal["session", "tenant"] = "session"
+    """What gets one version as a whole: each session (a request without one stands alone), or each tenant."""
+
+    @property
+    def false_alarm_ratio(self) -> float:
+        return chance_ratio(self.false_alarm_rate)
 
 
 class RolloutPolicyMetadata(AnyMetadata):

@@ -90,7 +90,8 @@ def of_pool(pool: PoolEntry) -> Facts:
 
 def of_rollout(rollout: RolloutEntry) -> Facts:
     stages = {f"stage {stage.percent} %": _stage(stage) for stage in rollout.stages}
-    return {"minRequests": rollout.min_requests, **stages}
+    chance = f"{rollout.false_alarm_ratio * 100:g}%"
+    return {"minRequests": rollout.min_requests, "falseAlarmRate": chance, "sticky": rollout.sticky, **stages}
 
 
 def of_routing(routing: RoutingEntry) -> Facts:

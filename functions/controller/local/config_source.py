@@ -67,4 +67,5 @@ def pool_from(service: Declared[InferenceService]) -> Pool | None:
         model=uri.removeprefix(VOLUME_PREFIX),
         args=model.args,
         env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),
+        may_surge=value.spec.predictor.may_surge,
     )

@@ -74,6 +74,11 @@ class StateLayout:
         return self.data_dir("controller") / "revisions.json"
 
     @property
+    def registry_rows_file(self) -> Path:
+        """What the registry told last of its models, keys and rollouts. Removed, it is believed anew."""
+        return self.data_dir("controller") / "registry-rows.json"
+
+    @property
     def controller_lock(self) -> Path:
         return self.run_dir / "controller.lock"
 

@@ -2,11 +2,13 @@
 
 One operation at a time. Law: who takes requests is stopped before those who serve them; of processes that must be
 replaced, one is replaced and ready again before the next is touched; one that does not come back stops the rest.
+Before the first engine of a pool is replaced, one replica more is started where there is room (`surge`): what does not
+work as changed shows there, with nothing drained, and the pool never has fewer replicas than it wants.
 What does not serve anyway is replaced first, and nothing that serves is touched while another of its pool does not.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import groupby
 
@@ -23,6 +25,7 @@ from functions.controller.local.lifecycle import (
 from functions.controller.local.reconcile import difference
 from functions.controller.local.spec import STOP_ORDER, ProcessSpec
 from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.surge import Surge, no_surge
 
 # Beyond a process's own drain limit: SIGKILL, and the sweep of its session.
 STOP_SLACK_S = 15.0
@@ -72,12 +75,12 @@ class Operations:
             return f"restarted {', '.join(names)}"
 
     async def converge(
-        self, wanted: Mapping[str, ProcessSpec], superseded: Callable[[], bool] = _never
+        self, wanted: Mapping[str, ProcessSpec], superseded: Callable[[], bool] = _never, surge: Surge = no_surge
     ) -> tuple[str, ...]:
         """Make what runs what is wanted; Superseded where that changed before the end.
 
-        Returns what is not ready yet, added now or by an earlier try. It starts by itself: `all_ready` waits for it,
-        without keeping others from their turn.
+        `surge` gives the processes of one replica more of a pool. Returns what is not ready yet, added now or by an
+        earlier try. It starts by itself: `all_ready` waits for it, without keeping others from their turn.
         """
         async with self._turn():
             self._start_what_stands()
@@ -88,16 +91,8 @@ class Operations:
                 await self._stop(removed, remove=True)
             for spec in change.added:
                 self._supervisor.add(spec)
-            replaced = {spec.name: spec for spec in change.replaced}
-            done: set[str] = set()
-            # An engine comes before its agent, and brings it along; sorting is stable.
-            for spec in sorted(change.replaced, key=lambda spec: self._serves(spec.name)):
-                if spec.name in done:
-                    continue
-                await self._others_serve(spec, superseded)
-                done.update(await self._replace(spec, replaced, superseded))
-                if spec.pool is not None:
-                    await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+            async with self._surging(surge) as prepare:
+                await self._replace_all(change.replaced, prepare, superseded)
             in_start_order = sorted(wanted.values(), key=lambda spec: (-spec.stop_rank, spec.name))
             return tuple(spec.name for spec in in_start_order if self._has_yet_to_serve(spec.name))
 
@@ -123,6 +118,48 @@ class Operations:
                 yield
             finally:
                 self._current = None
+
+    async def _replace_all(
+        self,
+        specs: Iterable[ProcessSpec],
+        prepare: Callable[[ProcessSpec, Callable[[], bool]], Awaitable[None]],
+        superseded: Callable[[], bool],
+    ) -> None:
+        replaced = {spec.name: spec for spec in specs}
+        done: set[str] = set()
+        # An engine comes before its agent, and brings it along; sorting is stable.
+        for spec in sorted(replaced.values(), key=lambda spec: self._serves(spec.name)):
+            if spec.name in done:
+                continue
+            await prepare(spec, superseded)
+            await self._others_serve(spec, superseded)
+            done.update(await self._replace(spec, replaced, superseded))
+            if spec.pool is not None:
+                await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+
+    @asynccontextmanager
+    async def _surging(
+        self, surge: Surge
+    ) -> AsyncIterator[Callable[[ProcessSpec, Callable[[], bool]], Awaitable[None]]]:
+        """What is called before each replacement; what it has started is drained and gone at the end, in any case."""
+        extra: dict[str, list[Instance]] = {}
+
+        async def prepare(spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
+            if spec.pool is None or spec.pool in extra or spec.role != "engine" or not self._serves(spec.name):
+                return
+            more = sorted(surge(spec.pool).values(), key=lambda spec: (-spec.stop_rank, spec.name))
+            extra[spec.pool] = [self._supervisor.add(each) for each in more]
+            for each in more:
+                await self._ready(each.name, superseded)
+            if more:
+                await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+
+        try:
+            yield prepare
+        finally:
+            started = sorted((each for some in extra.values() for each in some), key=lambda each: each.spec.stop_rank)
+            for _, rank in groupby(started, key=lambda each: each.spec.stop_rank):
+                await self._stop(rank, remove=True)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ _LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
 }
 # vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
 ENGINE_START_S = 600.0
+ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # a machine that somebody works on: some thousand small adapters, and disk left
 
 
 def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
@@ -66,6 +67,8 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "ENGINE_PORT": context.ports.engine(slot),
         "AGENT_HOST": HOST,
         "AGENT_PORT": port,
+        "PEER_HOST": HOST,
+        "PEER_PORT": context.ports.peer(slot),
         "REGISTRY_URL": context.registry_url,
         "REGISTRY_CA_FILE": layout.ca_file,
         "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
@@ -74,6 +77,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
+        "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         "MAX_ADAPTERS": max_adapters(pool),

@@ -6,6 +6,8 @@ from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Ti
 
 S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
 BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
+ENVIRONMENT = "local"  # a part of each key's text
+GC_INTERVAL_S = 3600.0  # the bucket is this fleet's own
 # Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
 SAFE_PATH = ("PYTHONSAFEPATH", "1")
 
@@ -76,6 +78,12 @@ def registry(context: PlanContext) -> ProcessSpec:
         "BUS_URL": context.bus_url,
         "BUS_PASSWORD_FILE": layout.secret("bus-password"),
         "STATE_DIR": layout.data_dir("registry"),
+        "PEPPER_FILE": layout.secret("pepper"),
+        "ENVIRONMENT": ENVIRONMENT,
+        "S3_ENDPOINT_URL": context.s3_url,
+        "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
+        "MODELS_DIR": context.models_root,
+        "GC_INTERVAL_S": GC_INTERVAL_S,
     }
     return ProcessSpec(
         name="registry",

@@ -10,3 +10,4 @@ class Pool:
     model: str  # directory name below the models directory, from `pvc://shoal-models/<model>`
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()  # sorted
+    may_surge: bool = True  # a replica more for as long as the pool is changed

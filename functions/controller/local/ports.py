@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from functions.controller.local.settings import LocalSettings
 
-MAX_SLOTS = 20  # engines and agents have 20 ports each between their offsets
+MAX_SLOTS = 20  # engines, agents and their peer ports have 20 each between their offsets
 GRPC_ABOVE = 100  # SeaweedFS's own habit is +10000, which leaves the range that a base promises
 
 
@@ -33,12 +33,16 @@ class PortPlan:
     s3_filer: int
     engines: int
     agents: int
+    peers: int
 
     def engine(self, slot: int) -> int:
         return self.engines + slot
 
     def agent(self, slot: int) -> int:
         return self.agents + slot
+
+    def peer(self, slot: int) -> int:
+        return self.peers + slot
 
     def uses(self, slots: Iterable[int]) -> tuple[PortUse, ...]:
         """Every port that the fleet listens on, with `slots` taken by replicas."""
@@ -62,6 +66,7 @@ class PortPlan:
             for use in (
                 PortUse(self.engine(slot), f"engine {slot}", "SHOAL_PORT_ENGINES"),
                 PortUse(self.agent(slot), f"replica agent {slot}", "SHOAL_PORT_AGENTS"),
+                PortUse(self.peer(slot), f"replica agent {slot} for peers", "SHOAL_PORT_PEERS"),
             )
         ]
         return tuple(fixed + replicas)
@@ -85,4 +90,5 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
         s3_filer=port(settings.port_s3_filer, 10),
         engines=port(settings.port_engines, 20),
         agents=port(settings.port_agents, 40),
+        peers=port(settings.port_peers, 60),
     )

@@ -8,7 +8,7 @@ waiting.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from functions.controller.local.context import PlanContext, context_from
@@ -21,6 +21,7 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.surge import Surge, has_memory, one_more
 from functions.controller.local.target import Target
 from functions.decisions.backoff import BackoffPolicy, delay_s
 
@@ -114,7 +115,7 @@ class Reconciler:
             wanted = self.specs(supervisor.slots())
             if _removes_a_pool(supervisor, wanted):
                 await self._until_published(revision)
-            awaited = await operations.converge(wanted, superseded)
+            awaited = await operations.converge(wanted, superseded, self._surge(supervisor))
             self.wanted.settled = not self._to_converge.is_set()
             await operations.all_ready(awaited, superseded)
         except Superseded:
@@ -128,6 +129,19 @@ class Reconciler:
             self.wanted.stalled, self._failures = "", 0
         self.wanted.settled = not self._to_converge.is_set()
         self._on_done(revision, self.wanted.stalled)
+
+    def _surge(self, supervisor: Supervisor) -> Surge:
+        """One replica more of a pool, as it is wanted now, where settings, YAML and memory allow it."""
+        pools, target = self.wanted.pools, self.wanted.target
+
+        def surge(pool: str) -> Mapping[str, ProcessSpec]:
+            instances = supervisor.instances.values()
+            engines = [i.state.pid for i in instances if i.spec.pool == pool and i.spec.role == "engine"]
+            if not self._settings.surge or not has_memory(pid for pid in engines if pid is not None):
+                return {}
+            return one_more(self.context(), pools, target, supervisor.slots(), pool)
+
+        return surge
 
     def _begin(self) -> None:
         self.wanted.settled = False

@@ -57,6 +57,13 @@ class LocalSettings(BaseSettings):
     port_agents: int | None = None
     """First port of the replica agents, one each. Default: base + 40."""
 
+    port_peers: int | None = None
+    """First port where agents serve gateways and each other, one each. Default: base + 60."""
+
+    surge: bool = True
+    """Whether a pool that is changed gets one replica more until it is done, where its InferenceService and the memory
+    allow it. Default: yes; a machine that is full anyway is better off without."""
+
     drain_timeout_s: float = 20.0
     """Seconds that gateway and replicas get to finish open requests before they are stopped. Default: 20, which a
     stream of some hundred tokens on CPU needs."""

@@ -53,6 +53,19 @@ def refused(problems: Iterable[str], *, stands_in: bool) -> Standing:
     return Standing((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
 
 
+def rolling_out(message: str) -> Standing:
+    """Gateways have it, and a channel of it is on its way."""
+    return waiting("RollingOut", message)
+
+
+def halted(message: str) -> Standing:
+    """A channel was taken back: it is not where it is written to be, until that is changed or somebody resumes it."""
+    text = _bounded(message)
+    return Standing(
+        (Condition("Ready", "False", "RolloutHalted", text), Condition("Stalled", "True", "RolloutHalted", text))
+    )
+
+
 def held(message: str) -> Standing:
     """It is to be deleted, and others still need it."""
     return Standing((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))

@@ -21,6 +21,7 @@ from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
+from functions.controller.kubernetes.run.last_good import object_name
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.pace import Result, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
@@ -164,7 +165,8 @@ def _publication(outcome: PublishOutcome) -> Publication:
             left_out[key] = f"{left_out[key]}; {message}" if key in left_out else message
     in_force = outcome.kind in ("published", "unchanged")
     reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
-    return Publication(in_force, reason, outcome.message, left_out)
+    rollouts = {f"{PLURALS['Model']}/{object_name(row.model)}": row for row in outcome.rollouts}
+    return Publication(in_force, reason, outcome.message, left_out, rollouts)
 
 
 def _refusals(looked: Looked) -> list[Result]:

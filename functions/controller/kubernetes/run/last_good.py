@@ -13,6 +13,7 @@ import orjson
 
 from functions.api.kinds import inference_service
 from functions.api.kinds.base import API_VERSION
+from functions.api.kinds.quantities import chance_text
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
@@ -39,7 +40,7 @@ class PastObjects:
         self._keys = keys
         self._entries: dict[str, Any] = {
             **{f"tenants/{entry.name}": entry for entry in snapshot.tenants},
-            **{f"models/{_object_name(entry.id)}": entry for entry in snapshot.models},
+            **{f"models/{object_name(entry.id)}": entry for entry in snapshot.models},
             **{f"quotapolicies/{entry.name}": entry for entry in snapshot.quotas},
             **{f"routingpolicies/{entry.name}": entry for entry in snapshot.routing},
             **{f"admissionpolicies/{entry.name}": entry for entry in snapshot.admission},
@@ -99,13 +100,14 @@ def _key(entry: KeyEntry) -> Spec:
 
 
 def _model(entry: ModelEntry) -> Spec:
+    """Where a rollout is under way, its target is what was declared."""
     versions = [{"name": each.name, "artifact": each.artifact_uri, "digest": each.digest} for each in entry.versions]
     return {
         "id": entry.id,
         "type": entry.type,
         "base": entry.pool if entry.type == "lora" else None,
         "versions": versions,
-        "channels": entry.channels,
+        "channels": {**entry.channels, **{split.channel: split.candidate for split in entry.splits}},
         "rollout": entry.rollout or None,
     }
 
@@ -154,7 +156,12 @@ def _rollout(entry: RolloutEntry) -> Spec:
         )
         for stage in entry.stages
     ]
-    return {"stages": stages, "minRequests": entry.min_requests}
+    return {
+        "stages": stages,
+        "minRequests": entry.min_requests,
+        "falseAlarmRate": chance_text(entry.false_alarm_ratio),
+        "sticky": entry.sticky,
+    }
 
 
 def _autoscaling(entry: AutoscalingEntry) -> Spec:
@@ -182,7 +189,7 @@ def _service(name: str, entry: PoolEntry) -> bytes:
     return orjson.dumps({"apiVersion": api_version, "kind": "InferenceService", "metadata": metadata, "spec": spec})
 
 
-def _object_name(model_id: str) -> str:
+def object_name(model_id: str) -> str:
     """As `consistency` wants it."""
     return model_id.replace("/", ".").replace("_", "-")
 

@@ -1,9 +1,11 @@
-"""What Prometheus sees of the controller (prefix `shoal_controller_`). Labels are from short fixed lists."""
+"""What Prometheus sees of the controller (prefix `shoal_controller_`). Labels are from short fixed lists, but for the
+models that are rolled out."""
 
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+ROLLOUTS_MAX = 1000
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
@@ -24,6 +26,9 @@ class ControllerMetrics:
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: told to wait.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
+        self._rollouts = Gauge(
+            "shoal_rollout_stage", "Of a rollout under way: 0 loading, then its stage.", ["model"], registry=to
+        )
         self._applied = Gauge(
             f"{prefix}last_applied_timestamp_seconds", "When all that is wanted was last in force.", registry=to
         )
@@ -52,6 +57,12 @@ class ControllerMetrics:
 
     def published(self, epoch: int) -> None:
         self._epoch.set(epoch)
+
+    def rolls_out(self, stages: Mapping[str, int]) -> None:
+        """By model; the others have none. Bounded: what is under way at a time."""
+        self._rollouts.clear()
+        for model, stage in sorted(stages.items())[:ROLLOUTS_MAX]:
+            self._rollouts.labels(model=model).set(stage)
 
     def applied(self, unix_s: float) -> None:
         self._applied.set(unix_s)

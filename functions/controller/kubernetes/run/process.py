@@ -41,6 +41,7 @@ from functions.controller.kubernetes.run.pace import Pace, Result
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
+from functions.controller.rollouts.driver import RolloutDriver
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 
@@ -83,7 +84,14 @@ class KubernetesController:
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
         self._elector = self._make_elector()
-        self._publishing = Publishing(settings, self._elector.guard)
+        self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
+        self._driver = RolloutDriver(
+            self._publishing.rows,
+            self._publishing.rows_wire,
+            self._publishing.wire.fleet,
+            patience=settings.patience,
+            may_go_on=lambda: not self._pacer.suspended,
+        )
         self._pacer = Loop(
             self._reconcile,
             settings.namespace,
@@ -147,6 +155,7 @@ class KubernetesController:
                 self._thread(f"watch {informer.watched.plural}", informer.run)
         else:
             self._tasks.forever("branch", self._side.follow)
+        self._tasks.forever("registry rows", self._publishing.rows.run)
         self._tasks.forever("lead", self._lead, expected=(LeadershipLost,))
 
     def _thread(self, name: str, run: Callable[[], None]) -> None:
@@ -164,6 +173,7 @@ class KubernetesController:
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._pacer.lead(guard, api))
+                parts.create_task(self._driver.run())
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
@@ -182,6 +192,10 @@ class KubernetesController:
         if result.kind == "done":
             self._metrics.applied(time.time())
         return result
+
+    def _rows_changed(self) -> None:
+        """The registry's rows are others: what is published may be, too."""
+        self._pacer.wake()
 
     def _forget_pending(self) -> None:
         """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
@@ -239,6 +253,7 @@ class KubernetesController:
         else:
             self._metrics.sees({}, 0, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
+        self._metrics.rolls_out({row.model: row.stage + row.loaded for row in self._publishing.rows.book.active})
 
 
 def load_configuration(settings: KubernetesSettings) -> Configuration:

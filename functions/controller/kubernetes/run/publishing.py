@@ -18,6 +18,8 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.publish import Publisher, PublishOutcome
 from functions.controller.publish_wire import RegistryWire
 from functions.controller.resolve import DigestReader, Resolver
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.wire import RowsWire
 
 _TIMEOUT_S = 10.0
 
@@ -25,8 +27,14 @@ _TIMEOUT_S = 10.0
 class Publishing:
     """Owned by one event loop. Made once; artifacts that were resolved are remembered over terms."""
 
-    def __init__(self, settings: KubernetesSettings, guard: Callable[[], TermGuard | None]) -> None:
-        """Blocks: reads the token, the credentials and the certificate authority."""
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        guard: Callable[[], TermGuard | None],
+        on_rows: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Blocks: reads the token, the credentials, the certificate authority and the copy of the registry's rows.
+        `on_rows` is told when these are others."""
         verify = ssl.create_default_context(
             cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None
         )
@@ -37,15 +45,19 @@ class Publishing:
         token = settings.internal_token_file.read_text().strip()
         self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence)
         self.last_epoch = 0
-        self._publisher = Publisher(
-            wire=self.wire, resolver=Resolver(DigestReader(_store(settings), settings.models_root))
-        )
+        self.rows = RowsFollower(self.rows_wire, settings.registry_rows_file, on_rows)
+        self.rows.load()
+        resolver = Resolver(DigestReader(_store(settings), settings.models_root))
+        self._publisher = Publisher(wire=self.wire, resolver=resolver, rows=self.rows)
 
     async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         """As `Publisher.publish`."""
         outcome = await self._publisher.publish(loaded, revision)
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
+
+    async def rows_wire(self) -> RowsWire:
+        return RowsWire(self.wire)
 
     async def close(self) -> None:
         await self._client.aclose()

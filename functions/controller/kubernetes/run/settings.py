@@ -6,6 +6,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.decisions.rollout_evaluation import Patience
+
 
 class KubernetesSettings(BaseSettings):
     model_config = SettingsConfigDict(
@@ -68,6 +70,18 @@ class KubernetesSettings(BaseSettings):
     lease_s: float = Field(15.0, ge=2, le=120, description="After this long without a renewal another may lead.")
     renew_deadline_s: float = Field(10.0, ge=1, le=100, description="After this long without a renewal we do not lead.")
     lease_retry_s: float = Field(2.0, ge=0.1, le=60, description="Between two looks at the Lease.")
+    registry_rows_file: Path | None = Field(
+        None, description="A copy of the registry's models, keys and rollouts; without it, a new pod must ask first."
+    )
+    rollout_fresh_s: float = Field(
+        45.0, gt=0, le=3600, description="Evidence of a rollout older than this is none: three whole reports."
+    )
+    rollout_load_deadline_s: float = Field(
+        600.0, gt=0, le=86400, description="How long a rollout waits for its new version to be loaded."
+    )
+    rollout_load_patience_s: float = Field(
+        20.0, ge=0, le=3600, description="How long all replicas may say that they cannot load it: a store may be away."
+    )
     conflicts: Literal["report", "force"] = Field(
         "report", description="What to do where another field manager holds a field of ours."
     )
@@ -75,6 +89,10 @@ class KubernetesSettings(BaseSettings):
         1800.0, gt=0, description="How long a wave may take to become healthy before it counts as stalled."
     )
     log_level: str = Field("INFO", description="Python's name of the level.")
+
+    @property
+    def patience(self) -> Patience:
+        return Patience(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
     @model_validator(mode="after")
     def _git_needs_an_address(self) -> "KubernetesSettings":

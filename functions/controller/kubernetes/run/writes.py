@@ -19,6 +19,8 @@ from functions.controller.kubernetes.run import conditions
 from functions.controller.kubernetes.run.conditions import Standing
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_words import rollout_text
 
 FINALIZER = "shoal.dev/in-force"
 _PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
@@ -33,6 +35,7 @@ class Publication:
     reason: str = ""
     message: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)  # by key: valid, but not in the snapshot yet
+    rollouts: Mapping[str, Rollout] = field(default_factory=dict)  # by key: under way or halted
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,14 @@ def _standing(key: str, seen: SeenObject, looked: Looked, publication: Publicati
     if left_out:
         return conditions.waiting("ArtifactMissing", left_out)
     if publication.in_force:
-        return conditions.PUBLISHED
+        return _in_force(publication.rollouts.get(key))
     if conditions.is_published(seen.stored.status, seen.stored.generation):
         return None  # it is in force already; that a later publication is late says nothing about it
     return conditions.waiting(publication.reason, publication.message)
+
+
+def _in_force(rollout: Rollout | None) -> Standing:
+    if rollout is None:
+        return conditions.PUBLISHED
+    words = rollout_text(rollout)
+    return conditions.rolling_out(words) if rollout.is_active else conditions.halted(words)

@@ -4,10 +4,12 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import structs
 
 from functions.api.declared import Declared
+from functions.api.ids import RolloutId
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.snapshot import Snapshot
+from functions.api.snapshot import Snapshot, SplitEntry
 from functions.controller.compile import compile_snapshot
 from functions.controller.kubernetes.run.judging import judge
 from functions.controller.kubernetes.run.last_good import PastObjects
@@ -68,6 +70,8 @@ EVERYTHING: list[tuple[str, str, dict[str, Any]]] = [
         {
             "stages": [{"percent": 10, "duration": "5m", "autoHalt": ["error_rate > 2%"]}, {"percent": 100}],
             "minRequests": 7,
+            "falseAlarmRate": "0.25%",
+            "sticky": "tenant",
         },
     ),
     (
@@ -114,3 +118,16 @@ def test_what_the_snapshot_does_not_know_is_not_invented(unknown: str) -> None:
     past = PastObjects(compiled([declared(*each) for each in EVERYTHING]))
     assert past.document(unknown) is None
     assert past.service("x", "no-such-pool") is None
+
+
+def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
+    """What stands in for a broken object must not take the rollout back."""
+    whole = compiled([declared(*each) for each in EVERYTHING])
+    (bot,) = (model for model in whole.models if model.id == "acme/bot")
+    version = structs.replace(bot.versions[0], name="next")
+    split = SplitEntry("stable", RolloutId("ro-12345678"), 0, 10, "next")
+    rolling = structs.replace(bot, versions=(*bot.versions, version), splits=(split,))
+    others = tuple(model for model in whole.models if model is not bot)
+    document = PastObjects(structs.replace(whole, models=(*others, rolling))).document("models/acme.bot")
+    assert document is not None
+    assert orjson.loads(document)["spec"]["channels"]["stable"] == "next"

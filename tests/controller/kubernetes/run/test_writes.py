@@ -18,6 +18,10 @@ from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.selection import Refusal
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.writes import FINALIZER, Publication, Write, writes_after
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_events import Breached
+from functions.decisions.rollout_events import Loaded as VersionLoaded
+from tests.decisions.rollouts import rollout, running
 
 SHOAL = "shoal.dev/v1alpha1"
 IN_FORCE = Publication(in_force=True)
@@ -52,6 +56,24 @@ def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
 def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
     writes = due(looked(seen(kind, plural, obj(finalizers=("other/one",)))), IN_FORCE)
     assert reasons(writes) == [f"other/one,{FINALIZER}", "Published"]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (running(), [("Ready", "Unknown", "RollingOut"), ("Reconciling", "True", "RollingOut")]),
+        (
+            rollout(VersionLoaded(), Breached("bad")),
+            [("Ready", "False", "RolloutHalted"), ("Stalled", "True", "RolloutHalted")],
+        ),
+    ],
+)
+def test_a_model_says_how_its_rollout_goes(row: Rollout, told: list[tuple[str, str, str]]) -> None:
+    model = looked(seen("Model", "models", obj("acme.bot", finalizers=(FINALIZER,))))
+    (write,) = due(model, Publication(in_force=True, rollouts={"models/acme.bot": row}))
+    assert write.standing is not None
+    assert [(each.type, each.status, each.reason) for each in write.standing.conditions] == told
+    assert "acme/bot:stable" in write.standing.conditions[0].message
 
 
 def test_a_finalizer_goes_when_the_snapshot_without_it_is_out_and_not_before() -> None:

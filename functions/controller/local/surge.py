@@ -1,0 +1,62 @@
+"""One replica more while a pool is changed, so that it never has fewer than it wants: started first, removed last.
+
+An InferenceService says with its deploymentStrategy whether it may (`maxSurge: 0` means: drain first, no accelerator is
+idle); the machine's memory says whether it can. Where either says no, replicas are replaced one by one as before, each
+drained first.
+
+Memory needed: what the pool's largest engine has now, and a fifth more for what a start costs.
+Worked example (test_a_surge_needs_memory): an engine of 1.5 GB needs 1.8 GB free; with 1.7 GB there is no surge.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import psutil
+
+from functions.controller.local.context import PlanContext
+from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Pool
+from functions.controller.local.slots import TooManyReplicas
+from functions.controller.local.spec import ProcessSpec
+from functions.controller.local.target import Target
+
+NEEDED_RATIO = 1.2
+
+Surge = Callable[[str], Mapping[str, ProcessSpec]]  # a pool's name: the processes of one replica more, or none
+
+
+def no_surge(_: str) -> Mapping[str, ProcessSpec]:
+    return {}
+
+
+def one_more(
+    context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int], name: str
+) -> dict[str, ProcessSpec]:
+    """What the pool would have besides with one replica more; nothing where it may not, or no slot is left."""
+    counted = [replace(pool, replicas=target.replicas or pool.replicas) for pool in pools]
+    if not any(pool.name == name and pool.may_surge for pool in counted):
+        return {}
+    more = [replace(pool, replicas=pool.replicas + (pool.name == name)) for pool in counted]
+    as_counted = Target(target.engine)
+    try:
+        before = plan_fleet(context, counted, as_counted, slots)
+        after = plan_fleet(context, more, as_counted, slots)
+    except TooManyReplicas:
+        return {}
+    return {spec.name: spec for spec in after.values() if spec.name not in before}
+
+
+def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:
+    """Whether another engine like the largest of these fits; True where none of them can be looked at."""
+    sizes = [size for pid in engine_pids if (size := _resident_bytes(pid)) is not None]
+    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+    return available >= NEEDED_RATIO * max(sizes, default=0)
+
+
+def _resident_bytes(pid: int) -> int | None:
+    """Of a process and all below it."""
+    try:
+        process = psutil.Process(pid)
+        return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+    except psutil.Error:
+        return None

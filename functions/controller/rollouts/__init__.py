@@ -1,0 +1,6 @@
+"""Rollouts in the controller: what the registry has of them, judged each second, and told back to it.
+
+`wire` speaks to the registry, `book` is what it has told so far, `following` keeps that up to date, `merging` and
+`placing` put it into the snapshot, `driver` judges. What gateways see follows from the book alone
+(`functions.decisions.rollout_steering`).
+"""

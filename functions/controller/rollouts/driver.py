@@ -1,0 +1,112 @@
+"""Each second: what is known of every active rollout is judged, and what follows is told to the registry.
+
+Nothing is remembered from one second to the next but words for people: a controller that starts again, or runs twice,
+comes to the same conclusion from the same rows and evidence, and of two that post it the registry takes one.
+Neighbours: `functions.decisions.rollout_evaluation` judges; `following` has the rows and hears of the answer.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from functions.api.ids import RolloutId
+from functions.controller.publish_wire import Heard, RegistryRefused, RegistryUnavailable, RowMoved
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.residency import residency_of
+from functions.controller.rollouts.wire import RowsWire
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_evaluation import Patience, Verdict, evaluate
+from functions.decisions.rollout_evidence import Evidence
+from functions.decisions.rollout_wire import Command
+from functions.fleet.heartbeat import Heartbeat
+
+INTERVAL_S = 1.0
+_CONCURRENT = 8  # questions to the registry at a time
+
+_log = logging.getLogger(__name__)
+
+
+class RolloutDriver:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        rows: RowsFollower,
+        wire: Callable[[], Awaitable[RowsWire]],
+        fleet: Callable[[], Awaitable[tuple[Heard, ...] | str]],
+        *,
+        patience: Patience | None = None,
+        interval_s: float = INTERVAL_S,
+        wall_clock: Callable[[], float] = time.time,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Where it may not go on, what is bad is still taken back, and nothing else happens."""
+        self.verdicts: dict[RolloutId, Verdict] = {}  # of the active rollouts, as last judged
+        self.trouble = ""
+        self._rows = rows
+        self._wire = wire
+        self._fleet = fleet
+        self._patience = patience or Patience()
+        self._interval_s = interval_s
+        self._wall_clock = wall_clock
+        self._may_go_on = may_go_on
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Judge all of them once. Raises nothing that may pass."""
+        active = self._rows.book.active
+        self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
+        if not active:
+            self.trouble = ""
+            return
+        try:
+            await self._judge_all(active)
+        except (RegistryUnavailable, RegistryRefused, OSError) as error:
+            self._failed(str(error))
+
+    async def _judge_all(self, active: Sequence[Rollout]) -> None:
+        heard = await self._fleet()
+        if isinstance(heard, str):
+            self._failed(heard)
+            return
+        beats = [each.beat for each in heard if not each.is_silent]
+        wire, limit, troubles = await self._wire(), asyncio.Semaphore(_CONCURRENT), list[str]()
+
+        async def one(row: Rollout) -> None:
+            async with limit:
+                try:
+                    await self._judge(row, beats, wire)
+                except (RegistryUnavailable, RegistryRefused) as error:
+                    troubles.append(str(error))
+
+        async with asyncio.TaskGroup() as group:
+            for row in active:
+                group.create_task(one(row))
+        self._failed(troubles[0] if troubles else "")
+
+    async def _judge(self, row: Rollout, beats: Sequence[Heartbeat], wire: RowsWire) -> None:
+        evidence = await wire.evidence(row.id) if row.percent else Evidence()
+        verdict = evaluate(row, evidence, residency_of(row, beats), self._wall_clock(), self._patience)
+        self.verdicts[row.id] = verdict
+        event = verdict.event
+        if event is None or not (verdict.kind == "halt" or self._may_go_on()):
+            return
+        try:
+            after = await wire.tell(row.id, Command(event, row.lock_version))
+        except RowMoved as error:
+            _log.info("somebody was faster: %s", error)
+            await self._rows.look()
+            return
+        _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)
+        await self._rows.heard(after)
+
+    def _failed(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            _log.warning("rollouts are held: %s", trouble)
+        self.trouble = trouble

@@ -1,0 +1,124 @@
+"""Keeping the book up to date: the registry's changes by long poll, and a copy on the disk.
+
+The copy makes a controller that starts while the registry is away, or has lost its database, go on with what was true:
+nothing flips and no model of the API vanishes because somebody cannot be asked.
+A registry that contradicts the book is not followed. It says so in `trouble`; once the registry is what it should be
+again, following goes on by itself. To believe it as it is now, end the controller and remove the copy.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable, RowMoved
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_row
+from functions.controller.rollouts.wire import RowsWire
+from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.rollout import Rollout
+
+WAIT_S = 25.0  # a long poll; proxies cut at 30 or 60
+RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
+
+_log = logging.getLogger(__name__)
+
+
+class RowsFollower:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        wire: Callable[[], Awaitable[RowsWire]],
+        copy: Path | None,
+        on_news: Callable[[], None] = lambda: None,
+        *,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """`copy` None: nothing is kept over a restart. `on_news` is told of each change."""
+        self.book = Book()
+        self.trouble = "the registry was not asked yet"
+        self.contradiction = ""  # why the registry is not believed
+        self._wire = wire
+        self._copy = copy
+        self._on_news = on_news
+        self._wait_s = wait_s
+        self._failures = 0
+        self._keeping = asyncio.Lock()  # one writer at a time, and the last one has the last word
+
+    def load(self) -> None:
+        """Take up the copy; blocks."""
+        if self._copy is None:
+            return
+        try:
+            self.book = decode(self._copy.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            aside = self._copy.with_name(self._copy.name + ".refused")
+            with contextlib.suppress(OSError):
+                self._copy.replace(aside)
+            _log.error("the copy of the registry's rows is set aside as %s: %s", aside.name, error)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            if not await self.look(self._wait_s if self.book.is_known and not self.trouble else 0.0):
+                self._failures += 1
+                await asyncio.sleep(delay_s(self._failures, RETRY))
+            else:
+                self._failures = 0
+
+    async def look(self, wait_s: float = 0.0) -> bool:
+        """Read what changed; whether that worked. Raises nothing that may pass."""
+        try:
+            wire = await self._wire()
+            more = True
+            while more:
+                after = self.book.change
+                page = await wire.changes(after, wait_s)
+                more = page.more
+                if self.book.change == after:  # else somebody else looked meanwhile, and knows more
+                    await self._take(folded(self.book, page))
+        except Contradiction as error:
+            self._failed(f"the registry's rows are not followed: {error}", contradiction=str(error))
+            return False
+        except (RegistryUnavailable, RegistryRefused, RowMoved, OSError) as error:
+            self._failed(str(error), contradiction=self.contradiction)
+            return False
+        self.trouble = self.contradiction = ""
+        return True
+
+    async def heard(self, row: Rollout) -> None:
+        """An answer about one rollout, ahead of the feed; kept before anything is published by it."""
+        await self._take(with_row(self.book, row))
+
+    async def _take(self, book: Book) -> None:
+        if book == self.book:
+            return
+        self.book = book
+        if book.is_known:
+            async with self._keeping:
+                await asyncio.to_thread(self._keep, self.book)
+            self._on_news()
+
+    def _keep(self, book: Book) -> None:
+        """Durable, and never half: the old copy stays until the new one is whole."""
+        if self._copy is None:
+            return
+        temporary = self._copy.with_name(self._copy.name + ".new")
+        try:
+            self._copy.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(encode(book))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._copy)
+        except OSError as error:
+            _log.error("the copy of the registry's rows cannot be written: %s", error)
+
+    def _failed(self, trouble: str, *, contradiction: str) -> None:
+        if trouble != self.trouble:
+            _log.warning("%s", trouble)
+        self.trouble, self.contradiction = trouble, contradiction

@@ -1,0 +1,88 @@
+"""Models and keys that were declared through the registry's API, put into the snapshot that git makes. Pure.
+
+Where a name is in both, git's holds, and the other is told as a problem. A tenant is git's alone: what belongs to none
+is left out.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from functions.api.ids import PoolName, TenantId, engine_name
+from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
+from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.wire import ApiKey, ApiModel
+
+DECLARED_IN = ""  # a model of the API names no file
+
+
+def merged(snapshot: Snapshot, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
+    """The snapshot with both, and what was left out and why."""
+    problems: list[str] = []
+    models = list(_models(snapshot, book, problems))
+    keys = list(_keys(snapshot, book, problems))
+    if not models and not keys:
+        return snapshot, tuple(problems)
+    whole = msgspec.structs.replace(
+        snapshot,
+        models=tuple(sorted((*snapshot.models, *models), key=lambda model: model.id)),
+        keys=tuple(sorted((*snapshot.keys, *keys), key=lambda key: key.key_id)),
+    )
+    return whole, tuple(problems)
+
+
+def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[ModelEntry]:
+    declared = {model.id: model.declared_in for model in snapshot.models}
+    tenants = {tenant.name for tenant in snapshot.tenants}
+    pools = {pool.name for pool in snapshot.pools}
+    rollouts = {rollout.name for rollout in snapshot.rollouts}
+    for model in book.models.values():
+        tenant = TenantId(model.id.partition("/")[0])
+        if model.id in declared:
+            problems.append(f"the registry's {model.id} is left out: {declared[model.id]} declares it as well")
+        elif tenant not in tenants:
+            problems.append(f"the registry's {model.id} is left out: there is no tenant {tenant}")
+        elif model.base not in pools:
+            problems.append(f"the registry's {model.id} is left out: there is no pool {model.base}")
+        elif model.versions:
+            yield _model(model, rollouts)
+
+
+def _model(model: ApiModel, rollouts: set[str]) -> ModelEntry:
+    versions = {version.name: version for version in model.versions}
+    return ModelEntry(
+        id=model.id,
+        pool=PoolName(model.base),
+        type="lora",
+        versions=tuple(
+            VersionEntry(name, versions[name].digest, engine_name(model.id, versions[name].digest), uri)
+            for name in sorted(versions)
+            for uri in [versions[name].artifact_uri]
+        ),
+        channels={name: version for name, version in sorted(model.channels.items()) if version in versions},
+        declared_in=DECLARED_IN,
+        rollout=model.rollout if model.rollout in rollouts else "",
+    )
+
+
+def _keys(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[KeyEntry]:
+    declared = {key.key_id for key in snapshot.keys}
+    tenants = {tenant.name for tenant in snapshot.tenants}
+    for key in book.keys.values():
+        if key.key_id in declared:
+            problems.append(f"the registry's key {key.key_id} is left out: a Tenant declares it as well")
+        elif key.tenant not in tenants:
+            problems.append(f"the registry's key {key.key_id} is left out: there is no tenant {key.tenant}")
+        else:
+            yield _key(key)
+
+
+def _key(key: ApiKey) -> KeyEntry:
+    return KeyEntry(
+        key_id=key.key_id,
+        tenant=TenantId(key.tenant),
+        hmac_sha256=key.hmac_sha256,
+        scopes=tuple(sorted(set(key.scopes))),
+        max_class=key.max_class,
+        expires_unix_s=key.expires_unix_s,
+    )

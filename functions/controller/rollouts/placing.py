@@ -1,0 +1,83 @@
+"""Compiled from git, joined with the registry's rows: what gateways should see now. Tells the registry what follows
+from it: rollouts that begin, are superseded or withdrawn.
+
+Level-triggered: each pass steers anew by the rows that came back. Where the registry takes nothing the channels stay
+where they are, and the next pass tries again.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from functions.api.declared import Declared, of_kind
+from functions.api.ids import ModelId
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.model import Model
+from functions.api.snapshot import Snapshot
+from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable, RegistryWire, RowMoved
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.merging import merged
+from functions.controller.rollouts.wire import RowsWire
+from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_steering import Command, Create, steer
+from functions.decisions.rollout_wire import Command as EventCommand
+
+_ROUNDS = 3  # superseded, created, placed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    snapshot: Snapshot
+    problems: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()  # moves that wait for the registry
+    rollouts: tuple[Rollout, ...] = ()  # under way or halted
+
+
+class RowsUnknown(Exception):
+    """The registry has never told its rows: publishing without them would take models and keys away."""
+
+
+async def place(
+    compiled: Snapshot,
+    objects: Iterable[Declared[AnyObject]],
+    previous: Snapshot | None,
+    rows: RowsFollower,
+    wire: RegistryWire,
+) -> Placed:
+    """RowsUnknown where nothing can be said yet."""
+    if not rows.book.is_known and not await rows.look():
+        raise RowsUnknown(rows.trouble)
+    wanted, problems = merged(compiled, rows.book)
+    declared = declared_channels(objects)
+    for last_round in (False,) * (_ROUNDS - 1) + (True,):
+        steered = steer(previous, wanted, declared, rows.book.rows)
+        if last_round or not steered.commands or not await _carry_out(steered.commands, rows, RowsWire(wire)):
+            break
+    contradiction = (f"the registry is not followed: {rows.contradiction}",) if rows.contradiction else ()
+    return Placed(steered.snapshot, (*problems, *contradiction), steered.held, steered.rollouts)
+
+
+def declared_channels(objects: Iterable[Declared[AnyObject]]) -> Mapping[ModelId, Mapping[str, str]]:
+    return {ModelId(model.value.spec.id): model.value.spec.channels for model in of_kind(objects, Model)}
+
+
+async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: RowsWire) -> bool:
+    """In order, since a channel has one active rollout at a time; whether the rows are others now."""
+    moved = False
+    for command in commands:
+        try:
+            if isinstance(command, Create):
+                row = await wire.create(command.spec)
+            else:
+                row = await wire.tell(command.rollout, EventCommand(command.event, command.lock_version))
+        except RowMoved as error:
+            _log.info("decided anew: %s", error)
+            moved = await rows.look() or moved
+        except (RegistryUnavailable, RegistryRefused) as error:
+            _log.warning("the registry did not take it, so nothing flips: %s", error)
+        else:
+            await rows.heard(row)
+            moved = True
+    return moved

@@ -1,0 +1,117 @@
+"""What is known of a rollout's two groups: counts and three distributions each, and when it was last heard of.
+
+Everything is cumulative over one trial (one stage of one attempt), so that a message that is lost loses nothing.
+What an error is, and which requests count at all, is the gateway's to say.
+
+On the wire a distribution is the counts of its buckets; `decode` and `group_of` believe nothing that is out of bounds.
+Neighbours: gateways gather it, the registry adds it up, `rollout_evaluation` judges it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS, QuantileSketch
+
+EVIDENCE_MAX_BYTES = 256 * 1024
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Bucket = Annotated[int, msgspec.Meta(ge=FIRST_BUCKET, le=LAST_BUCKET)]
+Buckets = Annotated[dict[Bucket, Annotated[int, msgspec.Meta(ge=1, le=10**12)]], msgspec.Meta(max_length=MAX_BUCKETS)]
+
+
+class EvidenceInvalid(Exception):
+    """Not evidence; drop it and count it."""
+
+
+@dataclass(slots=True)
+class GroupStats:
+    """Owned by whoever adds to it. Requests that failed have no latencies unless they got that far."""
+
+    requests: int = 0  # that ended
+    errors: int = 0  # of them
+    ttft_ms: QuantileSketch = field(default_factory=QuantileSketch)
+    inter_token_ms: QuantileSketch = field(default_factory=QuantileSketch)  # each request's mean between two tokens
+    total_ms: QuantileSketch = field(default_factory=QuantileSketch)
+
+    def merge(self, other: "GroupStats") -> None:
+        self.requests += other.requests
+        self.errors += other.errors
+        self.ttft_ms.merge(other.ttft_ms)
+        self.inter_token_ms.merge(other.inter_token_ms)
+        self.total_ms.merge(other.total_ms)
+
+    @property
+    def error_ratio(self) -> float | None:
+        return self.errors / self.requests if self.requests else None
+
+
+@dataclass(slots=True)
+class Evidence:
+    candidate: GroupStats = field(default_factory=GroupStats)
+    control: GroupStats = field(default_factory=GroupStats)
+    heard_unix_s: float | None = None  # the last word of any gateway about this trial; None: none yet
+
+
+class GroupWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One group in a message."""
+
+    requests: Count = 0
+    errors: Count = 0
+    ttft_ms: Buckets = {}
+    inter_token_ms: Buckets = {}
+    total_ms: Buckets = {}
+
+
+class EvidenceWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    candidate: GroupWire
+    control: GroupWire
+    heard_unix_s: float | None = None
+
+
+def wire_of(group: GroupStats) -> GroupWire:
+    return GroupWire(
+        requests=group.requests,
+        errors=group.errors,
+        ttft_ms=group.ttft_ms.buckets(),
+        inter_token_ms=group.inter_token_ms.buckets(),
+        total_ms=group.total_ms.buckets(),
+    )
+
+
+def group_of(wire: GroupWire) -> GroupStats:
+    """EvidenceInvalid where the numbers contradict each other."""
+    if wire.errors > wire.requests:
+        raise EvidenceInvalid(f"{wire.errors} errors among {wire.requests} requests")
+    group = GroupStats(
+        wire.requests,
+        wire.errors,
+        QuantileSketch.of(wire.ttft_ms),
+        QuantileSketch.of(wire.inter_token_ms),
+        QuantileSketch.of(wire.total_ms),
+    )
+    if max(group.ttft_ms.count, group.inter_token_ms.count, group.total_ms.count) > wire.requests:
+        raise EvidenceInvalid(f"more latencies than the {wire.requests} requests")
+    return group
+
+
+def encode(evidence: Evidence) -> bytes:
+    wire = EvidenceWire(wire_of(evidence.candidate), wire_of(evidence.control), evidence.heard_unix_s)
+    return msgspec.json.encode(wire)
+
+
+def to_builtins(evidence: Evidence) -> Any:
+    """The same as plain values, for a route that makes its own JSON."""
+    return msgspec.json.decode(encode(evidence))
+
+
+def decode(document: bytes) -> Evidence:
+    """EvidenceInvalid where the bytes are none."""
+    if len(document) > EVIDENCE_MAX_BYTES:
+        raise EvidenceInvalid(f"{len(document)} bytes is over the limit of {EVIDENCE_MAX_BYTES}")
+    try:
+        wire = msgspec.json.decode(document, type=EvidenceWire)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EvidenceInvalid(str(error)) from error
+    return Evidence(group_of(wire.candidate), group_of(wire.control), wire.heard_unix_s)

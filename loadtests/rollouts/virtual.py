@@ -1,0 +1,151 @@
+"""One rollout in virtual time: requests as a gateway would place them, evidence as it would count them, verdicts each
+second as the controller would draw them. No processes and no clock; the decisions are the real ones.
+
+Traffic: requests arrive at random (Poisson), belong to sessions whose lengths are geometric, fail independently, and
+take times that are log-normal with a heavy tail, as a mixed load on a shared engine does. A failure takes a tenth of
+the time of an answer, so that failures are counted first, as in life.
+"""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
+from functions.api.snapshot import RolloutEntry, StageEntry
+from functions.decisions.catalogue import ResolvedModel, Split
+from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
+from functions.decisions.rollout import Rollout, RolloutSpec, begun, transition
+from functions.decisions.rollout_evaluation import Residency, evaluate
+from functions.decisions.rollout_events import Breached, Loaded, StagePassed
+from functions.decisions.rollout_evidence import Evidence, GroupStats
+from functions.decisions.split import Group, choose
+
+TENANT = TenantId("acme")
+MEAN_SESSION = 5  # requests
+
+
+def policy(stage_s: float, min_requests: int = 50, false_alarm_ratio: float = 0.01) -> RolloutEntry:
+    """The built-in stages and conditions, with stages of that length."""
+    stages = tuple(
+        StageEntry(stage.percent, stage_s if stage.duration_s is not None else None, stage.auto_halt)
+        for stage in DEFAULT_ROLLOUT.stages
+    )
+    return RolloutEntry("virtual", stages, min_requests, false_alarm_ratio=false_alarm_ratio)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One version's requests."""
+
+    error_ratio: float = 0.005
+    median_ms: float = 800.0
+    sigma: float = 0.7
+    slower: float = 1.0  # every time is multiplied by this
+
+
+@dataclass
+class Outcome:
+    state: str
+    stage: int
+    reason: str
+    seconds: float
+    saw_it: int  # requests that the candidate got
+    requests: int
+
+
+@dataclass
+class World:
+    """One rollout of one channel, and everybody who calls it."""
+
+    rng: random.Random
+    policy: RolloutEntry
+    control: Behaviour
+    candidate: Behaviour
+    requests_per_s: float
+    now_s: float = 0.0
+    saw_it: int = 0
+    requests: int = 0
+    _open: list[tuple[float, int, Group, int, bool, float]] = field(default_factory=list)
+    _sessions: list[str] = field(default_factory=list)
+    _pins: dict[str, Group] = field(default_factory=dict)
+    _trials: dict[int, Evidence] = field(default_factory=dict)
+
+    def run(self, at_most_s: float) -> Outcome:
+        row = transition(begun(_spec(self.policy, self.rng), 0.0), Loaded(), 0.0)
+        while row.state == "running" and self.now_s < at_most_s:
+            self._second(row)
+            evidence = self._trials.setdefault(row.trial, Evidence())
+            evidence.heard_unix_s = self.now_s
+            event = evaluate(row, evidence, Residency(), self.now_s).event
+            if isinstance(event, Breached | StagePassed):
+                row = transition(row, event, self.now_s)
+        return Outcome(row.state, row.stage, row.reason, self.now_s, self.saw_it, self.requests)
+
+    def _second(self, row: Rollout) -> None:
+        split = Split(row.id, row.trial, row.percent, row.policy.sticky, _CANDIDATE)
+        for _ in range(_poisson(self.rng, self.requests_per_s)):
+            self._arrive(split, self.now_s + self.rng.random())
+        self.now_s += 1.0
+        while self._open and self._open[0][0] <= self.now_s:
+            _, _, group, trial, failed, took_ms = heapq.heappop(self._open)
+            _count(self._group(trial, group), failed, took_ms)
+
+    def _arrive(self, split: Split, at_s: float) -> None:
+        if not self._sessions or self.rng.random() < 1 / MEAN_SESSION:
+            self._sessions.append(f"{self.rng.random()}")
+            if len(self._sessions) > 200:
+                self._pins.pop(self._sessions.pop(0), None)
+        session = self.rng.choice(self._sessions)
+        choice = choose(split, TENANT, session, "", self._pins.get(session))
+        if choice.pin:
+            self._pins[session] = choice.group
+        behaviour = self.candidate if choice.group == "candidate" else self.control
+        failed = self.rng.random() < behaviour.error_ratio
+        took_ms = behaviour.median_ms * behaviour.slower * self.rng.lognormvariate(0.0, behaviour.sigma)
+        took_ms *= 0.1 if failed else 1.0
+        self.requests += 1
+        self.saw_it += choice.group == "candidate"
+        heapq.heappush(self._open, (at_s + took_ms / 1000, self.requests, choice.group, split.stage, failed, took_ms))
+
+    def _group(self, trial: int, group: Group) -> GroupStats:
+        evidence = self._trials.setdefault(trial, Evidence())
+        return evidence.candidate if group == "candidate" else evidence.control
+
+
+def _count(group: GroupStats, failed: bool, took_ms: float) -> None:
+    group.requests += 1
+    group.errors += failed
+    if not failed:
+        group.total_ms.add(took_ms)
+        group.ttft_ms.add(took_ms / 5)
+        group.inter_token_ms.add(took_ms / 100)
+
+
+def _poisson(rng: random.Random, mean: float) -> int:
+    """By a normal approximation where the mean is large; enough for traffic."""
+    if mean > 30:
+        return max(0, round(rng.gauss(mean, mean**0.5)))
+    count, passed = 0, rng.expovariate(1.0)
+    while passed < mean:
+        count += 1
+        passed += rng.expovariate(1.0)
+    return count
+
+
+_CANDIDATE = ResolvedModel(
+    requested="acme/bot",
+    id=ModelId("acme/bot"),
+    version="v2",
+    digest=Digest("sha256:" + "2" * 64),
+    engine_name=EngineName("acme/bot@2"),
+    pool=PoolName("base"),
+    is_adapter=True,
+    context_window_tokens=2048,
+)
+
+
+def _spec(policy: RolloutEntry, rng: random.Random) -> RolloutSpec:
+    """A new one each time, so that other sessions come first."""
+    digests = [Digest("sha256:" + f"{rng.getrandbits(256):064x}") for _ in range(2)]
+    model, pool = ModelId("acme/bot"), PoolName("base")
+    return RolloutSpec(model, "stable", pool, "v1", digests[0], "s3://x/1", "v2", digests[1], "s3://x/2", policy, "git")

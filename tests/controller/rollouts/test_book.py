@@ -1,0 +1,109 @@
+"""What the registry told, page by page: nothing that was told is lost, and less than that is not believed."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import Digest, KeyId, ModelId
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_row
+from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
+from functions.decisions.rollout import Rollout, transition
+from functions.decisions.rollout_events import Breached, Loaded, Promoted, Resumed
+from tests.decisions.rollouts import rollout
+
+
+def row(it: Rollout) -> RolloutRow:
+    return msgspec.convert(it, RolloutRow, from_attributes=True)
+
+
+def api_model(name: str = "acme/api", *, deleted: bool = False) -> ApiModel:
+    version = ApiVersion("v1", Digest("sha256:" + "1" * 64), "s3://b/x")
+    return ApiModel(ModelId(name), "base", "default", (version,), {"stable": "v1"}, deleted)
+
+
+def key(key_id: str = "ci", *, revoked: bool = False) -> ApiKey:
+    return ApiKey(KeyId(key_id), "acme", "0" * 64, ("inference",), revoked=revoked)
+
+
+def page(change: int, *rollouts: Rollout, **more: object) -> Changes:
+    return Changes(change=change, lineage="a", rollouts=tuple(row(one) for one in rollouts), **more)  # type: ignore[arg-type]
+
+
+def test_rows_are_known_once_the_last_page_is_read() -> None:
+    first = folded(Book(), page(5, more=True, models=(api_model(),)))
+    assert (first.is_known, first.rows.are_known) == (False, False)
+    book = folded(first, page(9, keys=(key(),)))
+    assert (book.is_known, book.change) == (True, 9)
+    assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
+
+
+def test_what_is_gone_is_gone_when_the_registry_says_so() -> None:
+    book = folded(Book(), page(5, models=(api_model(),), keys=(key(),)))
+    book = folded(book, page(6))
+    assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
+    book = folded(book, page(7, models=(api_model(deleted=True),), keys=(key(revoked=True),)))
+    assert (book.models, book.keys) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        (Changes(change=4, lineage="a"), "was at 5 before: a restored backup?"),
+        (Changes(change=9, lineage="b"), "another database"),
+    ],
+)
+def test_a_registry_that_knows_less_is_not_believed(later: Changes, words: str) -> None:
+    book = folded(Book(), page(5, models=(api_model(),)))
+    with pytest.raises(Contradiction, match=words):
+        folded(book, later)
+
+
+def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
+    old = rollout(Loaded(), Breached("bad"), now_unix_s=100.0)
+    new = rollout(Loaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=200.0)
+    other = rollout(channel="next", now_unix_s=50.0)
+    book = folded(Book(), page(5, new, old, other))
+    assert {place: one.id for place, one in book.rows.latest.items()} == {
+        ("acme/bot", "stable"): new.id,
+        ("acme/bot", "next"): other.id,
+    }
+    again = transition(old, Resumed("ada"), 300.0)
+    book = folded(book, page(6, again))
+    assert book.rows.latest["acme/bot", "stable"] == again  # type: ignore[index]
+    assert [one.id for one in book.active] == sorted([again.id, other.id])
+
+
+def test_the_successor_is_newer_whatever_the_clocks_say() -> None:
+    old = rollout(Loaded(), Promoted("ada"), now_unix_s=500.0)
+    new = rollout(Loaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=100.0)
+    assert folded(Book(), page(5, old, new)).rows.latest["acme/bot", "stable"].id == new.id  # type: ignore[index]
+
+
+def test_rollouts_that_no_longer_matter_are_forgotten() -> None:
+    rows = [rollout(Loaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
+    assert list(folded(Book(), page(60, *rows)).rollouts) == [rows[-1].id]
+
+
+def test_an_answer_ahead_of_the_feed_is_not_undone_by_it() -> None:
+    before = rollout()
+    after = transition(before, Loaded(), 5.0)
+    book = with_row(folded(Book(), page(5, before)), after)
+    assert folded(book, page(6, before)).rollouts[after.id] == after
+    assert with_row(book, before).rollouts[after.id] == after
+
+
+@given(st.permutations(range(4)))
+def test_the_order_of_pages_rows_changes_nothing(order: list[int]) -> None:
+    first = rollout(Loaded(), Promoted("ada"), now_unix_s=1.0)
+    second = rollout(Loaded(), Breached("x"), end="v3", previous=first.id, now_unix_s=2.0)
+    third = rollout(end="v4", previous=second.id, now_unix_s=3.0)
+    rows = [first, second, third, rollout(channel="next")]
+    assert folded(Book(), page(9, *(rows[n] for n in order))).rows == folded(Book(), page(9, *rows)).rows
+
+
+def test_the_copy_on_the_disk_reads_back() -> None:
+    book = folded(Book(), page(5, rollout(), models=(api_model(),), keys=(key(),)))
+    assert decode(encode(book)) == book
+    with pytest.raises(ValueError, match="not a book"):
+        decode(b"{}x")

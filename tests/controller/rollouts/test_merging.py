@@ -1,0 +1,112 @@
+"""Models and keys of the API beside git's: git wins, and nobody owns what no tenant has."""
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.api.snapshot import Snapshot
+from functions.controller.compile import compile_snapshot
+from functions.controller.rollouts.book import Book, folded
+from functions.controller.rollouts.merging import merged
+from functions.controller.rollouts.wire import ApiKey, ApiModel
+from functions.registry.sql import artifacts
+from functions.registry.sql.artifacts import StoredArtifact
+from functions.registry.sql.audit import Actor
+from tests.controller.configs import base, load, lora, pool, tenant
+from tests.controller.rollouts.test_book import api_model, key, page
+from tests.controller.rollouts.world import BOT, World, digest_of, fleet, policy
+from tests.decisions.rollouts import digest
+from tests.registry.world import TOKEN
+
+
+def compiled() -> Snapshot:
+    loaded = load(pool(), tenant("acme", "git-key"), base(), lora(BOT, "v1"), policy("careful"))
+    uris = {"s3://shoal-models/acme/bot/v1": digest("v1"), "pvc://shoal-models/base": digest("base")}
+    return compile_snapshot(loaded.objects, uris, epoch=1, revision="r", compiled_unix_s=0.0).snapshot
+
+
+def book(*models: ApiModel, keys: tuple[ApiKey, ...] = ()) -> Book:
+    return folded(Book(), page(5, models=models, keys=keys))
+
+
+def test_both_are_in_and_sound() -> None:
+    whole, problems = merged(compiled(), book(api_model("acme/api"), keys=(key("ci"),)))
+    assert problems == ()
+    assert [model.id for model in whole.models] == ["acme/api", "acme/bot", "base"]
+    assert [entry.key_id for entry in whole.keys] == ["ci", "git-key"]
+    model = whole.models[0]
+    assert (model.pool, model.type, model.declared_in, model.rollout) == ("base", "lora", "", "")
+    assert model.versions[0].engine_name == "acme/api@sha256:" + "1" * 16
+    assert snapshots.decode(snapshots.encode(whole)) == whole
+
+
+def test_where_both_name_it_git_wins_and_says_so() -> None:
+    whole, problems = merged(compiled(), book(api_model(BOT), keys=(key("git-key"),)))
+    assert whole == compiled()
+    assert problems == (
+        "the registry's acme/bot is left out: 3.yaml declares it as well",
+        "the registry's key git-key is left out: a Tenant declares it as well",
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (api_model("globex/bot"), "there is no tenant globex"),
+        (ApiModel(api_model().id, "gone", "", api_model().versions), "there is no pool gone"),
+    ],
+)
+def test_what_cannot_be_served_is_left_out_with_its_reason(model: ApiModel, why: str) -> None:
+    whole, problems = merged(compiled(), book(model))
+    assert whole == compiled()
+    assert len(problems) == 1
+    assert why in problems[0]
+
+
+def test_a_key_of_a_tenant_that_git_does_not_declare_opens_nothing() -> None:
+    stranger = ApiKey(key().key_id, "globex", "0" * 64)
+    whole, problems = merged(compiled(), book(keys=(stranger,)))
+    assert whole == compiled()
+    assert problems == ("the registry's key ci is left out: there is no tenant globex",)
+
+
+def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
+    careful = ApiModel(api_model().id, "base", "careful", api_model().versions)
+    assert [merged(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
+
+
+async def registered(world: World, version: str) -> None:
+    content = digest_of(version)
+    row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})
+    world.database.write(Actor("test"), lambda write: artifacts.keep(write, row))
+    body = {"digest": content, "base_model": "base", "adapter_type": "lora", "rollout": "default"}
+    path = f"/v1/models/acme/api/versions/{version}"
+    answer = await world.client.put(path, json=body, headers={"authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 201, answer.text
+
+
+async def pointed(world: World, version: str) -> int:
+    path = "/v1/models/acme/api/channels/stable"
+    answer = await world.client.post(path, json={"version": version}, headers={"authorization": f"Bearer {TOKEN}"})
+    return answer.status_code
+
+
+async def test_a_model_of_the_api_is_published_and_rolled_out(world: World) -> None:
+    world.controller()
+    world.declared = fleet("v1", stable="v1")
+    await world.seconds(2)
+    await registered(world, "v1")
+    assert await pointed(world, "v1") in {200, 201}
+    await world.seconds(2)
+    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+    assert api.channels == {"stable": "v1"}
+    await registered(world, "v2")
+    assert await pointed(world, "v2") == 202
+    await world.seconds(4)
+    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+    (split,) = api.splits
+    assert (api.channels, split.candidate, split.percent) == ({"stable": "v1"}, "v2", 10)
+    (row,) = await world.rollouts()
+    assert (await world.order(row.id, "promote")).status_code == 200
+    await world.seconds(2)
+    api = next(model for model in world.snapshot.models if model.id == "acme/api")
+    assert (api.channels, api.splits) == ({"stable": "v2"}, ())

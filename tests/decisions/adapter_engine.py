@@ -1,0 +1,69 @@
+"""An engine that does what plans say, and short names for what it is given."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from functions.api.ids import Digest, EngineName
+from functions.decisions import adapters
+from functions.decisions.adapter_wishes import Need
+from functions.decisions.adapters import (
+    AdapterPlan,
+    AdapterPolicy,
+    AdapterState,
+    EngineAdapters,
+    Want,
+    WantedAdapter,
+    Wishes,
+)
+
+POLICY = AdapterPolicy(max_adapters=3, grace_s=30.0, withdraw_s=3.0)
+
+
+def digest(text: str) -> Digest:
+    return Digest("sha256:" + hashlib.sha256(text.encode()).hexdigest())
+
+
+def wanted(*names: str, need: Need = "named") -> Wishes:
+    """By rank. `moving:b` is a rollout's, `unnamed:c` no channel's."""
+    return Wishes.of(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
+
+
+def one(need: str, name: str) -> WantedAdapter:
+    return WantedAdapter(EngineName(name), digest(name), f"s3://shoal-models/{name}", need)  # type: ignore[arg-type]
+
+
+def names(*texts: str) -> frozenset[EngineName]:
+    return frozenset(EngineName(text) for text in texts)
+
+
+@dataclass
+class Engine:
+    """An engine that does what plans say, a second a step."""
+
+    policy: AdapterPolicy = POLICY
+    loaded: set[EngineName] = field(default_factory=set)
+    busy: set[EngineName] = field(default_factory=set)
+    heard: bool = True
+    state: AdapterState = field(default_factory=AdapterState)
+    now_s: float = 0.0
+    history: list[str] = field(default_factory=list)
+
+    def step(self, want: Wishes, seconds: float = 1.0) -> AdapterPlan:
+        self.now_s += seconds
+        plan = adapters.plan(want, self._now(), self.state, self.now_s, self.policy)
+        self.state = plan.state
+        for name in plan.unload:
+            self.loaded.discard(name)
+            self.history.append(f"{self.now_s:.0f} unload {name}")
+        for adapter in plan.load:
+            self.loaded.add(adapter.name)
+            self.history.append(f"{self.now_s:.0f} load {adapter.name}")
+        return plan
+
+    def ask(self, want: Wishes, name: str, wait_s: float = 15.0) -> str:
+        wish = (EngineName(name), Want(self.now_s, self.now_s + wait_s))
+        answer, self.state = adapters.ask(want, self._now(), self.state, wish, self.policy)
+        return answer
+
+    def _now(self) -> EngineAdapters:
+        return EngineAdapters(frozenset(self.loaded), frozenset(self.busy & self.loaded), heard=self.heard)
