@@ -6,8 +6,9 @@
     3 the end  of the last few chunks, one that is long on its way is asked once more of another peer
 
 Without a tracker (`tracker_silent_s`), chunks that no known peer has get a reader by rendezvous hash over the peers
-that still answer; the n-th of the order reads once it has made no progress for n * `takeover_s`. Without peers, that
-is everything at once: the store alone.
+that are of use; the n-th of the order reads once it has made no progress for n * `takeover_s`. Without peers, that
+is everything at once: the store alone. A tracker that never answered is given up sooner, but not for one lost answer:
+an overloaded one loses many, and each node that goes by itself reads the whole from the store.
 
 Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1. Chunk 0 is rarer, so it is asked of A
 first; then 1 of B, since A is asked for something already. 2 and 3 wait for a grant.
@@ -27,6 +28,7 @@ from functions.decisions.swarm_peers import Failure, Peer, PeerBook, PeerFacts
 ORIGIN_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)  # a store's bad ten seconds cost at most eight more
 _DESIGNATE_AT_ONCE = 256  # chunks; with 48 peers 9 ms of hashing, at most once a second
 _DESIGNATE_EVERY_S = 1.0
+_TRACKER_TRIES = 3  # of one that never answered: 4 s where it refuses, `tracker_silent_s` where it says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Swarm:
     _progress_s: float = field(init=False)
     _designated_s: float = -_DESIGNATE_EVERY_S
     _tracker_answered: bool = False
+    _tracker_failures: int = 0
     _without_tracker: bool = False
 
     def __post_init__(self) -> None:
@@ -120,8 +123,14 @@ class Swarm:
             self.peers.learn(facts, now_s)
 
     def tracker_failed(self) -> None:
-        """It answers nothing. One that never has is not waited for."""
-        self._without_tracker = not self._tracker_answered
+        """It answers nothing. One that never has is not waited for long."""
+        self._tracker_failures += 1
+        if not self._tracker_answered and self._tracker_failures >= _TRACKER_TRIES:
+            self._without_tracker = True
+
+    def has_no_tracker(self) -> None:
+        """There is none to wait for."""
+        self._without_tracker = True
 
     def next(self, now_s: float, rng: Rng) -> list[Ask]:
         """What to ask now; each is in flight from here on."""
@@ -196,15 +205,18 @@ class Swarm:
         if now_s - self._designated_s < _DESIGNATE_EVERY_S:
             return
         self._designated_s = now_s
-        alive = [peer for peer in self.peers.all() if peer.failures == 0]
+        hopeful = [peer for peer in self.peers.all() if not peer.is_useless]
         idle_s = now_s - max(self._progress_s, self.began_s)
-        wanted = self.waits & self.peers.rarity.nowhere if alive else self.waits
+        offered = 0
+        for peer in hopeful:
+            offered |= peer.have
+        wanted = self.waits & ~offered
         if not wanted:
             return
         start = pick(wanted, self.count, rng)
         around = [*indexes(wanted >> start << start), *indexes(wanted & full(start))]
         for chunk in islice(around, _DESIGNATE_AT_ONCE):
-            if idle_s >= reader_rank(self.me, [peer.address for peer in alive], chunk) * self.policy.takeover_s:
+            if idle_s >= reader_rank(self.me, [peer.address for peer in hopeful], chunk) * self.policy.takeover_s:
                 self.grants |= 1 << chunk
 
     def _ask(self, chunk: int, peer: Peer | None, now_s: float) -> Ask:

@@ -1,8 +1,9 @@
 """The tracker's side of one artifact's swarm: who takes part, whom to name to whom, who reads what from the store.
 
 Law: a chunk is read from the store by one node at a time. A node is granted chunks that nobody of use to it has and
-nobody is reading; a grant ends when its node has the chunk, falls silent, or has held it for `lease_s` (then another
-may read it too: a stuck reader must not stop the swarm). How many at once:
+nobody is reading; a grant ends when its node or another of use to it has the chunk, when it falls silent, when several
+have no use for it, or after `lease_s` (then another may read it too: a stuck reader must not stop the swarm). Time in
+which nobody at all was heard is nobody's silence: then it was the tracker that stood still. How many at once:
 
     granted = max(room, ceil(free / (4 * nodes)))     # guided self-scheduling: large shares first, small ones last
 
@@ -29,7 +30,8 @@ class BoardPolicy:
     max_nodes: int = 4096
     sample: int = 32
     max_grants: int = 256  # held by one node at once
-    expire_after_s: float = 10.0  # of silence, at least; three announcements where those are further apart
+    expire_after_s: float = 15.0  # of silence, at least; three announcements where those are further apart. One that
+    # is lost costs a node 8 s (1 until it is due, 5 without an answer, 2 until the next): its grants must outlive that
     lease_s: float = 60.0  # one chunk of 64 MiB at 1 MB/s
     announcements_per_s: float = 200.0
     again_min_s: float = 1.0
@@ -86,16 +88,20 @@ class Board:
 
     def announce(self, news: Announcement, now_s: float, rng: Rng) -> Answer:
         """Take a node's news, and tell it what it needs; BoardFull for a newcomer too many."""
-        self.expire(now_s)
+        self._excuse(now_s)
         self.heard_s = now_s
+        self.expire(now_s)
         member = self._members.get(news.address)
         if member is None:
             if len(self._members) >= self.policy.max_nodes:
                 raise BoardFull(f"{len(self._members)} nodes take part already")
             member = self._members[news.address] = _Member(news.address, news.zone, news.have, now_s)
         member.zone, member.have, member.heard_s, member.avoid = news.zone, news.have, now_s, news.avoid
-        self._settle(member, now_s)
-        self._grant(member, news, now_s, rng)
+        if member.grants or news.room > 0:
+            held, is_accused = self._held_for(member), self._is_accused(member)
+            self._settle(member, full(self.count) if is_accused else held, now_s)
+            if not is_accused:
+                self._grant(member, news.room, held, now_s, rng)
         grants = sum(1 << chunk for chunk in member.grants)
         return Answer(self._sample(member, news, rng), grants, self.again_after_s, len(self._members))
 
@@ -106,33 +112,48 @@ class Board:
             self._release(member, list(member.grants))
 
     def expire(self, now_s: float) -> None:
-        """Forget who is silent."""
-        after_s = max(self.policy.expire_after_s, 3 * self.again_after_s)
+        """Forget who is silent while others are not."""
+        after_s = self._silent_after_s
+        if now_s - self.heard_s > after_s / 2:
+            return
         for address in [one.address for one in self._members.values() if now_s - one.heard_s > after_s]:
             self.leave(address)
 
-    def _settle(self, member: _Member, now_s: float) -> None:
-        """Grants end that are done or were held for too long."""
+    @property
+    def _silent_after_s(self) -> float:
+        return max(self.policy.expire_after_s, 3 * self.again_after_s)
+
+    def _excuse(self, now_s: float) -> None:
+        """Nobody was heard for long: that does not count as silence, or all would be forgotten with what they have."""
+        deaf_s = now_s - self.heard_s
+        if deaf_s > self._silent_after_s / 2:
+            for member in self._members.values():
+                member.heard_s += deaf_s
+
+    def _settle(self, member: _Member, held: int, now_s: float) -> None:
+        """Grants end that are done, that another has got meanwhile, or that were held for too long."""
         since_s = now_s - self.policy.lease_s
-        self._release(
-            member, [chunk for chunk, at_s in member.grants.items() if member.have >> chunk & 1 or at_s < since_s]
-        )
+        self._release(member, [chunk for chunk, at_s in member.grants.items() if held >> chunk & 1 or at_s < since_s])
 
     def _release(self, member: _Member, chunks: list[int]) -> None:
         for chunk in chunks:
             del member.grants[chunk]
             self._leased &= ~(1 << chunk)
 
-    def _grant(self, member: _Member, news: Announcement, now_s: float, rng: Rng) -> None:
-        if news.room <= 0 or self._is_accused(member):
-            return
+    def _held_for(self, member: _Member) -> int:
+        """What it has itself or can have from those who are of use to it."""
         held = member.have
         for other in self._members.values():
-            if other.address not in news.avoid:
+            if other.address not in member.avoid:
                 held |= other.have
+        return held
+
+    def _grant(self, member: _Member, room: int, held: int, now_s: float, rng: Rng) -> None:
+        if room <= 0:
+            return
         free = full(self.count) & ~held & ~self._leased
         share = -(-free.bit_count() // (4 * len(self._members)))
-        for _ in range(min(max(news.room, share), self.policy.max_grants - len(member.grants))):
+        for _ in range(min(max(room, share), self.policy.max_grants - len(member.grants))):
             if not free:
                 return
             chunk = pick(free, self.count, rng)

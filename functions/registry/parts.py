@@ -52,6 +52,9 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
         url = database_url(given, settings.state_dir)
     except UrlInvalid as error:
         raise SettingsWrong(f"SHOAL_REGISTRY_DATABASE_URL: {error}") from error
+    if password is not None and url.get_backend_name() == "sqlite":
+        message = "SHOAL_REGISTRY_DATABASE_PASSWORD_FILE is set, but SHOAL_REGISTRY_DATABASE_URL names no Postgres"
+        raise SettingsWrong(f"{message}: name one, or leave both out")
     return Database(url.set(password=password) if password is not None else url)
 
 

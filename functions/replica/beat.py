@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from itertools import accumulate, takewhile
 
+import msgspec
+
 from functions.api.ids import EngineName
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS, FAILURE_MAX_CHARS, FAILURES_MAX, Heartbeat
 from functions.replica.status import AgentStatus
@@ -47,8 +49,8 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
 
 
 def _fitting(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
-    """As many as the bus takes in one message, each in quotes and with a comma."""
-    ends_bytes = accumulate(len(name.encode()) + 3 for name in names)
+    """As many as the bus takes in one message, as they are written there: in quotes, escaped, and with a comma."""
+    ends_bytes = accumulate(len(msgspec.json.encode(name)) + 1 for name in names)
     fitting = sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= _ADAPTERS_MAX_BYTES, ends_bytes))
     return names[: min(fitting, _ADAPTERS_MAX)]
 

@@ -15,7 +15,7 @@ MAX_CALLS = 512  # waiting at once, in all: a gateway sends one per adapter, so 
 
 # What becomes of a call. unknown: no snapshot here names the adapter. no_room: another replica may have some.
 # refused: the artifact or the engine says no. failed: it may work later. not_ready: the engine or the agent.
-# timed_out: the load goes on.
+# timed_out: a load that has begun goes on.
 Answer = Literal["loaded", "unknown", "no_room", "refused", "failed", "not_ready", "timed_out"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
@@ -63,7 +63,7 @@ class ColdCalls:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(call.answer)
         except TimeoutError:
-            return LoadAnswer("timed_out", f"{name} is not loaded within {wait_s:.1f} s; it is still being loaded")
+            return LoadAnswer("timed_out", f"{name} is not loaded within {wait_s:.1f} s; a load that has begun goes on")
         finally:
             self._waiting -= 1
             call.waiting -= 1

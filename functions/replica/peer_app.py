@@ -6,7 +6,7 @@ POST /adapters/load {"engine_name", "wait_s"}
     409 {"reason"}                    no room: everything here is busy or part of a rollout
     422 {"reason"}                    the artifact or the engine refuses it
     503 {"reason"}                    the engine or the agent is not ready, or the load failed for now
-    504 {"reason"}                    not within `wait_s`; loading goes on
+    504 {"reason"}                    not within `wait_s`; a load that has begun goes on
 """
 
 import hashlib

@@ -5,14 +5,17 @@ from tests.manifests.checks.network import network_findings
 from tests.manifests.checks.rbac import rbac_findings
 from tests.manifests.checks.references import reference_findings
 from tests.manifests.checks.schemas import own_kind_findings, webhook_findings
+from tests.manifests.checks.truth import truth_findings
 from tests.manifests.mistakes import (
     Mistake,
     container,
     controller,
+    drop_variable,
     gateway,
     named_rule,
     policy,
     pool,
+    registry,
     remove,
     role,
     runtime,
@@ -85,6 +88,35 @@ LINK_MISTAKES = [
         reference_findings,
         lambda r: r.one("PodDisruptionBudget", "gateway")["spec"]["selector"]["matchLabels"].update({"app": "gateway"}),
         "selects no pod",
+    ),
+    # truth
+    Mistake(
+        "no database",
+        truth_findings,
+        lambda r: r.one("ConfigMap", "shoal-installation", "shoal")["data"].update({"database-url": ""}),
+        "the truth lies in the pod",
+    ),
+    Mistake(
+        "a file in the pod",
+        truth_findings,
+        lambda r: r.one("ConfigMap", "shoal-installation", "shoal")["data"].update(
+            {"database-url": "sqlite:////var/lib/shoal/registry.db"}
+        ),
+        "goes with it",
+    ),
+    Mistake(
+        "a password in an address",
+        truth_findings,
+        lambda r: r.one("ConfigMap", "shoal-installation", "shoal")["data"].update(
+            {"database-url": "postgresql://shoal:secret@postgres.example.com/shoal"}
+        ),
+        "holds a password",
+    ),
+    Mistake(
+        "no password",
+        truth_findings,
+        lambda r: drop_variable(container(registry(r)), "SHOAL_REGISTRY_DATABASE_PASSWORD_FILE"),
+        "PASSWORD_FILE is not set",
     ),
     # models
     Mistake(

@@ -141,8 +141,8 @@ def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
     )
     folders = mounted(workload, container, rendering, folder)
     for path in folders.values():
-        for name in ("internal-token", "bus-password", "pepper", "s3.json"):
-            if path.name in (name, "s3"):
+        for name in ("internal-token", "bus-password", "pepper", "s3.json", "password"):
+            if path.name in (name, "s3", "database"):
                 (path / name).write_text(_SECRETS.get(name, "0123456789abcdef" * 4))
     listening = {each["containerPort"] for each in container["ports"]}
     environment = {}
@@ -154,7 +154,7 @@ def pod_of(module: str, rendering: Rendering, folder: Path) -> Pod:
             environment[name] = str(ours)
             if int(value) in listening:
                 ports[int(value)] = ours
-        elif name.endswith("_URL"):
+        elif name.endswith("_URL") and value:
             environment[name] = f"{value.partition('://')[0]}://{_NOWHERE}"
         elif name.endswith("_HOST"):
             environment[name] = "127.0.0.1"

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from functions.api.ids import Digest, ModelId
+from functions.api.snapshot import StageEntry
 from functions.decisions import rollout as lifecycle
 from functions.decisions import rollout_wire
 from functions.decisions.rollout import RolloutSpec
@@ -84,6 +85,23 @@ async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue:
     illegal = await catalogue.happened(id_, "loaded", 1)
     assert (illegal.status_code, error_of(illegal)["code"]) == (409, "illegal_transition")
     assert len((await catalogue.get(f"/v1/rollouts/{id_}"))["events"]) == 1
+
+
+async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: World) -> None:
+    """Everybody who reads the feed would stumble over it, for ever."""
+    id_ = rollout_wire.decode_rollout((await create(catalogue, spec())).content).id
+    before = await catalogue.audited()
+    wordy = await catalogue.happened(id_, "rolled_back", 0, by="b" * 200, reason="r" * 2000)
+    assert (wordy.status_code, error_of(wordy)["code"]) == (400, "rollout_unreadable")
+    text = "x" * 97
+    room = (rollout_wire.DOCUMENT_MAX_BYTES - len(rollout_wire.encode(spec("e", channel="canary")))) // 100
+    stages = (StageEntry(10, 60.0, (text,) * (room - 1)), StageEntry(100))
+    wide = spec("e", channel="canary", policy=msgspec.structs.replace(POLICY, stages=stages))
+    assert len(rollout_wire.encode(wide)) < rollout_wire.DOCUMENT_MAX_BYTES  # its row, which says more, is beyond that
+    too_wide = await create(catalogue, wide)
+    assert (too_wide.status_code, error_of(too_wide)["code"]) == (400, "rollout_unreadable")
+    assert await catalogue.audited() == before
+    assert [row["id"] for row in (await feed(catalogue))["rollouts"]] == [id_]
 
 
 async def test_who_was_leader_once_is_refused(catalogue: World) -> None:

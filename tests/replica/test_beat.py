@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,17 @@ def test_a_beat_tells_of_the_tiers() -> None:
     assert not view.has_on_disk(name)
     status.draining = True
     assert compose(status, sequence=1, sent_unix_s=0.0).adapter_room == 0
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "\x01", "\U0001f600"])
+def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str) -> None:
+    """The engine's own list is what an engine says; it may be no engine of ours."""
+    names = tuple(EngineName(f"{text * 60}{number}@sha256:0") for number in range(4096))
+    status = make_status(adapters=Adapters(known=True, advertised=names))
+    status.disk = Disk(bloom=FULL_BLOOM)
+    beat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert 0 < len(beat.adapters) < 4096
+    assert heartbeats.decode(heartbeats.encode(beat)) == beat
 
 
 FULL_BLOOM = Bloom(bytes(bloom.MAX_BYTES - 1), 7).encode()

@@ -129,6 +129,6 @@ async def test_more_connections_than_may_are_let_go_and_the_first_go_on(
 async def test_an_upgrade_needs_the_token_as_every_request(port: int) -> None:
     upgrade = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
     async with connected(port) as connection:
+        upgrade += b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
         await connection.send(b"GET /adapters/load HTTP/1.1\r\nhost: agent\r\n" + upgrade)
-        await connection.send(b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
         assert (await connection.head()).startswith(b"HTTP/1.1 401 ")

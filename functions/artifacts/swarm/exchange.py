@@ -171,7 +171,7 @@ class Exchange:
 
     async def _announce(self) -> None:
         if self.tracker is None:
-            self.swarm.tracker_failed()
+            self.swarm.has_no_tracker()
             return
         said = ""
         while True:

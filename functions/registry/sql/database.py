@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from functions.registry.sql import failures
 from functions.registry.sql.audit import Actor
-from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, POOL_SIZE, make_engine
+from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, POOL_SIZE, as_of_one_moment, make_engine
 from functions.registry.sql.failures import Contended, DatabaseUnavailable
 from functions.registry.sql.transaction import Write
 
@@ -59,9 +59,9 @@ class Database:
         self.ready = True
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Blocks. What `work` finds, all of it in one transaction."""
+        """Blocks. What `work` finds, all of it as it was at one moment, whoever writes meanwhile."""
         try:
-            with self._connected("BEGIN") as connection, connection.begin():
+            with self._connected("BEGIN") as connection, as_of_one_moment(connection).begin():
                 return work(connection)
         except SQLAlchemyError as error:
             raise _unavailable(error) from error

@@ -1,8 +1,9 @@
 """Connections: SQLite with a write-ahead log and real `BEGIN`s, or Postgres with every wait bounded.
 
 Python's sqlite3 begins transactions when it likes; here a write begins with BEGIN IMMEDIATE, which takes SQLite's one
-write lock at once instead of failing half way. Postgres runs READ COMMITTED: the lock on the `state` row puts the
-writes in line, and every statement after it sees what the one before has committed.
+write lock at once instead of failing half way. On Postgres a write runs READ COMMITTED: the lock on the `state` row puts
+the writes in line, and every statement after it sees what the one before has committed. A read runs REPEATABLE READ, as
+SQLite's do anyway: a model and its channels, or the chain and its end, are then of the same moment.
 """
 
 from pathlib import Path
@@ -42,6 +43,12 @@ def database_url(given: str | None, state_dir: Path) -> URL:
 def make_engine(url: URL) -> Engine:
     """Connects to nothing yet."""
     return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgres(url)
+
+
+def as_of_one_moment(connection: Connection) -> Connection:
+    """For a transaction that only reads: all of its statements see what the first one saw."""
+    is_postgres = connection.dialect.name == "postgresql"  # SQLite's see nothing else
+    return connection.execution_options(isolation_level="REPEATABLE READ") if is_postgres else connection
 
 
 def _postgres(url: URL) -> Engine:

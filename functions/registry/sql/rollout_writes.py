@@ -16,6 +16,7 @@ from functions.decisions import rollout as lifecycle
 from functions.decisions import rollout_wire
 from functions.decisions.rollout import IllegalTransition, Rollout, RolloutSpec
 from functions.decisions.rollout_events import AnyEvent, Resumed
+from functions.decisions.rollout_wire import RolloutInvalid
 from functions.registry.sql import catalogue, catalogue_writes, rollouts
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.refusals import Refused
@@ -91,9 +92,20 @@ def _indexed(write: Write, rollout: Rollout) -> dict[str, Any]:
         "state": rollout.state,
         "active": rollout.is_active,
         "lock_version": rollout.lock_version,
-        "row": rollout_wire.encode(rollout).decode(),
+        "row": _row_of(rollout),
         "change": write.change,
     }
+
+
+def _row_of(rollout: Rollout) -> str:
+    """What is within each field's bounds may be beyond a row's; nobody could read the feed past such a row."""
+    text = rollout_wire.encode(rollout).decode()
+    try:
+        rollout_wire.decode_rollout(text)
+    except RolloutInvalid as error:
+        message = f"the rollout could not be read again, so nothing was written: {error}"
+        raise Refused("invalid", "rollout_unreadable", message, rollout.id) from error
+    return text
 
 
 def _enter(write: Write, after: Rollout, event: AnyEvent) -> None:

@@ -45,7 +45,7 @@ class SimNode:
         if self.world.assumptions.swarm:
             self._announce(0)
         else:
-            self.swarm.tracker_failed()
+            self.swarm.has_no_tracker()
         self._tick()
 
     def kill(self) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, select, update
+from sqlalchemy import Connection, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 
 from functions.registry.sql import audit, engine, failures
@@ -14,6 +14,7 @@ from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import UrlInvalid, database_url
 from functions.registry.sql.failures import DatabaseUnavailable, SchemaUnknown
+from functions.registry.sql.tables import audit as audit_table
 from functions.registry.sql.tables import metadata, state
 from functions.registry.sql.transaction import Write
 
@@ -116,6 +117,23 @@ def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, 
             assert free
     with other.exclusive("collecting") as theirs:
         assert theirs
+    other.close()
+
+
+def test_a_read_is_of_one_moment_whoever_writes_meanwhile(
+    database: Database, url: str | None, tmp_path: Path
+) -> None:
+    """Without that a chain that grows while it is walked looks cut short, and a model misses what its channel names."""
+    other = Database(database_url(url, tmp_path))
+    database.write(ALICE, lambda write: write.audited("made", "thing"))
+
+    def read(connection: Connection) -> tuple[list[int], int]:
+        before = list(connection.scalars(select(audit_table.c.seq)))
+        other.write(ALICE, lambda write: write.audited("made", "another"))
+        return before, audit.verify(connection).entries
+
+    assert database.read(read) == ([1], 1)
+    assert database.read(audit.verify).entries == 2
     other.close()
 
 
