@@ -50,6 +50,7 @@ class Assembly:
     _spans: dict[str, list[Chunk]]  # every place where a content belongs
     _index: dict[str, int]
     _have: bytearray
+    _unproven: set[int] = field(default_factory=set)  # resumed, and not hashed since
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -96,9 +97,14 @@ class Assembly:
             _write_at(self._folder / PROGRESS_NAME, position, b"\x01")
         with self._lock:
             self._have[position] = 1
+            self._unproven.discard(position)
 
     def read(self, sha256: str) -> bytes | None:
-        """A chunk that is here already, for a peer; None where it is not. The reader verifies it."""
+        """A chunk that is here already, for a peer; None where it is not. The reader verifies it.
+
+        One that a killed fetch had left is hashed the first time: a power cut may have lost it, and whoever sends bad
+        bytes is banned.
+        """
         position = self._index.get(sha256)
         if position is None or not self._have[position]:
             return None
@@ -106,9 +112,14 @@ class Assembly:
         try:
             with (self._tree / chunk.path).open("rb") as file:
                 file.seek(chunk.offset_bytes)
-                return file.read(chunk.size_bytes)
+                content = file.read(chunk.size_bytes)
         except OSError:  # finished meanwhile: the tree lies under its digest now
             return None
+        if position in self._unproven:
+            if hashlib.sha256(content).hexdigest() != sha256:
+                return None
+            self._unproven.discard(position)
+        return content
 
     def finish(self) -> Path:
         """Verify what is on the disk, make it durable and visible. ArtifactCorrupt: bad chunks are missing again."""
@@ -146,6 +157,7 @@ class Assembly:
         if len(have) != len(self.chunks) or not as_laid_out or not set(have) <= {0, 1}:
             return None
         self._check_room(sum(chunk.size_bytes for chunk, there in zip(self.chunks, have, strict=True) if not there))
+        self._unproven = {position for position, there in enumerate(have) if there}
         for path in sizes:  # a kill in `finish` may have come after it was sealed
             (self._tree / path).chmod(0o644)
         return have

@@ -8,6 +8,7 @@ Law: SIGTERM and SIGKILL end the controller only; the fleet goes on. `stop` on t
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -176,10 +177,13 @@ class Controller:
                 self._reconciler.want(desired.revision, pools_of(desired.loaded))
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
-        """The registry's rows are others: what is published may be, too."""
+        """The registry's rows are others: what is published may be, too. First only the channels: what takes a version
+        back waits for nothing that is being published besides."""
         while True:
             await self._rows_changed.wait()
             self._rows_changed.clear()
+            with contextlib.suppress(ArtifactError, OSError):  # where there is no publisher, `_publish` says why
+                await (await self._source.publisher()).follow_rows()
             changed.set()
 
     async def _publish(self) -> PublishOutcome:

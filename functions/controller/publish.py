@@ -24,6 +24,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
 from functions.api.ids import Digest
 from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
@@ -37,11 +39,12 @@ from functions.controller.publish_wire import (
     RegistryUnavailable,
     RegistryWire,
 )
-from functions.controller.resolve import Resolver
+from functions.controller.resolve import Resolved, Resolver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.placing import Placed, RowsUnknown, place
 from functions.decisions.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout import Rollout
+from functions.decisions.rollout_steering import moved_with
 
 ATTEMPTS = 4
 BACKOFF = BackoffPolicy(base_s=0.2, cap_s=2.0)
@@ -62,7 +65,8 @@ class PublishOutcome:
 
 
 class Publisher:
-    """Owned by one event loop; calls queue up behind each other. Without `rows` there is git alone, and no rollout."""
+    """Owned by one event loop; calls queue up behind each other, but `follow_rows` waits for no artifact store. Without
+    `rows` there is git alone, and no rollout."""
 
     def __init__(
         self,
@@ -78,14 +82,15 @@ class Publisher:
         self._rows = rows
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._lock = asyncio.Lock()
+        self._turn = asyncio.Lock()  # to publish what is declared
+        self._lock = asyncio.Lock()  # to publish anything
         self._past: Indexed | None = None  # what the registry holds, as far as is known
         self._past_hash = ""
         self._knows_the_past = False
 
     async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
         """Compile and publish what changed; never raises for what may pass."""
-        async with self._lock:
+        async with self._turn:
             if not loaded.objects and not empty_is_meant:
                 message = f"{revision} declares no object at all; nothing was published"
                 return PublishOutcome("invalid", message, revision=revision)
@@ -93,10 +98,18 @@ class Publisher:
             held = self._past.snapshot if self._past is not None else None
             return replace(outcome, revision=revision, snapshot=held)
 
+    async def follow_rows(self) -> PublishOutcome:
+        """Publish what is published already, with the channels where their rollouts are by now: for when nothing else
+        may be published, or can be. Never raises for what may pass."""
+        return await self._retrying(self._follow_rows)
+
     async def _publish_retrying(self, loaded: Loaded, revision: str) -> PublishOutcome:
+        return await self._retrying(lambda: self._publish(loaded, revision))
+
+    async def _retrying(self, publish: Callable[[], Awaitable[PublishOutcome]]) -> PublishOutcome:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._publish(loaded, revision)
+                return await publish()
             except RegistryRefused as error:
                 return PublishOutcome("refused", str(error))
             except RowsUnknown as error:
@@ -108,9 +121,15 @@ class Publisher:
         return PublishOutcome("unavailable", f"the registry took nothing in {ATTEMPTS} attempts: {last}")
 
     async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
+        async with self._lock:
+            await self._learn_the_past(await self._wire.state())
+        resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
+        async with self._lock:
+            return await self._publish_resolved(loaded, revision, resolved)
+
+    async def _publish_resolved(self, loaded: Loaded, revision: str, resolved: Resolved) -> PublishOutcome:
         state = await self._wire.state()
         await self._learn_the_past(state)
-        resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
         compiled = await asyncio.to_thread(
             compile_snapshot,
             loaded.objects,
@@ -133,6 +152,28 @@ class Publisher:
         self._past, self._past_hash = content, snapshot_hash
         message = f"published epoch {snapshot.epoch}: {_counts(snapshot, len(compiled.problems))}"
         return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, rollouts, complete)
+
+    async def _follow_rows(self) -> PublishOutcome:
+        if self._rows is None:
+            return PublishOutcome("unchanged", "there are no rows")
+        await self._rows.make_sure()
+        if self._rows.trouble:
+            return PublishOutcome("unavailable", f"where rollouts are is not known: {self._rows.trouble}")
+        async with self._lock:
+            state = await self._wire.state()
+            await self._learn_the_past(state)
+            if self._past is None:
+                return PublishOutcome("unchanged", "nothing is published yet")
+            moved, held = await self._held_back(moved_with(self._past.snapshot, self._rows.book.rows))
+            later = msgspec.structs.replace(moved, epoch=state.next_epoch, compiled_unix_s=self._wall_clock())
+            content = await asyncio.to_thread(indexed, later, self._past)
+            if content.content_hash == state.snapshot_hash:
+                message = f"unchanged: the registry holds this content as epoch {state.epoch}"
+                return PublishOutcome("unchanged", message, state.epoch, state.snapshot_hash, held=held)
+            await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+            self._past, self._past_hash = content, content.content_hash
+        message = f"published epoch {later.epoch}: channels are where their rollouts are"
+        return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
     async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
         """Joined with the registry's rows: API-declared models and keys, and channels where their rollouts are."""

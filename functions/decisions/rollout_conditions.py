@@ -10,8 +10,9 @@ Each test has half of alpha; the other half is for a bound that the control grou
     error_rate > 2x       against "at most 2 U fail"
     p99_latency > 1.5x    k above 1.5 U, against "at most 1 %", where the control's 99th percentile is at most U
 So a version that is as good as the control is not halted, neither where both keep a limit nor where both miss it; and
-one that misses a limit, and is worse than the control, is. A control of fewer than `FEW` requests bounds nothing: then
-an absolute limit stands alone.
+one that misses a limit, and is worse than the control, is. A control with nothing at all bounds nothing: then an
+absolute limit stands alone, for a candidate of `FEW` values or more. Before that the two may differ only in who was
+heard first (test_equal_groups_prove_nothing_however_few_they_are).
 Worked example (test_worked_example_of_the_prologue), `p99_latency > 1.5x`: the control's p99 is 646 ms, after 5,000
 requests surely at most U = 813 ms. Of 500 requests of the candidate 22 took more than 1.5 U = 1,219 ms: 4.4 % where 1 %
 is allowed weighs 980,000, and 2 x 600 is enough where 1 % is shared by 6 conditions.
@@ -86,7 +87,7 @@ def _judge_errors(
     else:
         limit = tested = _ratio(threshold)
         is_shared = other is not None and _holds(condition, other, limit)
-        if n[1] >= few and (limit > 0 or is_shared):  # "> 0%" means: not a single one, unless the old one has some
+        if n[1] and (limit > 0 or is_shared):  # "> 0%" means: not a single one, unless the old one has some
             tested = max(limit, bound) if is_above else min(limit, bound)
     weight = (
         sequential_test.log_weight(k[0], n[0], tested)
@@ -100,7 +101,7 @@ def _judge_errors(
         candidate=own,
         control=other,
         limit=limit,
-        log_weight=weight if n[0] and (n[1] or not is_relative) else 0.0,
+        log_weight=weight if n[0] and (n[1] or (not is_relative and n[0] >= few)) else 0.0,
         log_needed=log(2 / alpha),
         is_suspected=own is not None and _holds(condition, own, limit),
         is_shared=is_shared,
@@ -122,8 +123,10 @@ def _judge_quantile(
     else:
         limit = edge = _milliseconds(threshold)
         is_shared = other is not None and _holds(condition, other, edge)
-    compared = control if control.count >= few and not is_relative else None
-    weight = _quantile_weight(condition, candidate, compared, edge=edge, q=q, alpha=alpha)
+    weight = 0.0
+    if control.count or candidate.count >= few:
+        compared = control if control.count and not is_relative else None
+        weight = _quantile_weight(condition, candidate, compared, edge=edge, q=q, alpha=alpha)
     missing = _missing(candidate.count, control.count if is_relative else None, few, "measured requests")
     return Finding(
         text=condition.text,

@@ -4,7 +4,7 @@ The same sketches that the controller judges by, and its own evaluation: what is
 Neighbours: `shoal rollout watch` and the registry's console draw it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,6 +52,15 @@ class Figures:
     rows: tuple[Row, ...]
     conditions: tuple[Condition, ...]
     why: str  # it is where it is, in words
+
+
+def stages_of(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    """By model, of what is under way: 0 while it loads, then its stage; the furthest of a model's channels."""
+    stages: dict[str, int] = {}
+    for row in rollouts:
+        if row.is_active:
+            stages[row.model] = max(stages.get(row.model, 0), row.stage + row.loaded)
+    return stages
 
 
 def figures_of(rollout: Rollout, evidence: Evidence, now_unix_s: float) -> Figures:

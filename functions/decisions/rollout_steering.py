@@ -116,6 +116,34 @@ def steer(
     )
 
 
+def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
+    """What is published, with the channels where their rollouts are by now, and nothing else that anybody declared
+    since: a version is taken back whatever is suspended, refused or away.
+
+    Only a channel that stands where its rollout began moves; one that was flipped since is the declaration's.
+    """
+    models = tuple(_moved_with(model, rows) if model.type == "lora" else model for model in current.models)
+    return msgspec.structs.replace(current, models=models)
+
+
+def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
+    splits = {split.channel: split for split in model.splits}
+    named = {version for channel, version in model.channels.items() if channel.partition("-")[0] == INCOMING}
+    places: dict[str, _Place] = {}
+    for channel, name in model.channels.items():
+        row, split, here = rows.latest.get((model.id, channel)), splits.get(channel), _named(model, name)
+        if row is None or row.pool != model.pool or _has_another(model, _start_of(row), _end_of(row)):
+            continue
+        if row.is_active and here.digest == row.from_digest:
+            place = places[channel] = _at(row)
+            if split is None and row.to_version in named:
+                place.incoming = None  # it is named already
+        elif split is not None and not row.is_active:
+            is_through = row.state == "completed" and split.rollout == row.id
+            places[channel] = _Place(_end_of(row) if is_through else here)
+    return _shown(model, places) if places else model
+
+
 @dataclass(frozen=True, slots=True)
 class _Model:
     """One model's channels, each on its own."""
@@ -139,7 +167,7 @@ class _Model:
         """Of a channel whose declared version has no artifact: it stays where it is."""
         row = self.rows.latest.get((self.entry.id, channel))
         if row is not None and row.is_active:
-            return self._at(row)
+            return _at(row)
         was = self._previous(channel)
         if was is None or self._is_another(was):
             return None
@@ -169,7 +197,7 @@ class _Model:
         if row.pool != self.entry.pool or self._is_another(_start_of(row)) or self._is_another(_end_of(row)):
             return _Place(target, commands=(_tell(row, Superseded()),))
         if self.declared is None or (row.to_digest == target.digest and row.to_version == target.name):
-            return self._at(row)
+            return _at(row)
         if row.from_digest == target.digest:
             reason = f"{self.entry.declared_in or 'git'} points {channel} at {target.name} again"
             return _Place(target, commands=(_tell(row, Withdrawn(reason)),))
@@ -204,13 +232,6 @@ class _Model:
         words = f"{self.entry.id}:{channel} stays {start.name} until the registry has the rollout to {target.name}"
         return _Place(start, commands=(Create(spec),), held=words)
 
-    def _at(self, row: Rollout) -> _Place:
-        """The rollout's place."""
-        place = _Place(_start_of(row), incoming=_end_of(row))
-        if row.percent:
-            place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
-        return place
-
     def _previous(self, channel: str) -> VersionEntry | None:
         """Where the channel was, if the model was in this pool."""
         if self.before is None or self.before.pool != self.entry.pool or channel not in self.before.channels:
@@ -219,18 +240,30 @@ class _Model:
 
     def _is_another(self, version: VersionEntry) -> bool:
         """Whether its name means another artifact now: a workshop's, and followed at once."""
-        return any(other.name == version.name and other.digest != version.digest for other in self.entry.versions)
+        return _has_another(self.entry, version)
+
+
+def _at(row: Rollout) -> _Place:
+    """The rollout's place."""
+    place = _Place(_start_of(row), incoming=_end_of(row))
+    if row.percent:
+        place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
+    return place
+
+
+def _has_another(model: ModelEntry, *versions: VersionEntry) -> bool:
+    return any(own.name == one.name and own.digest != one.digest for own in model.versions for one in versions)
 
 
 def _shown(model: ModelEntry, places: Mapping[str, _Place]) -> ModelEntry:
-    """The model with its channels where they are."""
-    if all(place.split is None and place.incoming is None for place in places.values()) and all(
-        model.channels.get(channel) == place.version.name for channel, place in places.items()
-    ):
+    """The model with its channels where they are; the others as they were."""
+    is_still = all(place.split is None and place.incoming is None for place in places.values())
+    is_there = all(model.channels.get(channel) == place.version.name for channel, place in places.items())
+    if is_still and is_there and not model.splits:
         return model
     versions = {version.name: version for version in model.versions}
     channels = dict(model.channels)
-    splits: list[SplitEntry] = []
+    splits = [split for split in model.splits if split.channel not in places]
     for channel, place in sorted(places.items()):
         versions = {version.name: version for version in place.versions} | versions
         channels[channel] = place.version.name
@@ -242,7 +275,7 @@ def _shown(model: ModelEntry, places: Mapping[str, _Place]) -> ModelEntry:
         model,
         versions=tuple(versions[name] for name in sorted(versions)),
         channels=dict(sorted(channels.items())),
-        splits=tuple(splits),
+        splits=tuple(sorted(splits, key=lambda split: split.channel)),
     )
 
 

@@ -95,8 +95,3 @@ class Rarity:
             if held & bits:
                 return held & bits
         return 0
-
-    @property
-    def nowhere(self) -> int:
-        """What no peer holds."""
-        return self._levels[0]

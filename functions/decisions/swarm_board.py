@@ -73,6 +73,9 @@ class Board:
     def nodes(self) -> int:
         return len(self._members)
 
+    def knows(self, address: str) -> bool:
+        return address in self._members
+
     @property
     def complete(self) -> int:
         return sum(member.have == full(self.count) for member in self._members.values())

@@ -1,7 +1,8 @@
 """The peers that one node knows for one artifact: who has what, who may be asked now, who may not and why.
 
 Law: a peer is asked again after each kind of failure, but later each time. Busy: after the time it said (doubling that
-made nodes slower in the simulator, and hardly any requests fewer). Broken, slow, or without the chunk that it was said
+made nodes slower in the simulator, and hardly any requests fewer); one that says nothing else for two minutes is of no
+use, or what it alone claims to have would never be read elsewhere. Broken, slow, or without the chunk that it was said
 to have: doubling from 0.5 s to 30 s. A sender of bytes that do not hash to their name: not for ten minutes, with the
 evidence kept, since either its disk or its word is bad. Peers are known by the address that they listen on. The book
 is bounded: the least recently heard of goes first. Times are monotonic seconds, given as arguments.
@@ -17,6 +18,7 @@ from functions.decisions.swarm_bits import Rarity
 
 MAX_BANS = 256
 _USELESS_AFTER = 3
+_REFUSED_FOR_S = 120.0  # an honest one has given its rarest chunks to others by then: nothing is read twice for it
 PEER_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
 
 
@@ -58,11 +60,13 @@ class Peer:
     failures: int = 0  # in a row
     lacked: int = 0  # chunks that it said to have and had not
     not_before_s: float = 0.0
+    refused_since_s: float | None = None  # busy ever since it last gave something
+    refuses: bool = False
 
     @property
     def is_useless(self) -> bool:
-        """It fails again and again, or does not have what it says."""
-        return max(self.failures, self.lacked) >= _USELESS_AFTER
+        """It fails again and again, does not have what it says, or is never free."""
+        return self.refuses or max(self.failures, self.lacked) >= _USELESS_AFTER
 
 
 @dataclass(slots=True)
@@ -111,7 +115,7 @@ class PeerBook:
 
     def succeeded(self, address: str) -> None:
         if (peer := self._peers.get(address)) is not None:
-            peer.failures = 0
+            peer.failures, peer.refused_since_s, peer.refuses = 0, None, False
 
     def failed(self, address: str, chunk: int, failure: Failure, now_s: float, *, after_s: float, found: str) -> None:
         """Ask it again later, or not for this chunk, or not at all."""
@@ -122,6 +126,8 @@ class PeerBook:
             return
         elif failure is Failure.BUSY:
             peer.not_before_s = now_s + after_s
+            since_s = peer.refused_since_s = now_s if peer.refused_since_s is None else peer.refused_since_s
+            peer.refuses = now_s - since_s >= _REFUSED_FOR_S
         else:
             if failure is Failure.LACKS:
                 self.rarity.lose(peer.have & 1 << chunk)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
 
@@ -33,6 +33,7 @@ from functions.registry.metrics import Metrics
 from functions.registry.model_routes import model_routes
 from functions.registry.principal import Doorman
 from functions.registry.rollout_routes import rollout_routes
+from functions.registry.rollout_stages import active_stages
 from functions.registry.snapshot_routes import snapshot_routes
 from functions.registry.store import SnapshotStore
 from functions.registry.tracker import Tracker
@@ -80,7 +81,9 @@ def make_app(
         return {"status": "ready", **about, **database}
 
     @app.get("/metrics", response_class=Response)
-    async def exposition() -> Response:
-        return Response(metrics.exposition(store, fleet, wall_clock()), media_type=CONTENT_TYPE_LATEST)
+    async def exposition(request: Request) -> Response:
+        """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
+        stages = await active_stages(truth, request, require_token(token)) if truth is not None else {}
+        return Response(metrics.exposition(store, fleet, wall_clock(), stages), media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

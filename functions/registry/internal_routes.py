@@ -109,13 +109,14 @@ class _Follower:
 
     def __init__(self, truth: Truth) -> None:
         self._database = truth.database
+        self._store = truth.declared.store
         self._waiters = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._database.on_commit(self._committed)
 
     async def beyond(self, after: int, wait_s: float) -> Changes:
-        """The next page above `after`; an empty one when the time is over."""
+        """The next page above `after`; an empty one when the time is over, or the registry is about to end."""
         if self._waiters >= MAX_WAITERS:
             raise ApiError(503, "too_many_waiters", "too many callers wait for changes", headers={"retry-after": "5"})
         self._waiters += 1
@@ -131,7 +132,8 @@ class _Follower:
             changed = self._changed
             _, last = await self._database.run(lambda: self._database.read(changes.position))
             left_s = ends_s - loop.time()
-            if last != after or left_s <= 0:  # below: the database was restored, and the caller must hear of it
+            # Below `after`: the database was restored, and the caller must hear of it.
+            if last != after or left_s <= 0 or self._store.closing:
                 return await self._database.run(lambda: self._database.read(lambda c: changes.since(c, after)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, OTHERS_POLL_S)):

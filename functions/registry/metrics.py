@@ -1,5 +1,7 @@
 """The registry's metrics, in a collector registry of its own. Names as the public contract has them."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from functions.registry.fleet_watch import FleetWatch
@@ -42,13 +44,23 @@ class Metrics:
             registry=self.collectors,
         )
 
+        self._rollouts = Gauge(
+            "shoal_rollout_stage",
+            "Of a rollout under way: 0 loading, then its stage.",
+            ["model"],
+            registry=self.collectors,
+        )
+
     def answered(self, document: str, size_bytes: int) -> None:
         """A follower was sent the `whole` document, or a `delta`."""
         self._answers.labels(document=document).inc()
         self._answer_bytes.labels(document=document).inc(size_bytes)
 
-    def exposition(self, store: SnapshotStore, fleet: FleetWatch, now_unix_s: float) -> bytes:
-        """The text that Prometheus scrapes, with the gauges as they are now."""
+    def exposition(
+        self, store: SnapshotStore, fleet: FleetWatch, now_unix_s: float, stages: Mapping[str, int] | None = None
+    ) -> bytes:
+        """The text that Prometheus scrapes, with the gauges as they are now; `stages` of rollouts by model, bounded by
+        who gives them."""
         self._epoch.set(store.epoch)
         compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
@@ -58,6 +70,9 @@ class Metrics:
         self._replica_state.clear()
         for seen in fleet.replicas():
             self._replica_state.labels(replica=seen.heartbeat.replica_id, state=seen.heartbeat.phase).set(1)
+        self._rollouts.clear()
+        for model, stage in (stages or {}).items():
+            self._rollouts.labels(model=model).set(stage)
         return generate_latest(self.collectors)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:

@@ -6,7 +6,7 @@ Without a database there are git's models only, and the API's as they were publi
 from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -30,12 +30,16 @@ def model_routes(store: SnapshotStore, doorman: Doorman, database: Database | No
     async def all_models(
         who: Annotated[Principal, Depends(doorman.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
     ) -> dict[str, Any]:
-        """The models that the caller may see, by id."""
-        stored = await look.stored_after(after, limit + 1, who)
+        """The models that the caller may see, by id; fewer than `limit` where they have very many versions."""
+        stored, is_cut = await look.stored_after(after, limit + 1, who)
         gits = list(islice(git_models_after(look.catalogue, after, who, with_apis=database is None), limit + 1))
         taken = {row["id"] for row in gits}
         apis = [described_stored(model) for model in stored if model.id not in taken]
-        return _page(merge(gits, apis, key=_row_id), limit, snapshot_epoch=store.epoch)
+        rows = merge(gits, apis, key=_row_id)
+        if is_cut:  # beyond its last there are models of the API that are not here: git's come with those
+            known = list(takewhile(lambda row: row["id"] <= stored[-1].id, rows))[:limit]
+            return page_of(known, known[-1]["id"], snapshot_epoch=store.epoch)
+        return _page(rows, limit, snapshot_epoch=store.epoch)
 
     @router.get("/v1/models/{name}")
     async def base_model(name: str, who: Annotated[Principal, Depends(doorman.reader)]) -> dict[str, Any]:
@@ -72,10 +76,10 @@ class _Look:
     def catalogue(self) -> Catalogue:
         return Catalogue.of(self._store.feed.content)
 
-    async def stored_after(self, after: str, limit: int, who: Principal) -> list[StoredModel]:
+    async def stored_after(self, after: str, limit: int, who: Principal) -> tuple[list[StoredModel], bool]:
         database = self._database
         if database is None:
-            return []
+            return [], False
         return await database.run(lambda: database.read(lambda c: catalogue.models_after(c, after, limit, who.tenant)))
 
     async def one(self, model: ModelId, who: Principal) -> dict[str, Any]:

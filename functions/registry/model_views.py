@@ -70,7 +70,11 @@ def described_stored(model: StoredModel) -> dict[str, Any]:
         "pool": model.base,
         "versions": [described_version(model.id, version) for version in model.versions],
         "channels": {
-            name: {"version": channel.version, "digest": digests[channel.version]}
+            name: {
+                "version": channel.version,
+                "digest": digests[channel.version],
+                "lock_version": channel.lock_version,
+            }
             for name, channel in sorted(model.channels.items())
         },
         "rollout": model.rollout,

@@ -41,7 +41,8 @@ class Tracker:
     """One event loop's."""
 
     policy: BoardPolicy = field(default_factory=BoardPolicy)
-    max_boards: int = 256  # artifacts at once; with 4,096 nodes of 4 KiB of bitmap on each of a few, tens of MB
+    max_boards: int = 256  # artifacts at once
+    max_nodes: int = 8192  # on all boards; with the largest bitmap (4 KiB) and list to avoid (64 addresses) 90 MB
     rng: Random = field(default_factory=Random)
     clock: Callable[[], float] = time.monotonic
     _boards: OrderedDict[Digest, Board] = field(default_factory=OrderedDict)
@@ -49,8 +50,10 @@ class Tracker:
     def announce(self, digest: Digest, count: int, news: Announcement) -> Answer:
         """TrackerFull, BoardFull, OtherShape."""
         now_s = self.clock()
-        board = self._board(digest, count, now_s)
-        return board.announce(news, now_s, self.rng)
+        board = self._boards.get(digest)
+        if board is None or not board.knows(news.address):
+            self._check_room(now_s)
+        return self._board(digest, count, now_s).announce(news, now_s, self.rng)
 
     def leave(self, digest: Digest, address: str) -> None:
         if (board := self._boards.get(digest)) is not None:
@@ -75,6 +78,17 @@ class Tracker:
             raise OtherShape(f"{digest} has {board.count} chunks, not {count}")
         self._boards.move_to_end(digest)
         return board
+
+    def _check_room(self, now_s: float) -> None:
+        """For one node more."""
+        if self._nodes >= self.max_nodes:
+            self._forget_old(now_s)
+            if self._nodes >= self.max_nodes:
+                raise TrackerFull(f"{self._nodes} nodes take part already, in all artifacts together")
+
+    @property
+    def _nodes(self) -> int:
+        return sum(board.nodes for board in self._boards.values())
 
     def _forget_old(self, now_s: float) -> None:
         """Boards are in the order of their last news."""

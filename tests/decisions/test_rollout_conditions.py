@@ -140,3 +140,26 @@ def test_weights_are_told_as_they_are_used() -> None:
     assert exp(finding.log_weight) == pytest.approx(2.4e6, rel=0.01)
     assert exp(finding.log_needed) == pytest.approx(1200)
     assert (finding.candidate, finding.control, finding.limit) == (0.1, 0.0, 0.02)
+
+
+@pytest.mark.parametrize("count", range(1, 60))
+def test_equal_groups_prove_nothing_however_few_they_are(count: int) -> None:
+    """A stage begins with what ends first: failures, which are fast. Both groups show it, and the limits are missed by
+    both."""
+    failing = counts(count, count)
+    assert not judged("error_rate > 2%", failing, failing).is_proven
+    slow = GroupStats(count)
+    for _ in range(count):
+        slow.ttft_ms.add(1000.0)
+    assert not judged("p99_ttft > 800ms", slow, slow).is_proven
+
+
+@pytest.mark.parametrize("count", range(1, 20))
+def test_without_a_control_a_limit_stands_alone_once_there_are_values_enough(count: int) -> None:
+    slow, more = GroupStats(count), GroupStats(20)
+    for group_ in [slow] * count + [more] * 20:
+        group_.ttft_ms.add(1000.0)
+    assert not judged("error_rate > 2%", counts(count, count), counts(0, 0)).is_proven
+    assert not judged("p99_ttft > 800ms", slow, GroupStats()).is_proven
+    assert judged("error_rate > 2%", counts(20, 10), counts(0, 0)).is_proven
+    assert judged("p99_ttft > 800ms", more, GroupStats()).is_proven

@@ -17,11 +17,12 @@ from functions.decisions.rollout_events import (
     Paused,
     Promoted,
     Resumed,
+    RolledBack,
     StagePassed,
     Superseded,
     Withdrawn,
 )
-from functions.decisions.rollout_steering import INCOMING, Create, Rows, Steered, Tell, steer
+from functions.decisions.rollout_steering import INCOMING, Create, Rows, Steered, Tell, moved_with, steer
 from tests.decisions.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)
@@ -336,3 +337,61 @@ def test_no_split_that_no_row_says_and_no_channel_that_points_nowhere(
     assert entry.channels["stable"] in {was or target, target, start, end}
     if was is not None and was != target and known is NONE:
         assert entry.channels["stable"] == was, "nothing flips without a row"
+
+
+# -- what is published already, with the rows' new states --------------------------------------------------------------
+
+
+def published(row: Rollout) -> Snapshot:
+    """What went out for v1 -> v2 when the row was like this; with a model beside it that nobody rolls out."""
+    made = steered(OLD, NEW, rows(row)).snapshot
+    other = msgspec.structs.replace(OLD, id=ModelId("acme/other"))
+    return msgspec.structs.replace(made, models=(*made.models, other))
+
+
+def moved(before: Rollout, *after: Rollout) -> ModelEntry:
+    was = published(before)
+    made = moved_with(was, rows(*after))
+    snapshots.decode(snapshots.encode(made))
+    assert made.models[1:] == was.models[1:]
+    return made.models[0]
+
+
+@pytest.mark.parametrize("event", [Breached("x"), RolledBack(ME), Withdrawn("x"), Superseded()])
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed: int) -> None:
+    row = rollout(Loaded(), *[StagePassed()] * passed)
+    assert published(row).models[0].splits
+    entry = moved(row, transition(row, event, 9.0))
+    assert (entry.channels, entry.splits) == ({"stable": "v1"}, ())
+    assert {one.name for one in entry.versions} == {"v1", "v2"}
+
+
+def test_its_share_and_its_end_follow_the_row() -> None:
+    row = rollout(Loaded())
+    (split,) = moved(row, transition(row, StagePassed(), 9.0)).splits
+    assert (split.percent, split.stage) == (10, 1)
+    entry = moved(row, transition(row, Promoted(ME), 9.0))
+    assert (entry.channels, entry.splits) == ({"stable": "v2"}, ())
+    again = transition(transition(row, Breached("x"), 9.0), Resumed(ME), 10.0)
+    entry = moved(row, again)
+    assert (entry.channels, entry.splits) == ({"stable": "v1", INCOMING: "v2"}, ())
+
+
+@pytest.mark.parametrize("events", [(), (Loaded(),), (Loaded(), StagePassed()), (Loaded(), Breached("x"))])
+def test_rows_that_did_not_move_change_nothing(events: tuple[AnyEvent, ...]) -> None:
+    row = rollout(*events)
+    assert moved(row, row) == published(row).models[0]
+    assert moved(row) == published(row).models[0], "a channel without a row is the declaration's"
+
+
+def test_a_channel_that_was_flipped_since_stays() -> None:
+    for state in (rollout(Loaded(), Promoted(ME)), rollout(Loaded()), rollout(Loaded(), Breached("x"))):
+        flipped = model("v1", "v2", "v3", stable="v3")
+        assert moved_with(snapshot(flipped), rows(state)).models == (flipped,)
+    back = moved_with(snapshot(OLD), rows(rollout(Loaded(), Promoted(ME)))).models
+    assert back == (OLD,), "a flip back after it completed is no rollout's"
+    workshop = model(version("v1"), version("v2", "another"), stable="v1")
+    assert moved_with(snapshot(workshop), rows(rollout(Loaded()))).models == (workshop,), "v2 means something else now"
+    elsewhere = model("v1", "v2", stable="v1", pool="other")
+    assert moved_with(snapshot(elsewhere), rows(rollout(Loaded()))).models == (elsewhere,)

@@ -177,8 +177,17 @@ def test_an_ask_that_is_not_in_flight_cannot_end() -> None:
 def test_without_tracker_and_peers_everything_is_read_from_the_store() -> None:
     swarm = a_swarm(8, SwarmPolicy(origin_requests=8))
     assert swarm.next(0.0, Random(1)) == []
-    swarm.tracker_failed()
+    swarm.has_no_tracker()
     assert {ask.chunk for ask in swarm.next(0.1, Random(1)) if ask.peer is None} == set(range(8))
+
+
+def test_one_lost_answer_of_the_tracker_sends_nobody_to_the_store() -> None:
+    swarm = a_swarm(8, SwarmPolicy(origin_requests=8))
+    for _ in range(2):
+        swarm.tracker_failed()
+        assert swarm.next(5.0, Random(1)) == []
+    swarm.tracker_failed()
+    assert len(swarm.next(5.0, Random(1))) == 8
 
 
 def test_a_tracker_that_fell_silent_is_waited_for_a_while() -> None:
@@ -208,6 +217,43 @@ def test_what_a_peer_has_is_not_read_from_the_store_without_a_tracker() -> None:
     swarm = a_swarm(4, SwarmPolicy(max_requests=0))
     told(swarm, (A, 0b0111))
     assert {ask.chunk for ask in swarm.next(500.0, Random(1))} == {3}
+
+
+def test_what_only_a_dead_peer_has_is_read_from_the_store_without_a_tracker() -> None:
+    swarm = a_swarm(2)
+    told(swarm, (A, 0b01), (B, 0b10))
+    now_s = 0.0
+    while swarm.missing and now_s < 100.0:
+        now_s += 0.5
+        for ask in swarm.next(now_s, Random(1)):
+            if ask.peer == B:
+                swarm.failed(ask, Failure.BROKEN, now_s)
+            else:
+                swarm.arrived(ask, now_s)
+    assert swarm.missing == 0
+
+
+def test_one_failure_of_each_peer_sends_nobody_to_the_store() -> None:
+    swarm = a_swarm(4, SwarmPolicy(max_per_peer=1, tracker_silent_s=15.0))
+    told(swarm, (A, 0b1111), (B, 0b1111))
+    for ask in swarm.next(0.0, Random(1)):
+        swarm.failed(ask, Failure.BROKEN, 14.0)
+    assert {ask.peer for ask in swarm.next(15.0, Random(1))} == {A, B}
+
+
+def test_a_peer_that_is_never_free_is_reported_until_it_gives_something() -> None:
+    swarm = a_swarm(2, SwarmPolicy(max_requests=1))
+    told(swarm, (A, 0b11))
+    for now_s in range(0, 121, 10):
+        told(swarm, now_s=now_s)
+        assert swarm.avoided(float(now_s)) == ()
+        (ask,) = swarm.next(float(now_s), Random(1))
+        swarm.failed(ask, Failure.BUSY, float(now_s), after_s=1.0)
+    assert swarm.avoided(120.0) == (A,)
+    told(swarm, now_s=130.0)
+    (ask,) = swarm.next(130.0, Random(1))
+    swarm.arrived(ask, 130.0)
+    assert swarm.avoided(130.0) == ()
 
 
 def test_every_chunk_has_one_first_reader() -> None:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from functions.artifacts.swarm.exchange import TRACKER_RETRY_S
+from functions.artifacts.swarm.tracker_client import ANSWER_WITHIN_S
 from functions.decisions.swarm_bits import full, indexes
 from functions.decisions.swarm_board import Announcement, Board, BoardFull, BoardPolicy
 
@@ -67,6 +69,42 @@ def test_who_is_of_no_use_to_two_reads_nothing_from_the_store() -> None:
     assert board.announce(news(9, 0, room=1), 0.0, Random(1)).grants.bit_count() == 1
 
 
+def test_who_is_of_no_use_to_two_gives_back_what_it_was_granted() -> None:
+    board, bad = Board(100), (address(9),)
+    assert board.announce(news(9, room=1), 0.0, Random(1)).grants.bit_count() == 25
+    for number in (1, 2):
+        board.announce(news(number, avoid=bad), 1.0, Random(1))
+    assert board.announce(news(9), 2.0, Random(1)).grants == 0
+    assert board.leases == 0
+
+
+def test_what_another_turns_out_to_have_is_granted_no_longer() -> None:
+    """After a restart of the tracker, whoever comes first is granted what others have long had."""
+    board = Board(4)
+    assert board.announce(news(1, room=4), 0.0, Random(1)).grants == full(4)
+    board.announce(news(2, 0b0111), 0.5, Random(1))
+    assert board.announce(news(1, room=4), 1.0, Random(1)).grants == 0b1000
+
+
+@pytest.mark.parametrize("deaf_s", [8.0, 14.5, 16.0, 300.0])
+def test_a_tracker_that_stood_still_forgets_nobody(deaf_s: float) -> None:
+    board = Board(3)
+    for number in range(3):
+        board.announce(news(number, 1 << number), number * 0.4, Random(1))
+    board.expire(0.8 + deaf_s)
+    assert board.announce(news(0, 0b001, room=3), 0.8 + deaf_s, Random(1)).grants == 0
+    assert board.nodes == 3
+    for second in range(1, 17):
+        board.announce(news(0, 0b001), 0.8 + deaf_s + second, Random(1))
+    assert board.nodes == 1
+
+
+def test_a_lost_announcement_costs_no_grant() -> None:
+    """The client's time for an answer, its time until the next try, and the interval before, with seconds to spare."""
+    longest_s = BoardPolicy().again_min_s + ANSWER_WITHIN_S + TRACKER_RETRY_S
+    assert longest_s + 5.0 < BoardPolicy().expire_after_s
+
+
 def test_a_grant_that_is_done_makes_room() -> None:
     board = Board(4, BoardPolicy(max_grants=2))
     assert board.announce(news(1, room=2), 0.0, Random(1)).grants.bit_count() == 2
@@ -78,7 +116,8 @@ def test_a_grant_that_is_done_makes_room() -> None:
 def test_a_silent_nodes_grants_go_to_another() -> None:
     board = Board(4, BoardPolicy(expire_after_s=10.0))
     board.announce(news(1, room=4), 0.0, Random(1))
-    assert board.announce(news(2, room=4), 9.9, Random(1)).grants == 0
+    assert board.announce(news(2, room=4), 4.9, Random(1)).grants == 0
+    assert board.announce(news(2, room=4), 9.8, Random(1)).grants == 0
     assert board.announce(news(2, room=4), 10.1, Random(1)).grants == full(4)
     assert board.nodes == 1
 
@@ -132,7 +171,8 @@ def test_announcements_are_as_many_a_second_however_many_nodes() -> None:
     for number in range(1000):
         last = board.announce(news(number), 0.0, Random(1))
     assert (last.again_after_s, last.nodes) == (5.0, 1000)
-    board.announce(news(0), 14.9, Random(1))  # three announcements at this pace: nobody is forgotten yet
+    board.announce(news(0), 7.4, Random(1))
+    board.announce(news(0), 14.8, Random(1))  # three announcements at this pace: nobody is forgotten yet
     assert board.nodes == 1000
     board.announce(news(0), 15.1, Random(1))
     assert board.nodes == 1

@@ -66,13 +66,14 @@ def nothing_under_way(fleet: Fleet) -> Iterator[None]:
 
 
 def settled(fleet: Fleet) -> bool:
-    """What brings v1 back by stages is promoted."""
+    """What brings v1 back by stages is promoted: without traffic no stage of it would ever pass. What declares v1 is in
+    force, too: only then is a rollout over that was taken back, and v2 may be declared anew."""
     active = [row for row in rollouts(fleet) if is_active(row)]
     with fleet.registry() as registry:
         for row in active:
             if row["to_version"] == "v1" and row["state"] == "running":
                 registry.post(f"/v1/rollouts/{row['id']}/promote", json={})
-    return not active and channel(fleet) == "v1"
+    return not active and is_published(fleet) and channel(fleet) == "v1"
 
 
 def edited(text: str, old: str, new: str) -> str:
@@ -236,6 +237,7 @@ async def test_a_version_that_nobody_can_load_is_taken_back_unseen(fleet: Fleet)
         await until("it is taken back", lambda: newest(fleet)["state"] == "rolled_back", 180)
         row = await asyncio.to_thread(newest, fleet)
     tell("dies at load", watched, row, began_s)
+    assert row["to_version"] == "v3"
     assert set(watched.served) == {"v1"}
     assert not watched.failed["v1"]
 
@@ -254,6 +256,24 @@ async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> 
     assert (row["state"], row["stage"]) == ("running", 0)
     (shown,) = [each for each in listed if each["id"] == row["id"]]
     assert "no gateway has told of it yet" in shown["verdict"]
+
+
+async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet: Fleet) -> None:
+    """Nothing is published that was declared; the channel is, where its rollout is."""
+    await asyncio.to_thread(point, fleet, "v2")
+    await until("its first stage runs", lambda: newest(fleet)["state"] == "running")
+    assert (await asyncio.to_thread(fleet.shoal, "suspend")).returncode == 0
+    try:
+        began_s = time.monotonic()
+        await asyncio.to_thread(worse, fleet, reset_after_tokens=2, ratio=0.5)
+        async with traffic(fleet) as watched:
+            await until("it is taken back", lambda: newest(fleet)["state"] == "rolled_back")
+            row = await asyncio.to_thread(newest, fleet)
+            await until("nobody gets it", lambda: channel(fleet) == "v1", 60)
+        tell("bad while suspended", watched, row, began_s)
+    finally:
+        assert (await asyncio.to_thread(fleet.shoal, "resume")).returncode == 0
+    assert row["to_version"] == "v2"
 
 
 async def test_a_good_version_goes_through_although_the_controller_is_killed(fleet: Fleet) -> None:

@@ -1,8 +1,14 @@
 """The registry as a process whose database is away, locked or damaged: it says so, and the snapshot is served."""
 
+import contextlib
+import re
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -54,6 +60,64 @@ def test_a_damaged_file_stops_no_snapshot_and_is_left_for_whoever_repairs_it(tmp
         served(client)
         refused(client, "not there yet")
     assert (tmp_path / "state" / SQLITE_FILE).read_bytes() == b"damaged" * 1000
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_a_database_that_comes_later_is_taken_up_without_a_restart(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    port = free_port()
+    env = environment(tmp_path, port)
+    with contextlib.ExitStack() as later:
+        if backend == "sqlite":
+            file = tmp_path / "state" / SQLITE_FILE
+            file.parent.mkdir()
+            file.write_bytes(b"damaged" * 1000)
+        else:
+            door = free_port()
+            url = request.getfixturevalue("postgres").new_database()
+            env["SHOAL_REGISTRY_DATABASE_URL"] = re.sub(r":\d+/", f":{door}/", url)
+        with registry(env, f"http://127.0.0.1:{port}") as client:
+            served(client)
+            refused(client, "not there yet")
+            if backend == "sqlite":
+                file.unlink()
+            else:
+                later.enter_context(passed_on(door, int(re.findall(r":(\d+)/", url)[0])))
+            deadline_s = time.monotonic() + 120
+            while not client.get("/readyz").json()["database_ready"]:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.1)
+            assert client.get("/v1/audit/verify").json()["sound"] is True
+
+
+@contextlib.contextmanager
+def passed_on(door: int, port: int) -> Iterator[None]:
+    """Connections to the door reach the port, from now on."""
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(65536):
+                target.sendall(block)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):  # the listener was closed: that is the end
+            while True:
+                near = opened.enter_context(listener.accept()[0])
+                far = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=ends, daemon=True).start()
+
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", door)))
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
 
 
 def test_a_file_that_is_damaged_under_way_stops_no_snapshot(tmp_path: Path) -> None:

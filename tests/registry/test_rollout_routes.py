@@ -10,7 +10,7 @@ from functions.decisions.rollout_evidence import GroupStats, GroupWire, wire_of
 from functions.fleet import rollout_beat
 from functions.fleet.rollout_beat import RolloutBeat, StageStats
 from tests.registry.catalogue_world import World, digest
-from tests.registry.world import error_of
+from tests.registry.world import TOKEN, error_of
 
 
 @pytest.fixture
@@ -89,6 +89,26 @@ async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_tra
     assert entries[0]["change"] == entries[1]["change"]
 
 
+async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: World) -> None:
+    """Neither while it is being loaded, nor paused in that, nor in another attempt: nobody could answer with it."""
+    rollout = await catalogue.rolling()
+    path = f"/v1/rollouts/{rollout}/"
+
+    async def refused() -> bool:
+        answer = await catalogue.call("POST", path + "promote")
+        return (answer.status_code, error_of(answer)["code"]) == (409, "illegal_transition")
+
+    assert await refused()
+    assert (await catalogue.call("POST", path + "pause")).status_code == 200
+    assert await refused()
+    assert (await catalogue.call("POST", path + "resume")).json()["state"] == "loading"
+    assert (await catalogue.happened(rollout, "loaded", 2)).status_code == 200
+    assert (await catalogue.call("POST", path + "rollback")).status_code == 200
+    assert (await catalogue.call("POST", path + "resume")).json()["attempt"] == 2
+    assert await refused()
+    assert (await catalogue.get("/v1/models/acme/bot"))["channels"]["stable"]["version"] == "v1"
+
+
 async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where_it_was(catalogue: World) -> None:
     rollout = await catalogue.rolling()
     await catalogue.call("POST", f"/v1/rollouts/{rollout}/rollback")
@@ -123,3 +143,18 @@ async def test_a_rollout_that_is_not_there_is_404(catalogue: World) -> None:
     for method, path in (("GET", "/v1/rollouts/ro-00000000"), ("POST", "/v1/rollouts/ro-00000000/pause")):
         missing = await catalogue.call(method, path)
         assert (missing.status_code, error_of(missing)["code"]) == (404, "rollout_not_found")
+
+
+async def test_metrics_tell_the_stage_of_what_is_under_way_to_the_operator_alone(catalogue: World) -> None:
+    async def told(who: str) -> list[str]:
+        page = (await catalogue.call("GET", "/metrics", who)).text
+        return [line for line in page.splitlines() if line.startswith("shoal_rollout_stage")]
+
+    rollout = await catalogue.rolling()
+    assert await told(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 0.0']
+    await catalogue.happened(rollout, "loaded", 0)
+    assert await told(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 1.0']
+    for stranger in ("globex-writer", "acme-writer", "nobody"):
+        assert await told(stranger) == [], "a model's name is its tenant's, and the route is open"
+    await catalogue.happened(rollout, "breached", 1, reason="slow")
+    assert await told(TOKEN) == [], "only what is under way"

@@ -103,6 +103,20 @@ async def test_nodes_and_artifacts_are_bounded(http: httpx.AsyncClient) -> None:
     assert (await http.post(PATH.replace("a" * 64, "c" * 64), content=body(1))).status_code == 503
 
 
+def test_nodes_are_bounded_over_all_artifacts(clock: Clock) -> None:
+    tracker = Tracker(max_nodes=3, rng=Random(1), clock=clock)
+    digests = [Digest(f"sha256:{letter * 64}") for letter in "abc"]
+    for number, digest in enumerate(digests):
+        tracker.announce(digest, 4, Announcement(f"10.0.0.{number}:1", "", 0))
+    for digest in (digests[0], Digest("sha256:" + "d" * 64)):
+        with pytest.raises(TrackerFull, match="all artifacts"):
+            tracker.announce(digest, 4, Announcement("10.0.0.9:1", "", 0))
+    assert [report.digest for report in tracker.reports()] == digests
+    tracker.announce(digests[0], 4, Announcement("10.0.0.0:1", "", 1))
+    tracker.leave(digests[1], "10.0.0.1:1")
+    tracker.announce(digests[0], 4, Announcement("10.0.0.9:1", "", 0))
+
+
 def test_what_nobody_fetches_any_more_is_forgotten(tracker: Tracker, clock: Clock) -> None:
     news = Announcement("10.0.0.1:1", "", 0)
     for letter in "ab":

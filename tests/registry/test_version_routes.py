@@ -71,11 +71,12 @@ async def test_the_first_version_of_a_channel_is_there_at_once(catalogue: World)
     await catalogue.put("v1", "c")
     moved = await catalogue.point("v1")
     assert (moved.status_code, moved.json()["moved"], moved.json()["rollout"]) == (200, True, None)
-    assert moved.headers["etag"] == '"1"'
+    tag = moved.headers["etag"]
     again = await catalogue.point("v1")
-    assert (again.status_code, again.json()["moved"], again.headers["etag"]) == (200, False, '"1"')
+    assert (again.status_code, again.json()["moved"], again.headers["etag"]) == (200, False, tag)
     shown = await catalogue.get("/v1/models/acme/bot")
-    assert shown["channels"] == {"stable": {"version": "v1", "digest": digest("c")}}
+    lock_version = int(tag.strip('"'))
+    assert shown["channels"] == {"stable": {"version": "v1", "digest": digest("c"), "lock_version": lock_version}}
 
 
 async def test_a_later_version_begins_a_rollout_and_the_channel_stays_until_it_completes(catalogue: World) -> None:
@@ -121,12 +122,49 @@ async def test_a_channel_that_has_moved_since_is_not_moved_again(catalogue: Worl
     await catalogue.put("v2", "d")
     unseen = await catalogue.point("v1", headers={"if-match": '"1"'})
     assert (unseen.status_code, error_of(unseen)["code"]) == (412, "channel_changed")
-    assert (await catalogue.point("v1", headers={"if-match": '"0"'})).headers["etag"] == '"1"'
-    assert (await catalogue.point("v2", headers={"if-match": '"1"'})).headers["etag"] == '"2"'
-    late = await catalogue.point("v1", headers={"if-match": '"1"'})
+    first = (await catalogue.point("v1", headers={"if-match": '"0"'})).headers["etag"]
+    assert (await catalogue.point("v2", headers={"if-match": first})).headers["etag"] != first
+    late = await catalogue.point("v1", headers={"if-match": first})
     assert (late.status_code, error_of(late)["code"]) == (412, "channel_changed")
     wrong = await catalogue.point("v1", headers={"if-match": "yes"})
     assert (wrong.status_code, error_of(wrong)["code"]) == (400, "invalid_if_match")
+
+
+async def test_pages_of_models_with_many_versions_are_shorter_and_leave_nothing_out(
+    catalogue: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 models may have 500,000 versions, which a tenant may make of one artifact: no answer holds all of them."""
+    monkeypatch.setattr("functions.registry.sql.catalogue.PAGE_VERSIONS", 3)
+    for model, versions in (("acme/a", 2), ("acme/d", 1), ("acme/e", 5), ("acme/z", 1), ("globex/b", 4)):
+        for number in range(versions):
+            assert (await catalogue.put(f"v{number}", "c", model)).status_code == 201
+    for limit in (1, 2, 1000):
+        pages: list[list[str]] = []
+        after: str | None = ""
+        while after is not None:
+            page = await catalogue.get("/v1/models", limit=limit, after=after)
+            pages.append([row["id"] for row in page["data"]])
+            after = page["next_after"]
+        assert [id_ for ids in pages for id_ in ids] == [
+            *("acme/a", "acme/d", "acme/declared", "acme/e", "acme/z", "base", "globex/b")
+        ]
+        assert all(0 < len(ids) <= limit for ids in pages)
+    assert pages[0] == ["acme/a", "acme/d"]
+    assert pages[1] == ["acme/declared", "acme/e"]
+
+
+async def test_a_channel_that_was_made_anew_is_not_the_one_that_was_seen(catalogue: World) -> None:
+    await catalogue.put("v1", "c", rollout="at-once")
+    await catalogue.put("v2", "d")
+    path = "/v1/models/acme/bot/channels/stable"
+    seen = [(await catalogue.point("v1")).headers["etag"]]
+    for _ in range(2):
+        assert (await catalogue.call("DELETE", path)).status_code == 204
+        seen.append((await catalogue.point("v2")).headers["etag"])
+    for tag in seen[:-1]:
+        late = await catalogue.point("v1", headers={"if-match": tag})
+        assert (late.status_code, error_of(late)["code"]) == (412, "channel_changed")
+    assert (await catalogue.point("v1", headers={"if-match": seen[-1]})).status_code == 200
 
 
 async def test_only_what_nothing_names_can_be_deleted_and_its_name_stays_taken(catalogue: World) -> None:

@@ -67,6 +67,22 @@ async def test_of_an_unfinished_artifact_only_what_is_verified_is_given(shelf: C
         assert (told["chunks"], decode(told["have"], 9)) == (9, 0b100000001)
 
 
+async def test_what_a_power_cut_lost_is_not_given_though_it_is_marked(shelf: ChunkShelf) -> None:
+    killed = assembly_with(shelf, 0, 8)
+    lost = killed.cache.partial_path(DIGEST) / "tree" / killed.chunks[8].path
+    lost.write_bytes(bytes(killed.chunks[8].size_bytes))
+    resumed = assembly_with(shelf)
+    assert resumed.have.count(1) == 2
+    shelf.add(resumed)
+    async with client(shelf) as http:
+        for _ in range(2):
+            given = await http.get(f"/chunks/{HASHES[0]}", params={"artifact": DIGEST})
+            assert (given.status_code, given.content) == (200, CONTENTS[0])
+            assert (await http.get(f"/chunks/{HASHES[8]}", params={"artifact": DIGEST})).status_code == 404
+        resumed.put(resumed.chunks[8], CONTENTS[8])
+        assert (await http.get(f"/chunks/{HASHES[8]}", params={"artifact": DIGEST})).status_code == 200
+
+
 async def test_a_whole_artifact_is_given_from_the_cache_also_after_a_restart(shelf: ChunkShelf) -> None:
     assembly_with(shelf, *range(9)).finish()
     async with client(ChunkShelf(shelf.cache)) as http:

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 import uvicorn
 from fastapi import Depends, FastAPI
@@ -23,6 +25,10 @@ from functions.artifacts import directories
 from functions.artifacts.manifest import FileEntry, Manifest
 from functions.artifacts.publish import put_content
 from functions.artifacts.s3 import S3Settings, S3Store
+from functions.artifacts.swarm.peer_token import peer_token
+from functions.artifacts.swarm.wire import encode_announcement
+from functions.decisions.swarm_bits import full
+from functions.decisions.swarm_board import Announcement
 from functions.registry import errors
 from functions.registry.guards import require_token
 from functions.registry.tracker import Tracker
@@ -80,12 +86,39 @@ def running_tracker() -> Iterator[str]:
         thread.join()
 
 
+@contextmanager
+def listening_peer() -> Iterator[tuple[str, list[str]]]:
+    """A stranger at a peer's address, and what it was shown."""
+    shown: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            shown.append(self.headers["authorization"])
+            self.send_error(404)
+
+        def log_request(self, *_: object) -> None:
+            """Not on the tests' stderr."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", shown
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture
 def digest(store: S3Store, tmp_path: Path) -> Digest:
+    return publish(store, tmp_path / "source", 11)
+
+
+def publish(store: S3Store, folder: Path, seed: int) -> Digest:
     """24 MiB in chunks of one."""
-    folder = tmp_path / "source"
     folder.mkdir()
-    content = Random(11).randbytes(24 * MIB)
+    content = Random(seed).randbytes(24 * MIB)
     (folder / "model.safetensors").write_bytes(content)
     chunks = tuple(hashlib.sha256(content[start : start + MIB]).hexdigest() for start in range(0, len(content), MIB))
     entry = FileEntry(
@@ -149,7 +182,28 @@ def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest
 def test_too_slow_is_given_up_with_words(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     process = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB, timeout_s=1).start(digest)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, "did not come within 1 s" in err) == (1, True)
+    assert (process.returncode, "did not come within SHOAL_NODE_FETCH_TIMEOUT_S" in err) == (1, True)
+
+
+def test_the_time_is_for_all_digests_together(s3_settings: S3Settings, store: S3Store, tmp_path: Path) -> None:
+    digests = [publish(store, tmp_path / str(seed), seed) for seed in (21, 22)]
+    node = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=6 * MIB, timeout_s=6)  # 4 s each
+    process = node.start(digests[0], digests[1])
+    _, err = process.communicate(timeout=90)
+    assert (process.returncode, "did not come within SHOAL_NODE_FETCH_TIMEOUT_S" in err) == (1, True)
+
+
+def test_a_peer_is_not_shown_the_installations_token(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+    with running_tracker() as url, listening_peer() as (address, shown):
+        everything = encode_announcement(Announcement(address, "", full(24)), 24)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        httpx.post(f"{url}/internal/v1/swarm/{digest}", content=everything, headers=headers).raise_for_status()
+        process = NodeFetcher(tmp_path / "node", s3_settings, registry_url=url).start(digest)
+        wait_until(lambda: shown)
+        process.kill()
+        process.communicate()
+    assert shown[0] == f"Bearer {peer_token(TOKEN)}"
+    assert TOKEN not in shown[0]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A fan-out in virtual time: what the links allow, in the same way each time, whatever goes wrong."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_a_sender_of_corrupt_chunks_is_found_out_by_each() -> None:
     assert len(outcome.finished_s) == 8
     assert 1 <= outcome.failures["corrupt"] <= 7 * 2  # what each had asked of it before the first came
     assert outcome.slowest_s < 3 * SMALL.least_s
+
+
+def test_a_sender_of_corrupt_chunks_that_comes_first_costs_little_of_the_store() -> None:
+    """It is granted a quarter, and must not read it all once others have found it out."""
+    plan = replace(SMALL, nodes=32, size_bytes=128 * MB, down_bytes_per_s=4.0 * MB, up_bytes_per_s=4.0 * MB)
+    rng = Random(plan.seed)
+    began_s = [(rng.random(), rng.random())[0] for _ in range(plan.nodes)]  # as the world draws them
+    outcome = simulate(replace(plan, corrupt=frozenset({began_s.index(min(began_s))})))
+    assert outcome.store_bytes <= 1.15 * plan.size_bytes
 
 
 def test_a_store_that_is_down_for_ten_seconds_costs_about_that() -> None:

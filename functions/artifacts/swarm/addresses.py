@@ -2,7 +2,8 @@
 
 A node announces where it serves, and others connect there with the installation's token. So there are no names (which
 can be made to resolve anywhere, later), no schemes, no paths; and neither link-local addresses (a cloud's metadata
-service is 169.254.169.254), nor multicast, nor unspecified ones. Loopback is for one-machine fleets: it is believed
+service is 169.254.169.254), nor the services that clouds have put elsewhere, nor multicast, nor unspecified ones, nor
+IPv6 that wraps an IPv4 address. Loopback is for one-machine fleets: it is believed
 only from, and by, somebody who is on loopback too.
 """
 
@@ -12,6 +13,8 @@ import re
 ADDRESS_MAX_CHARS = 64
 _V4 = re.compile(r"(?P<host>[0-9.]{7,15}):(?P<port>[1-9][0-9]{0,4})")
 _V6 = re.compile(r"\[(?P<host>[0-9a-f:.]{2,45})\]:(?P<port>[1-9][0-9]{0,4})")
+
+_SERVICES = frozenset({"fd00:ec2::254", "168.63.129.16", "100.100.100.200"})  # metadata at AWS, Azure, Alibaba
 
 
 class AddressRefused(ValueError):
@@ -33,8 +36,15 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
         if not loopback_allowed:
             raise AddressRefused(f"{address} is loopback, and whoever gave it is not")
         return address
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    if mapped is not None or ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
+    wraps = isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip.sixtofour or ip.teredo)
+    if (
+        wraps
+        or match["host"] in _SERVICES
+        or ip.is_link_local
+        or ip.is_multicast
+        or ip.is_unspecified
+        or ip.is_reserved
+    ):
         raise AddressRefused(f"{address} is no address of a node")
     return address
 

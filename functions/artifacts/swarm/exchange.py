@@ -28,7 +28,7 @@ from functions.decisions.swarm_peers import Failure
 
 _TICK_S = 0.2
 _EARLY_S = 0.25  # a node with nothing to do announces itself before its time, but no more often than this
-_TRACKER_RETRY_S = 2.0
+TRACKER_RETRY_S = 2.0
 _POLL_PEERS_S = 2.0
 _BAD_ORIGIN_READS = 3  # of one chunk: then the store's own copy is bad or missing, and waiting does not mend it
 
@@ -176,7 +176,7 @@ class Exchange:
         said = ""
         while True:
             self._hungry.clear()
-            again_after_s = _TRACKER_RETRY_S
+            again_after_s = TRACKER_RETRY_S
             try:
                 answer = await self.tracker.announce(self._announcement())
             except TrackerUnavailable as error:

@@ -7,6 +7,7 @@ beside sha256 (0.5 s), the sender (0.7 s) and the disk that does not decide anyt
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import httpx
@@ -22,6 +23,7 @@ from functions.decisions.swarm_peers import Failure
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)  # one read; a peer that drips is judged by its rate
 MIN_PEER_BYTES_PER_S = 64 * 1024
 _JUDGED_AFTER_S = 5.0
+_ANSWER_WITHIN_S = 15.0  # connected and all headers here: one that drips those reads as alive to every single read
 _BUSY_DEFAULT_S, _BUSY_MAX_S = 0.3, 10.0
 _ANSWER_MAX_BYTES = 16 * 1024  # of /swarm/{digest}: a bitmap
 
@@ -50,31 +52,40 @@ class PeerClient:
     count: int
     rate: Bandwidth
     min_bytes_per_s: float = MIN_PEER_BYTES_PER_S
+    answer_within_s: float = _ANSWER_WITHIN_S
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, address: str, chunk: Chunk) -> Received:
         """The bytes that the peer sends for the chunk, as many as it has, not verified; PeerFailed."""
         url = f"http://{address}{CHUNK_PATH}{chunk.sha256}"
         try:
-            async with self.http.stream("GET", url, params={"artifact": self.digest}) as response:
+            async with AsyncExitStack() as stack:
+                asking = self.http.stream("GET", url, params={"artifact": self.digest})
+                async with asyncio.timeout(self.answer_within_s):
+                    response = await stack.enter_async_context(asking)
                 self._check(response)
                 content = await self._body(response, chunk.size_bytes)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise PeerFailed(Failure.BROKEN, repr(error)) from error
         return Received(content, self._told(response.headers.get(HAVE_HEADER)))
 
     async def have(self, address: str) -> int:
         """What the peer says that it has; PeerFailed."""
         try:
-            async with self.http.stream("GET", f"http://{address}{HAVE_PATH}{self.digest}") as response:
+            async with (
+                asyncio.timeout(self.answer_within_s),
+                self.http.stream("GET", f"http://{address}{HAVE_PATH}{self.digest}") as response,
+            ):
                 self._check(response)
+                if "content-encoding" in response.headers:  # nodes send none; a small block may unpack to a huge one
+                    raise PeerFailed(Failure.BROKEN, "its bitmap is compressed")
                 document = bytearray()
                 async for block in response.aiter_bytes():
                     document += block
                     if len(document) > _ANSWER_MAX_BYTES:
                         raise PeerFailed(Failure.BROKEN, "its bitmap is too long")
             return decode(_HaveAnswer.of(bytes(document)).have, self.count)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, TimeoutError) as error:
             raise PeerFailed(Failure.BROKEN, repr(error)) from error
 
     def _check(self, response: httpx.Response) -> None:

@@ -1,5 +1,6 @@
 """Asking the tracker: one POST that says what this node has and brings back peers and grants."""
 
+import asyncio
 from dataclasses import dataclass
 
 import httpx
@@ -15,6 +16,8 @@ from functions.artifacts.swarm.wire import (
 from functions.decisions.swarm import Answer
 from functions.decisions.swarm_board import Announcement
 
+ANSWER_WITHIN_S = 5.0  # the tracker forgets who is silent for 15 s: one lost answer must leave time for the next
+
 
 class TrackerUnavailable(Exception):
     """No answer that can be used: go on with the peers that are known, and ask again later."""
@@ -28,13 +31,17 @@ class TrackerClient:
     digest: Digest
     count: int  # chunks of the artifact
     loopback_allowed: bool
+    answer_within_s: float = ANSWER_WITHIN_S
 
     async def announce(self, news: Announcement, *, leaving: bool = False) -> Answer:
         body = encode_announcement(news, self.count, leaving=leaving)
         try:
-            async with self.http.stream("POST", SWARM_PATH + self.digest, content=body) as response:
+            async with (
+                asyncio.timeout(self.answer_within_s),
+                self.http.stream("POST", SWARM_PATH + self.digest, content=body) as response,
+            ):
                 document = await _bounded(response)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise TrackerUnavailable(f"the tracker does not answer: {error!r}") from error
         if response.status_code != 200:
             raise TrackerUnavailable(f"the tracker answered {response.status_code}: {document[:300]!r}")

@@ -89,15 +89,26 @@ def encode_answer(answer: Answer, count: int) -> bytes:
 
 
 def decode_answer(document: bytes, count: int, *, loopback_allowed: bool) -> Answer:
-    """The tracker's answer; MessageRefused. One odd address makes the whole answer odd: the tracker checks them too."""
+    """The tracker's answer; MessageRefused.
+
+    Peers whose address is not believed here are left out: a node on the registry's own machine may announce loopback,
+    which must not cost all others the tracker.
+    """
     try:
         answer = msgspec.json.decode(document, type=AnnounceAnswer)
         peers = tuple(
-            PeerFacts(
-                check_address(peer.address, loopback_allowed=loopback_allowed), peer.zone, decode(peer.have, count)
-            )
+            PeerFacts(peer.address, peer.zone, decode(peer.have, count))
             for peer in answer.peers
+            if _is_believed(peer.address, loopback_allowed)
         )
         return Answer(peers, decode(answer.grants, count), answer.again_after_s, answer.nodes)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AddressRefused, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise MessageRefused(str(error)) from error
+
+
+def _is_believed(address: str, loopback_allowed: bool) -> bool:
+    try:
+        check_address(address, loopback_allowed=loopback_allowed)
+    except AddressRefused:
+        return False
+    return True

@@ -20,6 +20,7 @@ from functions.decisions.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout import Rollout
 
 WAIT_S = 25.0  # a long poll; proxies cut at 30 or 60
+SURE_S = 10.0  # for a look that a publication waits for: a registry that hangs delays nothing for longer
 RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class RowsFollower:
         """Read what changed; whether that worked. Raises nothing that may pass."""
         try:
             wire = await self._wire()
+            if self.contradiction:
+                await self._learn_anew(wire)
             more = True
             while more:
                 after = self.book.change
@@ -89,6 +92,23 @@ class RowsFollower:
             return False
         self.trouble = self.contradiction = ""
         return True
+
+    async def make_sure(self) -> None:
+        """Look, where the last look did not work or there was none: a copy, or what was heard before the registry was
+        away, may show a rollout that was taken back since. `trouble` tells whether that worked."""
+        if self.trouble:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SURE_S):
+                    await self.look()
+
+    async def _learn_anew(self, wire: RowsWire) -> None:
+        """After a contradiction: a database that was restored counts on from its backup, so that what is written by the
+        time it has caught up is not all above what we knew. Where it has, all is read; Contradiction where not."""
+        folded(self.book, await wire.changes(self.book.change, 0.0))
+        book = Book()
+        while not book.is_known:
+            book = folded(book, await wire.changes(book.change, 0.0))
+        await self._take(book)
 
     async def heard(self, row: Rollout) -> None:
         """An answer about one rollout, ahead of the feed; kept before anything is published by it."""

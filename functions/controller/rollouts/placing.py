@@ -47,7 +47,8 @@ async def place(
     wire: RegistryWire,
 ) -> Placed:
     """RowsUnknown where nothing can be said yet."""
-    if not rows.book.is_known and not await rows.look():
+    await rows.make_sure()
+    if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)
     wanted, problems = merged(compiled, rows.book)
     declared = declared_channels(objects)

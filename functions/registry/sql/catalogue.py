@@ -6,11 +6,14 @@ Deleted models and versions are shown only where `changes` must tell that they a
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, select
+from sqlalchemy import Connection, Row, Select, and_, func, select
 
 from functions.registry.sql.tables import channels, models, versions
+
+PAGE_VERSIONS = 5000  # of all models of a page together: about 1.5 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,21 @@ def model(connection: Connection, model_id: str) -> StoredModel | None:
     return found[0] if found else None
 
 
-def models_after(connection: Connection, after: str, limit: int, tenant: str | None) -> list[StoredModel]:
-    """The next models by id; of one tenant where one is named."""
-    query = select(models).where(models.c.id > after, ~models.c.deleted)
+def models_after(connection: Connection, after: str, limit: int, tenant: str | None) -> tuple[list[StoredModel], bool]:
+    """The next models by id, of one tenant where one is named; and whether `PAGE_VERSIONS` left some of them out.
+
+    The first is always there, however many versions it has. 1,000 models of 500 versions would be 150 MB.
+    """
+    wanted = [models.c.id > after, ~models.c.deleted]
     if tenant is not None:
-        query = query.where(models.c.tenant == tenant)
-    return _with_parts(connection, query.order_by(models.c.id).limit(limit))
+        wanted.append(models.c.tenant == tenant)
+    of_it = (versions.c.model == models.c.id, ~versions.c.deleted)
+    count = select(func.count()).select_from(versions).where(*of_it).scalar_subquery()
+    counted = list(connection.scalars(select(count).where(*wanted).order_by(models.c.id).limit(limit)))
+    sums = list(accumulate(counted))
+    fitting = max(1, sum(1 for so_far in sums if so_far <= PAGE_VERSIONS))
+    query = select(models).where(*wanted).order_by(models.c.id).limit(min(limit, fitting))
+    return _with_parts(connection, query), fitting < len(sums)
 
 
 def models_changed(connection: Connection, after: int, upto: int) -> list[StoredModel]:

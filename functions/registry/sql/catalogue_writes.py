@@ -76,12 +76,16 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
 
 
 def point(write: Write, model: StoredModel, channel: str, version: str, limits: Limits) -> StoredChannel:
-    """Make the channel name the version, at once."""
+    """Make the channel name the version, at once.
+
+    A new channel's lock version is the write's number: above any that a deleted one of that name ever had.
+    """
     before = model.channels.get(channel)
     if before is None and len(model.channels) >= limits.channels_per_model:
         message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
         raise Refused("limit", "too_many_channels", message)
-    after = StoredChannel(version, before.lock_version + 1 if before is not None else 1, write.now_unix_s)
+    lock_version = before.lock_version + 1 if before is not None else write.change
+    after = StoredChannel(version, lock_version, write.now_unix_s)
     values = {"version": version, "lock_version": after.lock_version, "moved_unix_s": after.moved_unix_s}
     if before is None:
         write.connection.execute(insert(channels).values(model=model.id, name=channel, **values))

@@ -1,9 +1,9 @@
 """Connections: SQLite with a write-ahead log and real `BEGIN`s, or Postgres with every wait bounded.
 
 Python's sqlite3 begins transactions when it likes; here a write begins with BEGIN IMMEDIATE, which takes SQLite's one
-write lock at once instead of failing half way. On Postgres a write runs READ COMMITTED: the lock on the `state` row puts
-the writes in line, and every statement after it sees what the one before has committed. A read runs REPEATABLE READ, as
-SQLite's do anyway: a model and its channels, or the chain and its end, are then of the same moment.
+write lock at once instead of failing half way. On Postgres a write runs READ COMMITTED: the lock on the `state` row
+puts the writes in line, and every statement after it sees what the one before has committed. A read runs REPEATABLE
+READ, as SQLite's do anyway: a model and its channels, or the chain and its end, are then of the same moment.
 """
 
 from pathlib import Path

@@ -31,6 +31,7 @@ from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.peer_client import TIMEOUT
+from functions.artifacts.swarm.peer_token import peer_token
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
@@ -78,13 +79,14 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
     shelf = ChunkShelf(cache)
     uploads = Uploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
     token = _token(settings)
+    between_nodes = peer_token(token)
     store = _store(settings)
     down = Bandwidth(settings.down_bytes_per_s)
     policy = SwarmPolicy(max_requests=settings.max_requests, origin_requests=settings.origin_requests)
     async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(_serving(settings, _app(shelf, uploads, token)))
+        port = await stack.enter_async_context(_serving(settings, _app(shelf, uploads, between_nodes)))
         peers = await stack.enter_async_context(
-            _client(token, timeout=TIMEOUT, limits=_PEER_CONNECTIONS, verify=_no_tls())
+            _client(between_nodes, timeout=TIMEOUT, limits=_PEER_CONNECTIONS, verify=_no_tls())
         )
         registry = None
         if settings.registry_url:
@@ -97,24 +99,26 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
             Download(digest, node, cache, shelf, Origin(store, down), registry, peers, down, rng, policy)
             for digest in digests
         ]
+        until_s = time.monotonic() + settings.timeout_s
         for download in downloads:
-            await _fetch(download, settings.timeout_s, stopped)
+            await _fetch(download, until_s, stopped)
         async with asyncio.TaskGroup() as group:
             for download in downloads:
                 group.create_task(download.seed(settings.seed_s, stopped))
 
 
-async def _fetch(download: Download, timeout_s: float, stopped: asyncio.Event) -> None:
+async def _fetch(download: Download, until_s: float, stopped: asyncio.Event) -> None:
     began_s = time.monotonic()
     loop = asyncio.get_running_loop()
     fetching, ending = loop.create_task(download.run()), loop.create_task(stopped.wait())
     try:
         while not fetching.done():
-            await asyncio.wait({fetching, ending}, timeout=_SAY_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            say_in_s = min(_SAY_EVERY_S, max(0.0, until_s - time.monotonic()) + 0.01)
+            await asyncio.wait({fetching, ending}, timeout=say_in_s, return_when=asyncio.FIRST_COMPLETED)
             if stopped.is_set():
                 raise GaveUp(f"told to end; {download.progress.have} chunks of {download.digest} stay for the next run")
-            if time.monotonic() - began_s > timeout_s and not fetching.done():
-                raise GaveUp(f"{download.digest} did not come within {timeout_s:.0f} s; what came stays")
+            if time.monotonic() > until_s and not fetching.done():
+                raise GaveUp(f"{download.digest} did not come within SHOAL_NODE_FETCH_TIMEOUT_S; what came stays")
             _say(download, time.monotonic() - began_s)
     finally:
         fetching.cancel()

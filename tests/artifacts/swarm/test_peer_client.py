@@ -1,6 +1,9 @@
 """A chunk from a peer: what each way of failing is called, and that nothing of it is without bounds."""
 
+import asyncio
+import gzip
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -115,6 +118,42 @@ async def test_a_peer_that_drips_is_given_up() -> None:
     failed = await failure_of(httpx.Response(200, stream=drip), clock)
     assert failed.failure is Failure.SLOW
     assert drip.sent < 10
+
+
+class Silent(httpx.AsyncBaseTransport):
+    """Takes the request, and its headers never end."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_peer_whose_headers_never_end_is_given_up() -> None:
+    peers = PeerClient(httpx.AsyncClient(transport=Silent()), DIGEST, 12, Bandwidth(), answer_within_s=0.05)
+    for asking in (peers.read(PEER, CHUNK), peers.have(PEER)):
+        async with asyncio.timeout(60):
+            with pytest.raises(PeerFailed) as caught:
+                await asking
+        assert caught.value.failure is Failure.BROKEN
+
+
+async def test_a_bitmap_that_drips_is_given_up() -> None:
+    class Slow(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b" "
+                await asyncio.sleep(0.02)
+
+    peers = replace(client(httpx.Response(200, stream=Slow())), answer_within_s=0.2)
+    async with asyncio.timeout(60):
+        with pytest.raises(PeerFailed, match="TimeoutError"):
+            await peers.have(PEER)
+
+
+async def test_a_bitmap_that_unpacks_to_more_is_not_unpacked() -> None:
+    bomb = httpx.Response(200, stream=Body(gzip.compress(bytes(10_000_000))), headers={"content-encoding": "gzip"})
+    with pytest.raises(PeerFailed, match="compressed"):
+        await client(bomb).have(PEER)
 
 
 async def test_a_peers_bitmap_can_be_asked_for() -> None:

@@ -72,8 +72,6 @@ def test_what_is_no_message_is_refused(document: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"peers": [{"address": "169.254.169.254:80", "zone": "", "have": "AAA="}]},
-        {"peers": [{"address": "127.0.0.1:80", "zone": "", "have": "AAA="}]},
         {"peers": [{"address": "10.0.0.1:80", "zone": "", "have": "AAAAAA=="}]},
         {"peers": [{"address": f"10.0.0.{n}:80", "zone": "", "have": "AAA="} for n in range(65)]},
         {"grants": "//8="},
@@ -83,5 +81,15 @@ def test_what_is_no_message_is_refused(document: bytes) -> None:
 )
 def test_an_odd_answer_is_refused(change: dict[str, object]) -> None:
     good = json.loads(encode_answer(Answer((), 0, 1.0, 1), 9))
+    assert decode_answer(json.dumps(good).encode(), 9, loopback_allowed=False).again_after_s == 1.0
     with pytest.raises(MessageRefused):
         decode_answer(json.dumps(good | change).encode(), 9, loopback_allowed=False)
+
+
+def test_a_peer_at_an_odd_address_is_left_out_and_the_others_stay() -> None:
+    addresses = ("127.0.0.1:80", "169.254.169.254:80", "elsewhere:80", "10.0.0.1:80")
+    answer = Answer(tuple(PeerFacts(address, "", 0b1) for address in addresses), 0b1, 1.0, 4)
+    for loopback_allowed, believed in ((False, addresses[3:]), (True, (addresses[0], addresses[3]))):
+        found = decode_answer(encode_answer(answer, 9), 9, loopback_allowed=loopback_allowed)
+        assert tuple(peer.address for peer in found.peers) == believed
+        assert found.grants == 0b1

@@ -1,16 +1,19 @@
 """Controllers that are killed, doubled or cut off: a rollout goes on or goes back, and never forks."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
+from functions.api.ids import Digest
 from functions.controller.publish_wire import RowMoved
 from functions.decisions.rollout_events import Promoted
 from functions.decisions.rollout_wire import Command
 from tests.controller.rollouts.test_control_loop import begun, only, running
-from tests.controller.rollouts.world import Behaviour, Controller, World, fleet
+from tests.controller.rollouts.world import Behaviour, Controller, World, digest_of, fleet
 
 
 class Killed(BaseException):
@@ -183,3 +186,84 @@ async def test_a_copy_that_cannot_be_read_is_set_aside(world: World, tmp_path: P
     await world.seconds(3)
     assert world.bot.channels == {"stable": "v1"}
     assert file.exists()
+
+
+async def test_it_is_taken_back_although_nothing_that_is_declared_may_be_published(world: World) -> None:
+    """Suspended: the branch says v3 meanwhile, and stays unheard."""
+    row = await running(world)
+    (controller,) = world.controllers
+    world.declared = fleet("v1", "v2", "v3", stable="v3", policies=())
+    await world.order(row.id, "rollback")
+    await controller.rows.look()
+    outcome = await controller.follow_rows()
+    assert (outcome.kind, world.bot.splits, world.bot.channels) == ("published", (), {"stable": "v1"})
+    assert {one.name for one in world.bot.versions} == {"v1", "v2"}
+    assert (await controller.follow_rows()).kind == "unchanged"
+
+
+async def test_it_is_taken_back_while_an_artifact_store_hangs(world: World) -> None:
+    row = await running(world)
+    (controller,) = world.controllers
+    asked, answers = threading.Event(), threading.Event()
+
+    def hanging(artifact_uri: str) -> Digest:
+        asked.set()
+        assert answers.wait(120)
+        return digest_of(artifact_uri)
+
+    world.read_digest = hanging
+    publishing = asyncio.create_task(controller.publish())
+    try:
+        assert await asyncio.to_thread(asked.wait, 120)
+        await world.order(row.id, "rollback")
+        await controller.rows.look()
+        assert (await controller.follow_rows()).kind == "published"
+        assert world.bot.splits == ()
+        assert not publishing.done()
+    finally:
+        answers.set()
+    await publishing
+    assert world.bot.splits == ()
+
+
+@pytest.mark.parametrize("way", ["publish", "follow_rows"])
+async def test_a_copy_from_before_a_rollback_sends_nobody_to_the_bad_version(world: World, way: str) -> None:
+    """One controller is killed, another one leads and takes the version back, and the first starts again."""
+    row = await running(world)
+    controller = world.controller("two")
+    await controller.step()
+    await world.order(row.id, "rollback")
+    await controller.step()
+    assert world.bot.splits == ()
+    again = world.controller()
+    assert again.rows.book.rollouts[row.id].state == "running"
+    await getattr(again, way)()
+    assert world.bot.splits == ()
+    assert again.rows.book.rollouts[row.id].state == "rolled_back"
+
+
+async def test_without_sql_a_copy_moves_no_channel(world: World) -> None:
+    await running(world)
+    again = world.controller()
+    await world.without_sql()
+    before = world.snapshot
+    outcome = await again.follow_rows()
+    assert (outcome.kind, world.snapshot) == ("unavailable", before)
+
+
+async def test_a_restored_registry_that_caught_up_is_read_anew(world: World) -> None:
+    """It counts on from the backup: what was written there is partly below what was known, and must be heard."""
+    row = await running(world)
+    (controller,) = world.controllers
+    await controller.step()
+    known = msgspec.structs.replace(controller.rows.book, change=controller.rows.book.change + 1)
+    controller.rows.book = known  # as if one more had been written, which the backup does not have
+    assert not await controller.rows.look()
+    assert "a restored backup?" in controller.rows.contradiction
+    assert not await controller.rows.look(), "it stays so until it has caught up"
+    await world.order(row.id, "rollback")  # in place of what was lost
+    assert await controller.rows.look()
+    assert controller.rows.contradiction == ""
+    assert controller.rows.book.rollouts[row.id].state == "rolled_back"
+    await controller.publish()
+    assert world.bot.splits == ()

@@ -160,7 +160,7 @@ class Controller:
         self.driver = RolloutDriver(self.rows, self._rows_wire, self._fleet, wall_clock=lambda: world.now_unix_s)
         self._publisher = Publisher(
             wire=self.wire,
-            resolver=Resolver(digest_of, fresh_s=0.0),
+            resolver=Resolver(self._read_digest, fresh_s=0.0),
             rows=self.rows,
             wall_clock=lambda: world.now_unix_s,
             sleep=world.no_sleep,
@@ -169,11 +169,17 @@ class Controller:
     async def publish(self) -> PublishOutcome:
         return await self._publisher.publish(self._world.declared, "main@" + "1" * 40)
 
+    async def follow_rows(self) -> PublishOutcome:
+        return await self._publisher.follow_rows()
+
     async def step(self) -> PublishOutcome:
         """What the tasks do within a second."""
         await self.rows.look()
         await self.driver.look()
         return await self.publish()
+
+    def _read_digest(self, artifact_uri: str) -> Digest:
+        return self._world.read_digest(artifact_uri)
 
     async def _rows_wire(self) -> RowsWire:
         return RowsWire(self.wire)
@@ -193,6 +199,7 @@ class World:
         self.replicas = [Replica("a"), Replica("b")]
         self.controllers: list[Controller] = []
         self.requests_per_s = 100
+        self.read_digest: Callable[[str], Digest] = digest_of
         self._watch = FleetWatch(ScriptedBus(), clock=self.clock)
         self._sequence = 0
         self.open_registry(folder)

@@ -120,9 +120,7 @@ def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, 
     other.close()
 
 
-def test_a_read_is_of_one_moment_whoever_writes_meanwhile(
-    database: Database, url: str | None, tmp_path: Path
-) -> None:
+def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, url: str | None, tmp_path: Path) -> None:
     """Without that a chain that grows while it is walked looks cut short, and a model misses what its channel names."""
     other = Database(database_url(url, tmp_path))
     database.write(ALICE, lambda write: write.audited("made", "thing"))

@@ -3,7 +3,7 @@
 However many things happen during a pass, there is one more pass afterwards, and it looks at everything. One that ended
 badly is repeated at the pace of its error (`pace`); whatever changes ends the wait.
 
-Laws: nothing is done while suspended, except on request; LeadershipLost ends the term's loop at once.
+Laws: no pass while suspended, except on request; LeadershipLost ends the term's loop at once.
 """
 
 import asyncio

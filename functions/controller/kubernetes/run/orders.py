@@ -4,8 +4,9 @@
     kubectl -n shoal annotate configmap shoal-controller --overwrite \
         shoal.dev/reconcile-requested-at="$(date -Is)"                                    # now, whatever the wait
 
-Suspended, nothing is published and nothing written, drift correction included; what runs goes on. A request is handled
-once: its text is then `lastHandledReconcileAt` in the record.
+Suspended, nothing that is declared is published and nothing written, drift correction included; what runs goes on. A
+rollout that is taken back still is, and published. A request is handled once: its text is then `lastHandledReconcileAt`
+in the record.
 """
 
 from dataclasses import dataclass, replace

@@ -42,6 +42,7 @@ from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.rollouts.driver import RolloutDriver
+from functions.decisions.rollout_figures import stages_of
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 
@@ -79,6 +80,7 @@ class KubernetesController:
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="worker")
         self._loop.set_default_executor(self._workers)
         self._turn = asyncio.Event()  # the term may have changed
+        self._rows_moved = asyncio.Event()
         self._tasks = Supervised()
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
@@ -174,6 +176,7 @@ class KubernetesController:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._pacer.lead(guard, api))
                 parts.create_task(self._driver.run())
+                parts.create_task(self._follow_rows())
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
@@ -193,8 +196,23 @@ class KubernetesController:
             self._metrics.applied(time.time())
         return result
 
+    async def _follow_rows(self) -> None:
+        """Channels go where their rollouts are, whatever a pass waits for: told to wait, an API server that refuses, an
+        object that is wrong. Until the term ends."""
+        self._rows_moved.set()
+        while True:
+            await self._rows_moved.wait()
+            self._rows_moved.clear()
+            outcome = await self._publishing.follow_rows()
+            if outcome.kind == "published":
+                _log.info("%s", outcome.message)
+            if outcome.kind == "unavailable" or outcome.held:
+                await asyncio.sleep(self._settings.publish_retry_s)
+                self._rows_moved.set()
+
     def _rows_changed(self) -> None:
         """The registry's rows are others: what is published may be, too."""
+        self._rows_moved.set()
         self._pacer.wake()
 
     def _forget_pending(self) -> None:
@@ -253,7 +271,7 @@ class KubernetesController:
         else:
             self._metrics.sees({}, 0, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
-        self._metrics.rolls_out({row.model: row.stage + row.loaded for row in self._publishing.rows.book.active})
+        self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
 
 
 def load_configuration(settings: KubernetesSettings) -> Configuration:

@@ -56,6 +56,12 @@ class Publishing:
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
 
+    async def follow_rows(self) -> PublishOutcome:
+        """As `Publisher.follow_rows`."""
+        outcome = await self._publisher.follow_rows()
+        self.last_epoch = outcome.epoch or self.last_epoch
+        return outcome
+
     async def rows_wire(self) -> RowsWire:
         return RowsWire(self.wire)
 

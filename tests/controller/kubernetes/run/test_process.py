@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from functions.api.snapshot import ModelEntry
 from functions.controller.kubernetes.run.writes import FINALIZER
-from tests.controller.kubernetes.run.rig import POOL, Rig, model_spec, populate, settled, tenant_spec, versions
+from tests.controller.kubernetes.run.rig import POOL, TOKEN, Rig, model_spec, populate, settled, tenant_spec, versions
 from tests.controller.kubernetes.run.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
@@ -129,6 +130,52 @@ def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
     assert "t3" not in rig.tenants(), "one request is one pass"
     rig.annotate(suspend=None)
     until(lambda: "t3" in rig.tenants())
+
+
+def test_suspended_a_rollout_that_is_taken_back_is_published_all_the_same(rig: Rig) -> None:
+    """By a controller that was not there when it began: all that it knows is what is published, and the rows."""
+    stages = [{"percent": 50, "duration": "1h"}, {"percent": 100}]
+    rig.create("RolloutPolicy", "careful", {"stages": stages})
+    populate(rig, models=1)
+    rig.patch("Model", "t0.m0", {"spec": {"rollout": "careful"}})
+    first = rig.controller()
+    settled(rig, first)
+    spec = model_spec("t0/m0")
+    newer = {"name": "v2", "artifact": "s3://shoal-models/t0/m0/v2", "digest": "sha256:" + "b" * 64}
+    changed = {"versions": [*spec["versions"], newer], "channels": {"stable": "v2"}}
+    rig.patch("Model", "t0.m0", {"spec": changed})
+    until(lambda: bool(rollouts(rig)), f"a rollout begins; {first.log}")
+    (row,) = rollouts(rig)
+    loaded = {"event": {"is": "loaded"}, "lock_version": row["lock_version"]}
+    path = f"/internal/v1/rollouts/{row['id']}/events"
+    fence = {"x-shoal-fence": str(int(first.metric("term_token")))}
+    assert registry(rig, "POST", path, json=loaded, headers=fence).status_code == 200
+    until(lambda: [split.percent for split in bot(rig).splits] == [50], "half of it gets v2")
+    rig.annotate(suspend="true")
+    until(lambda: first.metric("suspended") == 1)
+    assert first.end() != 0
+    second = rig.controller()
+    until(lambda: second.metric("suspended") == 1, f"another one leads; {second.log}")
+    rig.create("Tenant", "t2", tenant_spec(key="k2"))
+    assert registry(rig, "POST", f"/v1/rollouts/{row['id']}/rollback", json={}).status_code == 200
+    until(lambda: not bot(rig).splits, f"nobody gets v2; {second.log}")
+    assert bot(rig).channels["stable"] == "v1"
+    assert "t2" not in rig.tenants(), "nothing else that was declared since"
+
+
+def registry(rig: Rig, method: str, path: str, **options: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {TOKEN}", **options.pop("headers", {})}
+    return httpx.request(method, rig.registry_url + path, headers=headers, timeout=30, **options)
+
+
+def rollouts(rig: Rig) -> list[dict[str, Any]]:
+    return list(registry(rig, "GET", "/v1/rollouts").json()["data"])
+
+
+def bot(rig: Rig) -> ModelEntry:
+    snapshot = rig.snapshot()
+    assert snapshot is not None
+    return next(model for model in snapshot.models if model.id == "t0/m0")
 
 
 def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) -> None:
