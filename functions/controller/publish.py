@@ -41,6 +41,7 @@ from functions.controller.publish_wire import (
 )
 from functions.controller.resolve import Resolved, Resolver
 from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.merging import without_revoked
 from functions.controller.rollouts.placing import Placed, RowsUnknown, place
 from functions.decisions.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout import Rollout
@@ -99,8 +100,8 @@ class Publisher:
             return replace(outcome, revision=revision, snapshot=held)
 
     async def follow_rows(self) -> PublishOutcome:
-        """Publish what is published already, with the channels where their rollouts are by now: for when nothing else
-        may be published, or can be. Never raises for what may pass."""
+        """Publish what is published already, with the channels where their rollouts are by now and without revoked
+        keys: for when nothing else may be published, or can be. Never raises for what may pass."""
         return await self._retrying(self._follow_rows)
 
     async def _publish_retrying(self, loaded: Loaded, revision: str) -> PublishOutcome:
@@ -164,7 +165,9 @@ class Publisher:
             await self._learn_the_past(state)
             if self._past is None:
                 return PublishOutcome("unchanged", "nothing is published yet")
-            moved, held = await self._held_back(moved_with(self._past.snapshot, self._rows.book.rows))
+            book = self._rows.book
+            allowed = without_revoked(self._past.snapshot, book)
+            moved, held = await self._held_back(moved_with(allowed, book.rows))
             later = msgspec.structs.replace(moved, epoch=state.next_epoch, compiled_unix_s=self._wall_clock())
             content = await asyncio.to_thread(indexed, later, self._past)
             if content.content_hash == state.snapshot_hash:
@@ -172,7 +175,7 @@ class Publisher:
                 return PublishOutcome("unchanged", message, state.epoch, state.snapshot_hash, held=held)
             await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
             self._past, self._past_hash = content, content.content_hash
-        message = f"published epoch {later.epoch}: channels are where their rollouts are"
+        message = f"published epoch {later.epoch}: channels are where their rollouts are, revoked keys are out"
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
     async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:

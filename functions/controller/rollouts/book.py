@@ -16,6 +16,8 @@ from functions.controller.rollouts.wire import ApiKey, ApiModel, Changes
 from functions.decisions.rollout import Rollout
 from functions.decisions.rollout_steering import ChannelOf, Rows
 
+MAX_REVOKED = 10_000  # remembered only until they are out of what is published: seconds
+
 
 class Book(msgspec.Struct, frozen=True):
     change: int = 0
@@ -23,6 +25,7 @@ class Book(msgspec.Struct, frozen=True):
     is_known: bool = False  # the registry has told everything up to `change` at least once
     models: dict[ModelId, ApiModel] = {}
     keys: dict[KeyId, ApiKey] = {}
+    revoked: dict[KeyId, str] = {}  # key -> its keyed hash, of the last MAX_REVOKED
     rollouts: dict[RolloutId, Rollout] = {}  # the last one of each channel, and every active one
 
     @property
@@ -49,15 +52,19 @@ def folded(book: Book, page: Changes) -> Book:
     for model in page.models:
         if model.deleted:
             models.pop(model.id, None)
+    revoked = dict(book.revoked)
     for key in page.keys:
+        revoked.pop(key.key_id, None)
         if key.revoked:
             keys.pop(key.key_id, None)
+            revoked[key.key_id] = key.hmac_sha256
     return Book(
         change=page.change,
         lineage=page.lineage or book.lineage,
         is_known=book.is_known or not page.more,
         models=models,
         keys=keys,
+        revoked=dict(list(revoked.items())[-MAX_REVOKED:]),
         rollouts=_kept(book.rollouts, [row.rollout for row in page.rollouts]),
     )
 

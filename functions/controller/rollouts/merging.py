@@ -31,6 +31,13 @@ def merged(snapshot: Snapshot, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
     return whole, tuple(problems)
 
 
+def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
+    """What is published, less the keys that were revoked since. A key of git's with such a name stays: its hash is
+    another, and so is the key."""
+    keys = tuple(key for key in snapshot.keys if book.revoked.get(key.key_id) != key.hmac_sha256)
+    return snapshot if len(keys) == len(snapshot.keys) else msgspec.structs.replace(snapshot, keys=keys)
+
+
 def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[ModelEntry]:
     declared = {model.id: model.declared_in for model in snapshot.models}
     tenants = {tenant.name for tenant in snapshot.tenants}

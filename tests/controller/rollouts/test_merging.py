@@ -6,7 +6,7 @@ from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
 from functions.controller.compile import compile_snapshot
 from functions.controller.rollouts.book import Book, folded
-from functions.controller.rollouts.merging import merged
+from functions.controller.rollouts.merging import merged, without_revoked
 from functions.controller.rollouts.wire import ApiKey, ApiModel
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
@@ -74,6 +74,14 @@ def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
     assert [merged(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
 
 
+def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays() -> None:
+    whole, _ = merged(compiled(), book(keys=(key("ci"),)))
+    later = folded(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True), key("git-key", revoked=True))))
+    assert [entry.key_id for entry in without_revoked(whole, later).keys] == ["git-key"]
+    again = folded(later, page(7, keys=(key("ci"),)))
+    assert without_revoked(whole, again) == whole
+
+
 async def registered(world: World, version: str) -> None:
     content = digest_of(version)
     row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})
@@ -110,3 +118,23 @@ async def test_a_model_of_the_api_is_published_and_rolled_out(world: World) -> N
     await world.seconds(2)
     api = next(model for model in world.snapshot.models if model.id == "acme/api")
     assert (api.channels, api.splits) == ({"stable": "v2"}, ())
+
+
+async def test_a_revocation_does_not_wait_for_what_is_declared(world: World) -> None:
+    """Suspended, or with a tip that is refused: who holds the key must not go on using it."""
+    controller = world.controller()
+    world.declared = fleet("v1", stable="v1")
+    await world.seconds(2)
+    operator = {"authorization": f"Bearer {TOKEN}"}
+    made = await world.client.post(
+        "/v1/tenants/acme/keys", json={"id": "laptop", "scopes": ["inference"]}, headers=operator
+    )
+    assert made.status_code == 201, made.text
+    await world.seconds(2)
+    assert "laptop" in {entry.key_id for entry in world.snapshot.keys}
+    world.declared = fleet("v1", "v2", stable="v2")
+    assert (await world.client.delete("/v1/tenants/acme/keys/laptop", headers=operator)).status_code in {200, 204}
+    await controller.rows.look()
+    assert (await controller.follow_rows()).kind == "published"
+    assert "laptop" not in {entry.key_id for entry in world.snapshot.keys}
+    assert {one.name for one in world.bot.versions} == {"v1"}
