@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import httpx
 
 from functions.api.ids import Digest, ModelId, engine_name
 from tests.drills.streams import Stream, run_stream
-from tests.fleets import PROJECT, Fleet
+from tests.fleets import PROJECT, Fleet, wait_until
 
 MODEL = ModelId("acme/hot")
 VERSIONS = PROJECT / "registry" / "adapters" / "acme" / "support-bot"
@@ -36,6 +38,17 @@ def put(registry: httpx.Client, version: str, digest: Digest) -> None:
     }
     answer = registry.put(f"/v1/models/{MODEL}/versions/{version}", json=body)
     assert answer.status_code == 201, answer.text
+
+
+@contextmanager
+def taken_away_at_the_end(fleet: Fleet, registry: httpx.Client) -> Iterator[None]:
+    """Others use the fleet too, and count its models."""
+    try:
+        yield
+    finally:
+        assert registry.delete(f"/v1/models/{MODEL}").status_code in (204, 404)
+        with fleet.client() as client:
+            wait_until(f"{MODEL} is gone", lambda: client.get(f"/models/{MODEL}").status_code == 404, 60)
 
 
 def loaded_on(fleet: Fleet, digest: Digest) -> set[str]:

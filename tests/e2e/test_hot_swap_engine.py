@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from functions.api.ids import Digest
-from tests.e2e.swaps import BUDGET_S, MODEL, VERSIONS, loaded_on, put, uploaded
+from tests.e2e.swaps import BUDGET_S, MODEL, VERSIONS, loaded_on, put, taken_away_at_the_end, uploaded
 from tests.fleets import Fleet, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -81,7 +81,7 @@ async def swap(fleet: Fleet, registry: httpx.Client, digests: list[Digest]) -> d
 
 
 def test_trained_versions_swap_under_streams_and_each_speaks_with_its_own_weights(vllm_fleet: Fleet) -> None:
-    with vllm_fleet.registry() as registry:
+    with vllm_fleet.registry() as registry, taken_away_at_the_end(vllm_fleet, registry):
         digests = [uploaded(registry, VERSIONS / version) for version in ("v1", "v2")]
         put(registry, "v1", digests[0])
         wait_until("v1 is everywhere", lambda: len(loaded_on(vllm_fleet, digests[0])) == REPLICAS, 120, every_s=0.5)
