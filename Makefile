@@ -29,7 +29,7 @@ check: $(STAMP) ## lint, types, import law, unit tests: under two minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not servers and not engine and not drill"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill"
 
 test: check ## everything, with real servers and the real engine
 	$(SHOAL) prepare
