@@ -42,15 +42,25 @@ def kill_engine(fleet: Fleet, replica: str) -> None:
     os.killpg(os.getpgid(fleet.pid("engine", replica)), signal.SIGKILL)
 
 
+def one_with_requests(fleet: Fleet) -> str:
+    """A replica whose engine holds three requests or more, which its agent's probe alone never makes."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [replica for replica in phases(fleet) if fleet.running(replica) >= 3]
+        return bool(found)
+
+    wait_until("a replica runs three requests", look, 60)
+    return found[0]
+
+
 def test_killed_before_the_first_token_nobody_notices(fleet: Fleet) -> None:
     slow_down(fleet, 60.0)  # prefill of the prompt now takes seconds
 
     async def drill() -> list[Stream]:
         async with fleet.async_client(timeout_s=120.0) as client:
             run = asyncio.ensure_future(run_all(client, [Stream(BASE, words=60) for _ in range(8)]))
-            victim = next(iter(sorted(phases(fleet))))
-            while fleet.running(victim) < 3:  # more than its agent's probe
-                await asyncio.sleep(0.05)
+            victim = await asyncio.to_thread(one_with_requests, fleet)
             kill_engine(fleet, victim)
             await asyncio.sleep(0.5)
             for replica, phase in phases(fleet).items():
@@ -117,15 +127,14 @@ def test_a_stopped_engine_is_out_of_rotation_within_seconds_and_returns(fleet: F
 def test_requests_waiting_on_an_engine_that_stops_go_elsewhere(fleet: Fleet) -> None:
     """They were routed before anyone could know; nothing was sent yet, so they are moved when the agent reports it."""
     slow_down(fleet, 60.0)
-    victim = sorted(phases(fleet))[0]
-    group = os.getpgid(fleet.pid("engine", victim))
+    stopped: list[int] = []
 
     async def drill() -> list[Stream]:
         async with fleet.async_client(timeout_s=90.0) as client:
             run = asyncio.ensure_future(run_all(client, [Stream(BASE, words=60) for _ in range(8)]))
-            while fleet.running(victim) < 3:  # more than its agent's probe
-                await asyncio.sleep(0.05)
-            os.killpg(group, signal.SIGSTOP)
+            victim = await asyncio.to_thread(one_with_requests, fleet)
+            stopped.append(os.getpgid(fleet.pid("engine", victim)))
+            os.killpg(stopped[0], signal.SIGSTOP)
             for replica in phases(fleet):
                 if replica != victim:
                     fleet.set_faults(replica, slow_factor=1.0)
@@ -134,5 +143,6 @@ def test_requests_waiting_on_an_engine_that_stops_go_elsewhere(fleet: Fleet) -> 
     try:
         finished = asyncio.run(drill())
     finally:
-        os.killpg(group, signal.SIGCONT)
+        for group in stopped:
+            os.killpg(group, signal.SIGCONT)
     assert all(stream.intact for stream in finished), [s for s in finished if not s.intact][:2]
