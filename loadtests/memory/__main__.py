@@ -1,0 +1,124 @@
+"""`python -m loadtests.memory [--requests 1000000] [--rate 500] [--seed 1] [-o json]`.
+
+A whole gateway (intake, quotas, waiting room, routing, prefixes, relay, metrics) in this process, engines that answer
+at once, and time that passes by `--rate` requests a second. Prints what the process holds at twenty points, and fails
+where the second half of the run added more than 5 % to it: what is bounded by a number of entries has filled by then.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from functions.gateway.routes import CHAT
+from functions.gateway.sink import Headers
+from loadtests.memory.traffic import Traffic
+from loadtests.memory.world import World
+
+POINTS = 20
+FLAT_RATIO = 1.05
+_BEAT_S = 1.0
+_SWEEP_S = 0.25
+
+
+class Client:
+    """A sink that counts, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        self.statuses[200] = self.statuses.get(200, 0) + 1
+
+    def more(self, data: bytes) -> None:
+        """Read, and forgotten."""
+
+    def end(self, last: bytes) -> None:
+        """As above."""
+
+    def cut(self) -> None:
+        """There is no connection to drop."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=float, default=500.0, help="requests a second of the time that passes")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="json: a line a point")
+    options = parser.parse_args()
+    rows = _run(options)
+    half, last = rows[POINTS // 2 - 1]["rss_mb"], rows[-1]["rss_mb"]
+    flat = last <= half * FLAT_RATIO
+    if options.output == "json":
+        print(json.dumps({"flat": flat}))
+    else:
+        verdict = f"second half: {half:.0f} -> {last:.0f} MB, {'flat' if flat else 'NOT flat'}"
+        table = Table(*rows[0], title="memory by requests answered", caption=verdict)
+        for row in rows:
+            table.add_row(*(f"{value:,.0f}" if isinstance(value, float) else f"{value:,}" for value in row.values()))
+        Console(width=150).print(table)
+    return 0 if flat else 1
+
+
+def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    world, traffic, client = World(), Traffic(options.seed), Client()
+    gateway = world.gateway
+    gc.collect()
+    gc.freeze()
+    step = max(1, options.requests // POINTS)
+    per_sweep = max(1, int(options.rate * _SWEEP_S))
+    rows: list[dict[str, Any]] = []
+    beat_at_s, cpu_s = world.now_s + _BEAT_S, 0.0
+    for number in track(range(1, step * POINTS + 1), "asking", disable=options.output == "json"):
+        headers, body = traffic.request()
+        started_s = time.process_time()
+        gateway.handle(CHAT, headers, body, client, world.now_s)
+        cpu_s += time.process_time() - started_s
+        if number % per_sweep == 0:
+            world.pass_on(_SWEEP_S)
+            if world.now_s >= beat_at_s:
+                world.beat()
+                beat_at_s = world.now_s + _BEAT_S
+        if number % step == 0:
+            rows.append(_point(number, world, traffic, client, 1e6 * cpu_s / number))
+            if options.output == "json":
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def _point(number: int, world: World, traffic: Traffic, client: Client, cpu_us: float) -> dict[str, Any]:
+    gateway = world.gateway
+    return {
+        "requests": number,
+        "rss_mb": _rss_mb(),
+        "answered": client.statuses.get(200, 0),
+        "unknown": client.statuses.get(404, 0),
+        "other": sum(count for status, count in client.statuses.items() if status not in (200, 404)),
+        "sessions": traffic.sessions,
+        "names": traffic.names,
+        "prefix blocks": len(gateway.prefixes),
+        "lengths": len(gateway.intake.features.lengths),
+        "open": gateway.open_exchanges,
+        "us each": cpu_us,
+    }
+
+
+def _rss_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(main())

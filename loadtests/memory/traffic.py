@@ -1,0 +1,87 @@
+"""Requests that have as little in common as can be: sessions, prompts and model names by the hundred thousand.
+
+One in seven asks for a model that nobody has, mostly under a name of its own; one in ten for the base model; the rest
+for any of 10,000 adapters. Each time a session is seen it has another number of turns, up to eight, of its own text.
+Half are streams.
+"""
+
+import random
+
+import orjson
+
+from functions.gateway.request_headers import RawHeaders
+from loadtests.memory.world import ADAPTERS, POOL, TENANTS, adapter, key_of
+
+SESSIONS = 100_000
+INVENTED = 1_000_000  # names that no model has
+_INVENTED_RATIO = 0.15
+_BASE_RATIO = 0.1
+_TURN_BYTES = (200, 2000)
+_MAX_TURNS = 8
+
+
+class Traffic:
+    """Deterministic: the same seed asks the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._authorization = [f"Bearer {key_of(number)}".encode() for number in range(TENANTS)]
+        # What was asked so far, a byte each, all there from the beginning: a set would grow with the run.
+        self._sessions = bytearray(b"\0" * SESSIONS)
+        self._names = bytearray(b"\0" * (INVENTED + ADAPTERS + 1))
+
+    @property
+    def sessions(self) -> int:
+        """Distinct ones."""
+        return self._sessions.count(1)
+
+    @property
+    def names(self) -> int:
+        """Distinct ones, of models."""
+        return self._names.count(1)
+
+    def request(self) -> tuple[RawHeaders, bytes]:
+        """Headers and body of the next one."""
+        rng = self._rng
+        session = rng.randrange(SESSIONS)
+        tenant, name = self._model(session)
+        self._sessions[session] = 1
+        turns = 1 + rng.randrange(_MAX_TURNS)
+        body = {
+            "model": name,
+            "messages": [
+                {"role": "user" if turn % 2 == 0 else "assistant", "content": _text(session, turn)}
+                for turn in range(turns)
+            ],
+            "max_tokens": 64,
+            "stream": rng.random() < 0.5,
+        }
+        headers = [
+            (b"host", b"shoal.test"),
+            (b"content-type", b"application/json"),
+            (b"authorization", self._authorization[tenant]),
+            (b"x-session-id", b"session-%d" % session),
+        ]
+        return headers, orjson.dumps(body)
+
+    def _model(self, session: int) -> tuple[int, str]:
+        """A tenant's number, and what it asks for."""
+        draw = self._rng.random()
+        if draw < _INVENTED_RATIO:
+            number = self._rng.randrange(INVENTED)
+            self._names[ADAPTERS + 1 + number] = 1
+            return session % TENANTS, f"nobody/{number}"
+        if draw < _INVENTED_RATIO + _BASE_RATIO:
+            self._names[ADAPTERS] = 1
+            return session % TENANTS, POOL
+        number = session % ADAPTERS
+        self._names[number] = 1
+        return number % TENANTS, adapter(number)
+
+
+def _text(session: int, turn: int) -> str:
+    """What was said in a turn: the same each time, and nobody else's."""
+    low, high = _TURN_BYTES
+    size = low + (session * 31 + turn * 17) % (high - low)
+    word = f"{session}:{turn} "
+    return (word * (size // len(word) + 1))[:size]
