@@ -1,0 +1,114 @@
+"""A conversation to the prompt that the model reads, by the chat template of its own directory, as the engine does.
+
+A template is code that came with a model. It runs in jinja2's immutable sandbox, on a thread of its own (`learner`),
+and is stopped when what it writes gets too long or takes too long; both are looked at with each piece that it writes.
+
+What is not rendered here is not known exactly, and `None` says so: tools, pictures, templates and their arguments that
+come with a request, fields of messages besides role and content. Such requests are routed by the gateway's own record.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_PROMPT_CHARS = 16 * 1024 * 1024  # four times the largest body
+MAX_RENDER_S = 2.0
+_MAX_TEMPLATE_BYTES = 1024 * 1024
+_UNRENDERED = (
+    *("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "continue_final_message"),
+    *("add_special_tokens", "mm_processor_kwargs", "truncate_prompt_tokens", "reasoning_effort"),
+)
+
+Message = dict[str, str]
+
+
+class TemplateFailed(Exception):
+    """The template refused the conversation, or wrote too much for too long."""
+
+
+class PromptTemplate:
+    """Raises jinja2.TemplateError where the source is no template."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.filters["tojson"] = _tojson
+        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        self._template = environment.from_string(source)
+        self._tokens = dict(tokens)
+
+    def render(self, messages: list[Message]) -> str:
+        """The prompt, up to where the answer begins. Raises TemplateFailed."""
+        pieces: list[str] = []
+        chars, until_s = 0, time.monotonic() + MAX_RENDER_S
+        try:
+            for piece in self._template.generate(
+                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._tokens
+            ):
+                pieces.append(piece)
+                chars += len(piece)
+                if chars > MAX_PROMPT_CHARS or time.monotonic() > until_s:
+                    raise TemplateFailed(f"{chars} characters, and no end")
+        except (TemplateError, TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as error:
+            raise TemplateFailed(str(error)) from error
+        return "".join(pieces)
+
+
+def load_template(directory: Path) -> PromptTemplate | None:
+    """The template of a model directory, None where it has none; OSError or ValueError where it cannot be read."""
+    config_file, file = directory / "tokenizer_config.json", directory / "chat_template.jinja"
+    config: dict[str, Any] = json.loads(config_file.read_text()) if config_file.is_file() else {}
+    source = file.read_text() if file.is_file() else config.get("chat_template")
+    if not isinstance(source, str):
+        return None
+    if len(source) > _MAX_TEMPLATE_BYTES:
+        raise ValueError(f"{directory}: a chat template of {len(source)} characters")
+    tokens = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    try:
+        return PromptTemplate(source, {name: text for name, text in tokens.items() if text})
+    except TemplateError as error:
+        raise ValueError(f"{directory}: its chat template: {error}") from error
+
+
+def conversation(body: Mapping[str, Any]) -> list[Message] | None:
+    """The messages of a chat request, where they are all that its prompt is made of."""
+    if any(body.get(name) for name in _UNRENDERED) or body.get("add_generation_prompt") is False:
+        return None
+    messages: list[Message] = []
+    for message in body.get("messages") or ():
+        text = _text_of(message.get("content"))
+        if text is None or any(value for name, value in message.items() if name not in ("role", "content")):
+            return None
+        messages.append({"role": message["role"], "content": text})
+    return messages or None
+
+
+def _text_of(content: object) -> str | None:
+    """A text, also as the only part of a list."""
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
+        content = content[0].get("text")
+    return content if isinstance(content, str) else None
+
+
+def _token_text(value: object) -> str:
+    """Older tokenizer_config.json files write a token as an object with its text under `content`."""
+    return str(value.get("content", "")) if isinstance(value, Mapping) else str(value or "")
+
+
+def _tojson(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> str:
+    raise TemplateError(message)
+
+
+def _now(layout: str) -> str:
+    """As the engine does: some templates tell the model what day it is."""
+    return datetime.now().strftime(layout)  # noqa: DTZ005 - the engine's own habit is local time too

@@ -1,0 +1,133 @@
+"""What goes on the bus now: what the engine holds and who asked in, messages out. Pure; `watch` sends them.
+
+Deltas go out at most every TELL_INTERVAL_S and only when something changed, or as a sign of life; blooms at most every
+BLOOM_INTERVAL_S, while the set changes; a state at most every STATE_INTERVAL_S, on request. A delta that would be too
+large becomes a state under a new generation: everybody takes that for a new beginning.
+
+Worked example (test_worked_example_of_an_afternoon): asked for events at t=0 by a gateway that has just begun: a state.
+Blocks come at 0.1 and at 0.15: one delta at 0.2 with all of them, sequence 1. Nothing until 5.2: a delta without
+changes, sequence 1. Not asked since 0: silence from t=15 on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions import block_bloom
+from functions.fleet.prefix_news import (
+    ASKED_FOR_S,
+    DELTA_NAMES,
+    STATE_NAMES,
+    Ask,
+    Bloom,
+    Delta,
+    Kind,
+    News,
+    State,
+    pack,
+)
+from functions.replica.kv_events.engine_blocks import EngineBlocks
+
+TELL_INTERVAL_S = 0.2
+BLOOM_INTERVAL_S = 2.0
+STATE_INTERVAL_S = 1.0
+LIFE_SIGN_INTERVAL_S = 5.0
+
+
+@dataclass(slots=True)
+class _Asked:
+    until_s: float = 0.0
+    told_s: float = -1e9
+
+
+class Telling:
+    """Owned by one event loop; `now_s` is monotonic, `generation` any number that grows."""
+
+    def __init__(self, replica_id: ReplicaId, pool: PoolName, blocks: EngineBlocks, generation: int) -> None:
+        self._replica_id, self._pool, self._blocks = replica_id, pool, blocks
+        self._generation = generation
+        self._sequence = 0
+        self._asked: dict[Kind, _Asked] = {"events": _Asked(), "bloom": _Asked()}
+        self._state_wanted = False
+        self._state_told_s = -1e9
+        self._bloom_is_old = True
+
+    def heard(self, ask: Ask, now_s: float) -> None:
+        """A gateway asked; of another pool it concerns others."""
+        if ask.pool != self._pool:
+            return
+        asked = self._asked[ask.kind]
+        if now_s >= asked.until_s:  # nobody was listening: whoever does now knows nothing
+            asked.told_s = -1e9
+            self._state_wanted |= ask.kind == "events"
+            self._bloom_is_old |= ask.kind == "bloom"
+        asked.until_s = now_s + ASKED_FOR_S
+        if ask.everyone or self._replica_id in ask.states_of:
+            self._state_wanted |= ask.kind == "events"
+            self._bloom_is_old |= ask.kind == "bloom"
+
+    def begin_anew(self, generation: int) -> None:
+        """The engine's cache is another one, or we have lost count of it."""
+        self._generation = max(generation, self._generation + 1)
+        self._sequence = 0
+        self._bloom_is_old = True
+        self._asked["events"].told_s = -1e9  # an empty set is news
+
+    def news(self, now_s: float) -> Iterator[News]:
+        """What to send now; all of it, in this order."""
+        added, removed = self._blocks.take_changes()
+        self._bloom_is_old |= bool(added or removed)
+        if max(len(added), len(removed)) > DELTA_NAMES:
+            self._generation, self._sequence, self._state_wanted = self._generation + 1, 0, True
+        elif added or removed:
+            self._sequence += 1
+        if now_s < self._asked["events"].until_s:
+            yield from self._events(added, removed, now_s)
+        if now_s < self._asked["bloom"].until_s:
+            yield from self._bloom(now_s)
+
+    def _events(self, added: set[int], removed: set[int], now_s: float) -> Iterator[News]:
+        asked = self._asked["events"]
+        if self._state_wanted and now_s - self._state_told_s >= STATE_INTERVAL_S:
+            self._state_wanted, self._state_told_s, asked.told_s = False, now_s, now_s
+            if added or removed:
+                yield self._delta(added, removed)  # those who have kept count need no state
+            yield from self._state()
+        elif added or removed or now_s - asked.told_s >= LIFE_SIGN_INTERVAL_S:
+            asked.told_s = now_s
+            yield self._delta(added, removed)
+
+    def _delta(self, added: set[int], removed: set[int]) -> Delta:
+        fits = max(len(added), len(removed)) <= DELTA_NAMES
+        return Delta(
+            self._replica_id,
+            self._pool,
+            self._generation,
+            self._sequence,
+            self._blocks.block_tokens,
+            pack(added) if fits else b"",
+            pack(removed) if fits else b"",
+        )
+
+    def _state(self) -> Iterator[State]:
+        names = self._blocks.names
+        parts = max(1, -(-len(names) // STATE_NAMES))
+        for part in range(parts):
+            yield State(
+                self._replica_id,
+                self._pool,
+                self._generation,
+                self._sequence,
+                self._blocks.block_tokens,
+                part,
+                parts,
+                pack(names[part * STATE_NAMES : (part + 1) * STATE_NAMES]),
+            )
+
+    def _bloom(self, now_s: float) -> Iterator[News]:
+        asked = self._asked["bloom"]
+        since_s = now_s - asked.told_s
+        if since_s >= (BLOOM_INTERVAL_S if self._bloom_is_old else LIFE_SIGN_INTERVAL_S):
+            self._bloom_is_old, asked.told_s = False, now_s
+            names = self._blocks.names
+            yield Bloom(self._replica_id, self._pool, self._blocks.block_tokens, len(names), block_bloom.build(names))

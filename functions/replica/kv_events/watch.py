@@ -1,0 +1,155 @@
+"""The loops: read the engine's events, tell of them, hear who asks.
+
+One pass of reading is
+
+    1. the next batch                 none for a while: an engine that is gone takes its cache with it
+    2. is it the next (`order`)?      old: passed over
+    3. a gap, or another engine:      what was missed is asked of the replay buffer, from the gap or from 0
+    4. not all of it to be had:       the index is dropped, a new generation begins
+    5. decode, take in                what cannot be read counts as lost
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.fleet.bus import BusUnavailable, PrefixBus
+from functions.fleet.prefix_news import NewsInvalid, decode_ask, encode
+from functions.fleet.tasks import Supervised
+from functions.replica.kv_events.decode import Batch, EventsInvalid, decode
+from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.order import Order
+from functions.replica.kv_events.source import EventSource, EventsUnavailable, Numbered
+from functions.replica.kv_events.telling import TELL_INTERVAL_S, Telling
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.5
+_BLOCKS_FACTOR = 2  # of the engine's own number: freed blocks whose removal is on its way
+_LEAST_BLOCKS, _MOST_BLOCKS = 1024, 1 << 18
+_PUBLISH_TIMEOUT_S = 3.0
+
+
+class KvWatch:
+    """Owned by the agent's loop. What is a function of no arguments is asked as it goes; 0 means unknown."""
+
+    def __init__(
+        self,
+        *,
+        replica_id: ReplicaId,
+        pool: PoolName,
+        source: EventSource,
+        bus: PrefixBus,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        kv_blocks_total: Callable[[], int] = lambda: 0,
+        kv_block_tokens: Callable[[], int] = lambda: 0,
+        engine_is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.blocks = EngineBlocks(_MOST_BLOCKS)
+        self.batches_total = 0
+        self.lost_total = 0  # times that the index was dropped because not all was heard
+        self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
+        self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
+        self._engine_is_gone = engine_is_gone
+        self._telling = Telling(replica_id, pool, self.blocks, self._generation())
+        self._order = Order()
+
+    def start(self, tasks: Supervised) -> None:
+        tasks.forever("kv events", self.read, expected=(EventsUnavailable,))
+        tasks.forever("kv telling", self.tell, expected=(BusUnavailable, TimeoutError))
+        tasks.forever("kv asks", self.hear, expected=(BusUnavailable,))
+
+    async def close(self) -> None:
+        self._source.close()
+        await self._bus.close()
+
+    async def read(self) -> None:
+        self._source.open()
+        await self._catch_up()  # what the engine did before we came
+        while True:
+            batch = await self._source.next(_POLL_S)
+            if batch is not None:
+                await self._take(batch)
+            elif self._order.expected and self._engine_is_gone():
+                self._drop("the engine is gone")
+
+    async def tell(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_INTERVAL_S)
+            self.blocks.max_blocks = min(_MOST_BLOCKS, max(_LEAST_BLOCKS, _BLOCKS_FACTOR * self._kv_blocks_total()))
+            if not len(self.blocks):  # before the first block is stored, so that its prompt is learnt already
+                self.blocks.block_tokens = self._kv_block_tokens() or self.blocks.block_tokens
+            for news in self._telling.news(self._clock()):
+                async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                    await self._bus.publish_prefixes(encode(news))
+
+    async def hear(self) -> None:
+        async for message in self._bus.prefix_asks():
+            try:
+                self._telling.heard(decode_ask(message), self._clock())
+            except NewsInvalid as error:
+                _log.warning("dropped a question about prefixes: %s", error)
+
+    async def _take(self, batch: Numbered) -> None:
+        events = self._decoded(batch)
+        if events is None:
+            return  # the next one shows a gap
+        verdict = self._order.judge(batch.seq, events.ts_s)
+        if verdict == "old":
+            return
+        if verdict == "restart":
+            self._drop("the engine began again")
+        if verdict != "next":
+            await self._catch_up()
+        if self._order.expected < batch.seq:
+            self._drop(f"batches {self._order.expected} to {batch.seq - 1} of KV events are lost")
+            self._order = Order(batch.seq, self._order.latest_ts_s)
+        if self._order.expected == batch.seq:
+            self._apply(batch.seq, events)
+
+    async def _catch_up(self) -> None:
+        """Everything from where we are on; where the engine no longer has all of that, from its oldest batch on."""
+        try:
+            found = [batch async for batch in self._source.replay(self._order.expected)]
+        except EventsUnavailable as error:
+            _log.info("KV events cannot be replayed: %s", error)
+            return
+        if found and found[0].seq > self._order.expected:
+            self._drop(f"batches {self._order.expected} to {found[0].seq - 1} of KV events are lost")
+            self._order = Order(found[0].seq, self._order.latest_ts_s)
+        for batch in found:
+            if batch.seq != self._order.expected:
+                continue
+            events = self._decoded(batch)
+            if events is not None:
+                self._apply(batch.seq, events)
+            else:
+                self._drop(f"batch {batch.seq} of KV events is lost")
+                self._order = Order(batch.seq + 1, self._order.latest_ts_s)
+
+    def _decoded(self, batch: Numbered) -> Batch | None:
+        try:
+            return decode(batch.payload)
+        except EventsInvalid as error:
+            _log.warning("batch %d of KV events: %s", batch.seq, error)
+            return None
+
+    def _apply(self, seq: int, batch: Batch) -> None:
+        self.batches_total += 1
+        self._order = self._order.after(seq, batch.ts_s)
+        for event in batch.events:
+            if not self.blocks.take(event):
+                self._telling.begin_anew(self._generation())
+
+    def _drop(self, why: str) -> None:
+        """Forget what the engine holds, and begin again with nothing, before its first batch."""
+        if len(self.blocks) or self._order.expected:
+            _log.warning("%s; the index of its KV blocks begins anew", why)
+            self.lost_total += 1
+        self.blocks.clear()
+        self._order = Order(0, self._order.latest_ts_s)
+        self._telling.begin_anew(self._generation())
+
+    def _generation(self) -> int:
+        return int(self._wall_clock() * 1000)
