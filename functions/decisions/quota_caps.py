@@ -16,7 +16,7 @@ All caps are per choice, as max_tokens is: `n` choices are `n` answers of at mos
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits
 
 Subject = Literal["prompt", "output", "min_output"]
 
@@ -52,6 +52,25 @@ def grant(wish: Wish, caps: QuotaLimits) -> int | OverCap | None:
     if context_cap is not None and context_cap - wish.prompt_tokens < granted:
         granted = context_cap - wish.prompt_tokens
     return granted if granted < wished else None
+
+
+def within_key(quota: QuotaEntry | None, key: KeyEntry | None) -> QuotaEntry | None:
+    """The tier with the caps of one of its tenants' keys, where those are tighter; only its caps are meant."""
+    limits = key.limits if key is not None else None
+    if limits is None or (limits.max_context_tokens is None and limits.max_output_tokens is None):
+        return quota
+    tier = quota if quota is not None else QuotaEntry("none")
+    caps = QuotaLimits(
+        max_context_tokens=_least(tier.limits.max_context_tokens, limits.max_context_tokens),
+        max_output_tokens=_least(tier.limits.max_output_tokens, limits.max_output_tokens),
+    )
+    return QuotaEntry(tier.name, tier.weight, caps)
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)
 
 
 def _over(tokens: int | None, subject: Subject, caps: QuotaLimits) -> OverCap | None:

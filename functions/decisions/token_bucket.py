@@ -1,0 +1,107 @@
+"""One limit on a rate: a bucket that spending fills and time empties, exact in whole numbers.
+
+    level(now) = max(0, level - elapsed_us x limit)      capacity = min(limit, max(burst, largest)) x period
+    a cost may come while  level + min(cost, capacity) <= capacity
+
+A token is `period_s` million grains, so that a limit of L tokens a period empties L grains each microsecond: nothing
+is ever rounded. What may come in any t seconds, with q the largest cost that comes:
+
+    spent(t) <= limit x t / period + max(capacity, q)
+
+Bursts are 2 % of the period's limit (1.2 s of a minute), at least one request of the largest length that the tier
+allows, so that any minute sees at most 1.02 x the limit, or the limit and one such request, unless a policy allows more
+at once (`tokenBurstSeconds`; its kind's default is 10: those who ask side by side reserve side by side). Requests alone
+may come a whole minute's worth at once: they cost nothing by themselves, and so clients know it from others.
+Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200. 1,200 pass in one instant.
+600 more wait 0.6 s, since 1,000 empty in a second. 3,000 in one request wait 1.2 s, for a bucket quite empty, and leave
+1,800 of debt: nobody comes for 1.8 s and 100 more wait for 1.9 s. In any minute at most 60,000 + 3,000 pass.
+
+What was refused takes nothing. A cost that turns out larger than what was taken is added whatever the level (`add`):
+debt, which those who come next wait off. A limit that shrinks finds the bucket full at most.
+
+A lease is the same bucket with capacity 0 that time does not empty; what is granted puts its level below zero.
+Neighbours: `quota_account` has one for each dimension; `quota_lease` says how grants are asked for.
+"""
+
+US_PER_S = 1_000_000
+_BURST_DIVISOR = 50  # 2 %
+
+
+def burst_of(limit: int, largest: int = 0) -> int:
+    """How much of a limit may come at once; in tokens, or whatever the limit counts."""
+    return min(limit, max(limit // _BURST_DIVISOR, largest, 1))
+
+
+class TokenBucket:
+    """Times are whole microseconds of a monotonic clock; amounts are grains unless a name says otherwise."""
+
+    __slots__ = ("burst", "capacity", "grain", "leased", "level", "limit", "rate_divisor", "rate_grains", "updated_us")
+
+    def __init__(self, limit: int, burst: int, period_s: int, now_us: int) -> None:
+        self.limit = limit
+        self.burst = burst
+        self.grain = period_s * US_PER_S  # of one token
+        self.capacity = burst * self.grain
+        self.rate_grains, self.rate_divisor = limit, 1  # emptied each microsecond
+        self.level = 0
+        self.leased = False
+        self.updated_us = now_us
+
+    def advance(self, now_us: int) -> None:
+        """Let time pass; it never runs backwards."""
+        elapsed_us = now_us - self.updated_us
+        if elapsed_us <= 0:
+            return
+        self.updated_us = now_us
+        if self.level > 0 and not self.leased:
+            level = self.level - elapsed_us * self.rate_grains // self.rate_divisor
+            self.level = level if level > 0 else 0
+
+    @property
+    def room(self) -> int:
+        """What may come at once, as of the last `advance`; negative while in debt."""
+        return self.capacity - self.level
+
+    def has_room(self, cost: int) -> bool:
+        room = self.capacity - self.level
+        return cost <= room or (cost > self.capacity > 0 and room >= self.capacity)
+
+    def spend(self, cost: int, now_us: int) -> None:
+        """The same as `advance` and `add`, in one call."""
+        if now_us > self.updated_us:
+            self.advance(now_us)
+        level = self.level + cost
+        self.level = level if level > 0 or self.leased else 0
+
+    def add(self, cost: int) -> None:
+        """Spend, or where negative give back, whatever the level; time has been let pass."""
+        level = self.level + cost
+        self.level = level if level > 0 or self.leased else 0
+
+    def wait_us(self, cost: int) -> int:
+        """Until `cost` may come; a period where no time would bring it."""
+        if self.has_room(cost):
+            return 0
+        if self.rate_grains <= 0:
+            return self.grain  # as many microseconds as the period has
+        return -(-(min(cost, self.capacity) - self.room) * self.rate_divisor // self.rate_grains)
+
+    def full_again_us(self) -> int:
+        """Until everything that may come at once is there again."""
+        return self.level * self.rate_divisor // self.rate_grains if self.level > 0 and self.rate_grains > 0 else 0
+
+    def change(self, limit: int, burst: int) -> None:
+        """Another limit from now on; what was spent stays spent, as far as the new one could have borne it."""
+        self.limit, self.burst = limit, burst
+        self.keep(limit, 1, burst * self.grain)
+        self.level = min(self.level, self.capacity)
+
+    def keep(self, rate_grains: int, rate_divisor: int, capacity: int) -> None:
+        """Empty at this rate, the limit's or a part of it, from a level that is none of a lease's."""
+        self.rate_grains, self.rate_divisor, self.capacity = rate_grains, rate_divisor, capacity
+        self.leased, self.level = False, max(self.level, 0)
+
+    def lease(self, level: int) -> None:
+        """Hold what is granted and no more; time empties nothing."""
+        self.rate_grains, self.rate_divisor, self.capacity = 0, 1, 0
+        self.leased, self.level = True, level

@@ -1,0 +1,153 @@
+"""The script that the bus runs for `quota_leases`, in Lua: one call answers all that a gateway asks."""
+
+SCRIPT = """
+-- Shares out accounts' limits among gateways. One call: who asks is alive, and its asks are answered in their order.
+--
+-- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3.. the accounts asked about
+-- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
+--                                             [[dimension, limit, burst, period_s, wanted], ...]], ...]], ...]}
+--       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back
+-- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
+--
+-- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway.
+local PLACES_TTL_US, GATEWAY_TTL_US, LEARNING_US = 10000000, 10000000, 1000000
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local ask = cjson.decode(ARGV[1])
+local function whole(number) return string.format('%.0f', number) end
+
+redis.call('ZADD', KEYS[1], whole(now), ask.g)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now - GATEWAY_TTL_US))
+redis.call('PEXPIRE', KEYS[1], 60000)
+local born = redis.call('GET', KEYS[2])
+if not born then
+  born = whole(now)
+  redis.call('SET', KEYS[2], born)
+end
+local learning = now - tonumber(born) < LEARNING_US
+
+local accounts = {}
+
+local function account_of(key)
+  local found = accounts[key]
+  if found then return found end
+  local kept = redis.call('HGETALL', key)
+  found = {kept = {}, levels = {}, places = {}, others = 0, known = #kept > 0, longest_s = 60}
+  for i = 1, #kept, 2 do
+    local field, value = kept[i], kept[i + 1]
+    if string.sub(field, 1, 2) == 's:' then
+      local places, expires = string.match(value, '^(%d+) (%d+)$')
+      if tonumber(expires) <= now then
+        redis.call('HDEL', key, field)
+      elseif string.sub(field, 3) ~= ask.g then
+        found.others = found.others + tonumber(places)
+      end
+    else
+      found.kept[field] = value
+    end
+  end
+  accounts[key] = found
+  return found
+end
+
+-- The level now; what nobody has asked about yet is empty, but for a server that has just begun: it does not know.
+local function level_of(account, rate)
+  local name, limit, burst, period_s = tostring(rate[1]), rate[2], rate[3], rate[4]
+  local level = account.levels[name]
+  if level == nil then
+    account.longest_s = math.max(account.longest_s, period_s)
+    if account.kept[name] then
+      local kept, since = string.match(account.kept[name], '^(%d+) (%d+)$')
+      level = math.min(tonumber(kept), burst + limit * 1000000)
+      level = math.max(0, level - math.floor((now - tonumber(since)) * limit / period_s))
+    else
+      level = (learning and not account.known) and burst or 0
+    end
+    account.levels[name] = level
+  end
+  return level
+end
+
+-- What keeps a group from being granted as a whole: how long to wait; 0 where nothing does.
+local function wait_of(group)
+  local longest = 0
+  for _, wish in ipairs(group) do
+    local account = account_of(wish[1])
+    if wish[2] >= 0 and wish[4] > 0 and account.others + wish[3] + wish[4] > wish[2] then
+      longest = math.max(longest, 100000)
+    end
+    for _, rate in ipairs(wish[5]) do
+      local missing = math.min(rate[5], rate[3]) - (rate[3] - level_of(account, rate))
+      if rate[5] > 0 and (missing > 0 or rate[3] <= 0) then
+        longest = math.max(longest, rate[2] > 0 and math.ceil(missing * rate[4] / rate[2]) or rate[4] * 1000000)
+      end
+    end
+  end
+  return longest
+end
+
+local function grant(wish, all)
+  local account = account_of(wish[1])
+  local places, granted, left = wish[3], {}, {}
+  if wish[2] >= 0 then
+    local free = math.max(0, wish[2] - account.others - places)
+    places = math.max(0, places + math.min(wish[4], free))
+    account.places[ask.g] = places
+  end
+  for i, rate in ipairs(wish[5]) do
+    local level = level_of(account, rate)
+    local free, wanted = rate[3] - level, rate[5]
+    local amount = wanted
+    if wanted > 0 and not all then
+      amount = (learning or free <= 0) and 0 or math.floor(math.min(wanted, free / 2))
+    end
+    level = math.max(0, level + amount)
+    account.levels[tostring(rate[1])] = level
+    granted[i], left[i] = amount, rate[3] - level
+  end
+  return {places, granted, left}
+end
+
+local function nothing(wish)
+  local account = account_of(wish[1])
+  local granted, left = {}, {}
+  for i, rate in ipairs(wish[5]) do
+    granted[i], left[i] = 0, rate[3] - level_of(account, rate)
+  end
+  return {wish[3], granted, left}
+end
+
+local answers = {}
+for i, entry in ipairs(ask.q) do
+  local all, group = entry[1] == 1, entry[2]
+  local wait = all and wait_of(group) or 0
+  local given = {}
+  for j, wish in ipairs(group) do
+    given[j] = wait == 0 and grant(wish, all) or nothing(wish)
+  end
+  answers[i] = {wait == 0 and 1 or 0, wait, given}
+end
+
+for key, account in pairs(accounts) do
+  local fields = {}
+  local function keep(name, first, second)
+    fields[#fields + 1] = name
+    fields[#fields + 1] = whole(first) .. ' ' .. whole(second)
+  end
+  for name, level in pairs(account.levels) do
+    keep(name, level, now)
+  end
+  for gateway, places in pairs(account.places) do
+    if places > 0 then
+      keep('s:' .. gateway, places, now + PLACES_TTL_US)
+    else
+      redis.call('HDEL', key, 's:' .. gateway)
+    end
+  end
+  if #fields > 0 then
+    redis.call('HSET', key, unpack(fields))
+    redis.call('PEXPIRE', key, account.longest_s * 2000)
+  end
+end
+return {redis.call('ZCARD', KEYS[1]), learning and 1 or 0, answers}
+"""
