@@ -2,19 +2,20 @@
 
 Folding is pure bookkeeping with time as an argument; who receives the beats is the bus's affair. A beat older than
 the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive evidence
-(`eject`) takes it out at once and is forgotten by a later beat only when the ejection has run out, since a replica can
-talk to the bus and still not answer us.
+(`eject`) takes it out at once, whatever its beats say, since a replica can talk to the bus and still not answer us.
+Only a new agent in its place is innocent of what the old one did.
+
+Neighbours: `standing` keeps the evidence; `functions.decisions.replicas` the index that decisions read.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.routing import PoolView, ReplicaView
+from functions.decisions.replicas import PoolIndex, PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
+from functions.fleet.standing import Standing, Standings
 
-EJECTION_BASE_S = 5.0
-EJECTION_CAP_S = 60.0
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
 NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded
 _MAX_NOTED = 256  # adapters of one replica
@@ -25,8 +26,6 @@ class _Known:
     heartbeat: Heartbeat
     view: ReplicaView
     seen_s: float
-    ejected_until_s: float = 0.0
-    ejections: int = 0
     noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, though no beat has said so yet
 
 
@@ -40,20 +39,24 @@ class _Members:
 
     ids: list[ReplicaId] = field(default_factory=list)
     views: list[ReplicaView] = field(default_factory=list)
+    index: PoolIndex = field(default_factory=PoolIndex)
     frozen: PoolView | None = None
 
     def put(self, view: ReplicaView) -> None:
-        index = bisect_left(self.ids, view.id)
-        if index < len(self.ids) and self.ids[index] == view.id:
-            self.views[index] = view
+        at = bisect_left(self.ids, view.id)
+        if at < len(self.ids) and self.ids[at] == view.id:
+            self.index.put(self.views[at], view)
+            self.views[at] = view
         else:
-            self.ids.insert(index, view.id)
-            self.views.insert(index, view)
+            self.index.put(None, view)
+            self.ids.insert(at, view.id)
+            self.views.insert(at, view)
         self.frozen = None
 
     def drop(self, replica_id: ReplicaId) -> None:
-        index = bisect_left(self.ids, replica_id)
-        del self.ids[index], self.views[index]
+        at = bisect_left(self.ids, replica_id)
+        self.index.drop(self.views[at])
+        del self.ids[at], self.views[at]
         self.frozen = None
 
     def view(self, name: PoolName) -> PoolView:
@@ -68,6 +71,8 @@ class FleetView:
 
     _known: dict[ReplicaId, _Known] = field(default_factory=dict)
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
+    standings: Standings = field(default_factory=Standings)
+    _nobody: PoolIndex = field(default_factory=PoolIndex)
 
     def fold(self, heartbeat: Heartbeat, now_s: float) -> bool:
         """Take in one beat; False when it is older than what is known, or the fleet is over its bound."""
@@ -83,12 +88,13 @@ class FleetView:
             return False
         former = known.view
         if heartbeat.incarnation != known.heartbeat.incarnation:
-            known.ejections, known.ejected_until_s = 0, 0.0  # a new agent: the evidence was against the old one
+            self.standings.forget(former.pool, view.id)  # a new agent: the evidence was against the old one
             known.noted.clear()
         if known.noted:
             view = _with_noted(view, known, now_s)
         known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
         if former.pool != view.pool:
+            self.standings.forget(former.pool, view.id)
             self._drop(former)
         self._put(view)
         return True
@@ -97,26 +103,57 @@ class FleetView:
         """Forget the silent; returns who that was."""
         silent = [id_ for id_, known in self._known.items() if now_s - known.seen_s > SILENCE_LIMIT_S]
         for replica_id in silent:
-            self._drop(self._known.pop(replica_id).view)
+            gone = self._known.pop(replica_id).view
+            self.standings.forget(gone.pool, replica_id)
+            self._drop(gone)
         return silent
+
+    def forgive(self, now_s: float) -> None:
+        """Until now nobody could be heard: silence begins anew."""
+        for known in self._known.values():
+            known.seen_s = now_s
 
     def eject(self, replica_id: ReplicaId, now_s: float) -> float:
         """Passive evidence against a replica: out for a time that doubles with each ejection. Seconds, or 0."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
-        if now_s < known.ejected_until_s:
-            return known.ejected_until_s - now_s
-        duration_s = min(EJECTION_CAP_S, EJECTION_BASE_S * 2.0 ** min(known.ejections, 10))
-        known.ejections += 1
-        known.ejected_until_s = now_s + duration_s
-        return duration_s
+        self.standings.seen(known.view.pool, replica_id).failed()
+        return self.standings.breaker(known.view.pool, replica_id).eject(now_s)
 
-    def answered(self, replica_id: ReplicaId) -> None:
-        """A replica answered properly: past evidence against it no longer counts."""
+    def fault(self, replica_id: ReplicaId, now_s: float) -> float:
+        """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
         known = self._known.get(replica_id)
-        if known is not None and known.ejections:
-            known.ejections, known.ejected_until_s = 0, 0.0
+        if known is None:
+            return 0.0
+        self.standings.seen(known.view.pool, replica_id).failed()
+        return self.standings.breaker(known.view.pool, replica_id).fault(now_s)
+
+    def refuse(self, replica_id: ReplicaId, now_s: float) -> None:
+        """It answered 429 or 503: it counts as slower for a while."""
+        known = self._known.get(replica_id)
+        if known is not None:
+            self.standings.breaker(known.view.pool, replica_id).refuse(now_s)
+
+    def sent(self, replica_id: ReplicaId, now_s: float) -> None:
+        """A request goes to it."""
+        known = self._known.get(replica_id)
+        if known is not None:
+            self.standings.sent(known.view.pool, replica_id, now_s)
+
+    def started(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
+        """The first token of what was sent at `sent_s`, with so many prompt tokens to compute."""
+        known = self._known.get(replica_id)
+        if known is not None:
+            seen = self.standings.seen(known.view.pool, replica_id)
+            seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
+
+    def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
+        """A replica answered properly what was sent at `sent_s`: evidence from before that no longer counts."""
+        known = self._known.get(replica_id)
+        if known is not None:
+            self.standings.seen(known.view.pool, replica_id).requests += 1
+            self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
         """The replica's agent has just told us that it loaded this; its beats will say so from the next but one on."""
@@ -133,14 +170,22 @@ class FleetView:
             known.view = replace(known.view, adapters=to_view(known.heartbeat).adapters | known.noted.keys())
             self._put(known.view)
 
-    def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
-        """Who is out on passive evidence; nobody, where that would leave the pool without a ready replica.
+    def standing(self, pool: PoolName, now_s: float) -> Standing:
+        """Who is out on passive evidence, and who counts as slower."""
+        return self.standings.of(pool, self.index(pool).ready, now_s)
 
-        Sending into a pool that looks dead costs one failed attempt; refusing to may keep it dead for ever.
-        """
-        ready = [replica.id for replica in self.pool(pool).replicas if replica.phase == "ready"]
-        out = frozenset(id_ for id_ in ready if now_s < self._known[id_].ejected_until_s)
-        return out if len(out) < len(ready) else frozenset()
+    def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
+        """Who is out on passive evidence; nobody, where that would be most of the pool's ready replicas."""
+        return self.standing(pool, now_s).out
+
+    def judge(self, now_s: float) -> list[ReplicaId]:
+        """Every so often: eject those that do much worse than their fellows. Who that was."""
+        return self.standings.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
+
+    def index(self, name: PoolName) -> PoolIndex:
+        """The pool as decisions read it; valid until the next beat."""
+        members = self._pools.get(name)
+        return members.index if members is not None else self._nobody
 
     def pool(self, name: PoolName) -> PoolView:
         members = self._pools.get(name)

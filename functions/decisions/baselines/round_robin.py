@@ -1,0 +1,23 @@
+"""Each in its turn, whatever it has to do."""
+
+from collections.abc import Sequence
+
+from functions.api.ids import EngineName, PoolName
+from functions.decisions.own_load import OwnLoad
+from functions.decisions.replicas import Row
+from functions.decisions.routing_request import RouteReason
+
+
+class RoundRobin:
+    """One counter a pool."""
+
+    reason: RouteReason = "round_robin"
+
+    def __init__(self) -> None:
+        self._turns: dict[PoolName, int] = {}
+
+    def pick(
+        self, pool: PoolName, model: EngineName, text_blocks: Sequence[int], rows: Sequence[Row], load: OwnLoad
+    ) -> Row:
+        turn = self._turns[pool] = self._turns.get(pool, -1) + 1
+        return rows[turn % len(rows)]

@@ -1,0 +1,100 @@
+"""Whether one replica may be sent to, from what it did to those who asked it.
+
+    well --- evidence, or FAULTS_MAX faults in a row ---> out for BASE x 2^n seconds, at most CAP
+     ^                                                      |
+     |                                                      v
+     '---- the probe was answered ------------------- on probation: one probe at a time
+                                                            '---- the probe failed: out, for twice as long
+
+Evidence is what a dead machine does (refuses, resets, stays silent, talks nonsense); a fault is an engine's own 500. An
+answer counts only where its request was sent after the ejection: those that were on their way say nothing new. What a
+replica did is forgotten FORGIVEN_AFTER_S after it was well again, so that one which is up for three seconds and down
+for three is out for longer each time.
+Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe goes out, and at 6 a
+second request is told to go elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
+
+A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for
+REFUSAL_S. Fast refusals would otherwise make it look like the fastest of all.
+
+Neighbours: `functions.fleet.standing` keeps one for each replica in trouble; `outliers` ejects by comparison.
+"""
+
+EJECTION_BASE_S = 5.0
+EJECTION_CAP_S = 60.0
+FORGIVEN_AFTER_S = 60.0
+FAULTS_MAX = 5
+PROBE_S = 10.0  # after so long without an answer, another probe may go
+REFUSAL_MS = 5_000.0
+REFUSAL_S = 1.0  # until the next beat, which tells how full it is
+_NEVER_S = float("-inf")
+_MAX_DOUBLINGS = 10
+
+
+class Breaker:
+    """Of one replica. All times are monotonic seconds."""
+
+    __slots__ = (
+        "_ejected_at_s",
+        "_ejections",
+        "_faults",
+        "_is_probation",
+        "_probe_until_s",
+        "_refused_until_s",
+        "_until_s",
+        "_well_s",
+    )
+
+    def __init__(self) -> None:
+        self._ejections = self._faults = 0
+        self._ejected_at_s = self._until_s = self._probe_until_s = self._refused_until_s = self._well_s = _NEVER_S
+        self._is_probation = False
+
+    def eject(self, now_s: float) -> float:
+        """There is evidence against it: the seconds for which it is out."""
+        if now_s < self._until_s:
+            return self._until_s - now_s
+        if not self._is_probation and now_s - self._well_s >= FORGIVEN_AFTER_S:
+            self._ejections = 0
+        duration_s: float = min(EJECTION_CAP_S, EJECTION_BASE_S * 2.0 ** min(self._ejections, _MAX_DOUBLINGS))
+        self._ejections += 1
+        self._faults = 0
+        self._is_probation = True
+        self._ejected_at_s, self._until_s, self._probe_until_s = now_s, now_s + duration_s, _NEVER_S
+        return duration_s
+
+    def fault(self, now_s: float) -> float:
+        """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
+        self._faults += 1
+        return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
+
+    def refuse(self, now_s: float) -> None:
+        """It answered 429 or 503."""
+        self._refused_until_s = now_s + REFUSAL_S
+        self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
+
+    def sent(self, now_s: float) -> None:
+        """A request goes there: on probation, that is the probe."""
+        if self._is_probation and now_s >= self._until_s:
+            self._probe_until_s = now_s + PROBE_S
+
+    def answered(self, sent_s: float, now_s: float) -> None:
+        """It answered properly what was sent to it at `sent_s`."""
+        if sent_s < self._ejected_at_s:
+            return
+        self._faults, self._refused_until_s = 0, _NEVER_S
+        if self._is_probation:
+            self._is_probation, self._well_s = False, now_s
+            self._until_s = self._probe_until_s = _NEVER_S
+
+    def is_out(self, now_s: float) -> bool:
+        """Ejected, or on probation with a probe under way."""
+        return now_s < self._until_s or now_s < self._probe_until_s
+
+    def penalty_ms(self, now_s: float) -> float:
+        return REFUSAL_MS if now_s < self._refused_until_s else 0.0
+
+    def is_forgotten(self, now_s: float) -> bool:
+        """Whether nothing is left to be remembered of it."""
+        if self._is_probation or self._faults or now_s < self._refused_until_s:
+            return False
+        return now_s - self._well_s >= FORGIVEN_AFTER_S
