@@ -11,13 +11,14 @@ from typing import Any
 
 from functions.gateway.errors import bad_request
 from functions.gateway.limits import Limits
+from functions.gateway.media import media_problem
 from functions.gateway.strict_json import JsonObject
 
 Check = Callable[[Any], str | None]  # what is wrong with a value, or None
 
 # Set by the platform alone. `cache_salt` is replaced rather than refused: SDKs send it in good faith.
 _PLATFORM_FIELDS = ("priority", "kv_transfer_params", "ec_transfer_params", "request_id", "vllm_xargs")
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -34,78 +35,79 @@ def check_fields(body: JsonObject, table: dict[str, Check]) -> None:
 
 
 def chat_table(limits: Limits) -> dict[str, Check]:
-    return _common(limits) | {
-        "messages": _messages(limits.messages),
-        "tools": _objects(limits.tools, "tool"),
-        "tool_choice": _text_or_object,
-        "response_format": _object,
-        "max_completion_tokens": _integer(1, _INT32_MAX),
-        "max_tokens": _integer(1, _INT32_MAX),
-        "logprobs": _boolean,
-        "top_logprobs": _integer(0, 20),
-        "parallel_tool_calls": _boolean,
+    return common_table(limits) | {
+        "messages": messages_check(limits.messages),
+        "tools": objects(limits.tools, "tool"),
+        "tool_choice": text_or_object,
+        "response_format": object_check,
+        "max_completion_tokens": integer(1, INT32_MAX),
+        "max_tokens": integer(1, INT32_MAX),
+        "logprobs": boolean,
+        "top_logprobs": integer(0, 20),
+        "parallel_tool_calls": boolean,
     }
 
 
 def completion_table(limits: Limits) -> dict[str, Check]:
-    return _common(limits) | {
+    return common_table(limits) | {
         "prompt": _prompt(limits.prompts),
-        "max_tokens": _integer(0, _INT32_MAX),
-        "best_of": _integer(1, limits.choices),
-        "echo": _boolean,
-        "logprobs": _integer(0, 20),
-        "suffix": _text,
+        "max_tokens": integer(0, INT32_MAX),
+        "best_of": integer(1, limits.choices),
+        "echo": boolean,
+        "logprobs": integer(0, 20),
+        "suffix": text,
     }
 
 
 def tokenize_table(limits: Limits) -> dict[str, Check]:
     return {
-        "messages": _messages(limits.messages),
-        "prompt": _text,
-        "add_special_tokens": _boolean,
-        "add_generation_prompt": _boolean,
-        "return_token_strs": _boolean,
-        "tools": _objects(limits.tools, "tool"),
-    } | _session(limits)
+        "messages": messages_check(limits.messages),
+        "prompt": text,
+        "add_special_tokens": boolean,
+        "add_generation_prompt": boolean,
+        "return_token_strs": boolean,
+        "tools": objects(limits.tools, "tool"),
+    } | session_table(limits)
 
 
 def detokenize_table(limits: Limits) -> dict[str, Check]:
-    return {"tokens": _token_ids} | _session(limits)
+    return {"tokens": token_ids} | session_table(limits)
 
 
-def _common(limits: Limits) -> dict[str, Check]:
+def common_table(limits: Limits) -> dict[str, Check]:
     return {
-        "stream": _boolean,
+        "stream": boolean,
         "stream_options": _stream_options,
-        "n": _integer(1, limits.choices),
-        "stop": _stop(limits.stop_strings),
-        "seed": _integer(_INT64_MIN, _INT64_MAX),
-        "temperature": _number(0.0, 100.0),
-        "top_p": _number(0.0, 1.0),
-        "top_k": _integer(-1, _INT32_MAX),
-        "min_p": _number(0.0, 1.0),
-        "presence_penalty": _number(-2.0, 2.0),
-        "frequency_penalty": _number(-2.0, 2.0),
-        "repetition_penalty": _number(0.0, 100.0),
+        "n": integer(1, limits.choices),
+        "stop": stop_check(limits.stop_strings),
+        "seed": integer(_INT64_MIN, _INT64_MAX),
+        "temperature": number(0.0, 100.0),
+        "top_p": number(0.0, 1.0),
+        "top_k": integer(-1, INT32_MAX),
+        "min_p": number(0.0, 1.0),
+        "presence_penalty": number(-2.0, 2.0),
+        "frequency_penalty": number(-2.0, 2.0),
+        "repetition_penalty": number(0.0, 100.0),
         "logit_bias": _logit_bias(limits.logit_bias_entries),
-        "min_tokens": _integer(0, _INT32_MAX),
-        "user": _text,
-        "service_tier": _text,
-    } | _session(limits)
+        "min_tokens": integer(0, INT32_MAX),
+        "user": text,
+    } | session_table(limits)
 
 
-def _session(limits: Limits) -> dict[str, Check]:
+def session_table(limits: Limits) -> dict[str, Check]:
+    """What admission reads on every route."""
     return {
+        "service_tier": text,
         "session_id": _short_text(limits.session_chars),
         "prompt_cache_key": _short_text(limits.session_chars),
     }
 
 
-def _boolean(value: Any) -> str | None:
+def boolean(value: Any) -> str | None:
     return None if type(value) is bool else "must be true or false"
 
 
-def _text(value: Any) -> str | None:
+def text(value: Any) -> str | None:
     return None if type(value) is str else "must be a string"
 
 
@@ -118,15 +120,15 @@ def _short_text(limit: int) -> Check:
     return check
 
 
-def _object(value: Any) -> str | None:
+def object_check(value: Any) -> str | None:
     return None if type(value) is dict else "must be an object"
 
 
-def _text_or_object(value: Any) -> str | None:
+def text_or_object(value: Any) -> str | None:
     return None if type(value) in (str, dict) else "must be a string or an object"
 
 
-def _integer(low: int, high: int) -> Check:
+def integer(low: int, high: int) -> Check:
     def check(value: Any) -> str | None:
         ok = type(value) is int and low <= value <= high  # a bool is no int here
         return None if ok else f"must be an integer from {low} to {high}"
@@ -134,7 +136,7 @@ def _integer(low: int, high: int) -> Check:
     return check
 
 
-def _number(low: float, high: float) -> Check:
+def number(low: float, high: float) -> Check:
     def check(value: Any) -> str | None:
         ok = type(value) in (int, float) and isfinite(value) and low <= value <= high
         return None if ok else f"must be a number from {low:g} to {high:g}"
@@ -142,7 +144,7 @@ def _number(low: float, high: float) -> Check:
     return check
 
 
-def _objects(limit: int, what: str) -> Check:
+def objects(limit: int, what: str) -> Check:
     def check(value: Any) -> str | None:
         if type(value) is not list or any(type(item) is not dict for item in value):
             return f"must be an array of {what} objects"
@@ -151,7 +153,7 @@ def _objects(limit: int, what: str) -> Check:
     return check
 
 
-def _stop(limit: int) -> Check:
+def stop_check(limit: int) -> Check:
     def check(value: Any) -> str | None:
         strings = [value] if type(value) is str else value
         if type(strings) is not list or any(type(item) is not str for item in strings):
@@ -162,7 +164,7 @@ def _stop(limit: int) -> Check:
 
 
 def _logit_bias(limit: int) -> Check:
-    bias = _number(-100.0, 100.0)
+    bias = number(-100.0, 100.0)
 
     def check(value: Any) -> str | None:
         if type(value) is not dict:
@@ -188,7 +190,7 @@ def _stream_options(value: Any) -> str | None:
     return None
 
 
-def _token_ids(value: Any) -> str | None:
+def token_ids(value: Any) -> str | None:
     ok = type(value) is list and all(type(token) is int and 0 <= token <= _INT64_MAX for token in value)
     return None if ok else "must be an array of token ids"
 
@@ -202,16 +204,16 @@ def _prompt(limit: int) -> Check:
         if type(value) is not list or not value:
             return wrong
         if type(value[0]) is int:
-            return None if _token_ids(value) is None else wrong
+            return None if token_ids(value) is None else wrong
         if len(value) > limit:
             return f"has {len(value)} prompts; the most is {limit}"
-        uniform = all(type(item) is str for item in value) or all(item and _token_ids(item) is None for item in value)
+        uniform = all(type(item) is str for item in value) or all(item and token_ids(item) is None for item in value)
         return None if uniform else wrong
 
     return check
 
 
-def _messages(limit: int) -> Check:
+def messages_check(limit: int) -> Check:
     def check(value: Any) -> str | None:
         if type(value) is not list or not value:
             return "must be a non-empty array of messages"
@@ -237,7 +239,7 @@ def _message(message: Any) -> str | None:
     if type(content) is str:
         return None
     if type(content) is list and content and all(_is_part(part) for part in content):
-        return None
+        return next((problem for part in content if (problem := media_problem(part)) is not None), None)
     return "content must be a string or an array of {type, …} parts"
 
 

@@ -92,6 +92,17 @@ class Acceptor:
         wanted_tokens = 1 if body.echo and body.wanted_tokens == 0 else body.wanted_tokens
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)
 
+    def prompt_of(self, given: str | list[int], truncate_tokens: int | None = None) -> Prompt:
+        """What a pooling model reads: text or ids, of which the last `truncate_tokens` (-1: all that fit)."""
+        limit = self._max_model_len_tokens
+        if truncate_tokens is not None and truncate_tokens > limit:
+            raise invalid(f"truncate_prompt_tokens must be at most {limit}.", param="truncate_prompt_tokens")
+        if truncate_tokens is None:
+            return self._tokenized(given, add_special_tokens=True) if isinstance(given, str) else self._from_ids(given)
+        tokenizer = self._model.tokenizer
+        ids = tokenizer.encode(given, add_special_tokens=True) if isinstance(given, str) else given
+        return self._from_ids(ids[-limit if truncate_tokens < 0 else -truncate_tokens :] if truncate_tokens else [])
+
     def render(
         self, messages: list[ChatMessage], *, add_generation_prompt: bool, tools: list[dict[str, object]] | None
     ) -> str:

@@ -7,17 +7,21 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
 
 from functions.engines.sim.adapter_routes import adapter_routes
+from functions.engines.sim.dialect_routes import dialect_routes
 from functions.engines.sim.generation_routes import generation_routes
 from functions.engines.sim.guards import CommonHeaders, FaultGate
 from functions.engines.sim.parts import Parts
 from functions.engines.sim.plain_routes import VLLM_VERSION, fault_routes, status_routes, tokenizer_routes
+from functions.engines.sim.pooling_routes import pooling_routes
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.schema_errors import refusal_of
 
 
 def build_app(parts: Parts) -> FastAPI:
     app = FastAPI(title="shoal simulated engine", version=VLLM_VERSION, docs_url=None, redoc_url=None)
-    for router in (generation_routes, status_routes, tokenizer_routes, fault_routes):
+    generates = parts.settings.task == "generate"
+    answering = (generation_routes, dialect_routes) if generates else (pooling_routes,)
+    for router in (*answering, status_routes, tokenizer_routes, fault_routes):
         app.include_router(router(parts))
     if parts.settings.lora_routes:
         app.include_router(adapter_routes(parts))

@@ -2,15 +2,38 @@
 
 Law of conservation: every block is in exactly one place; held by at least one sequence, or free. A free block
 keeps what it holds until somebody needs the space (least recently freed first), so freeing is also caching: that
-is the prefix cache.
+is the prefix cache. What comes into it and goes out of it is noted, where somebody wants to know (`kv_events`).
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from functions.engines.sim.hashing import CacheScope
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A block was filled, after `parent` (None: it is the first of its chain)."""
+
+    name: bytes
+    parent: bytes | None
+    tokens: "array[int]"
+    scope: CacheScope
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    name: bytes
+
+
+BlockEvent = Remembered | Evicted
 
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
+        self.events: list[BlockEvent] | None = None  # None: nobody wants to know
         self._num_blocks = num_blocks
         self._holders = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -57,11 +80,20 @@ class BlockPool:
             if self._holders[block] == 0:
                 self._free[block] = None
 
-    def remember(self, block: int, name: bytes) -> None:
-        """From now on `match` finds this held block, unless an equal one is known already."""
-        if self._hash_of[block] is None and name not in self._block_of:
-            self._hash_of[block] = name
-            self._block_of[name] = block
+    def remember(self, block: int, name: bytes) -> bool:
+        """From now on `match` finds this held block; False where an equal one is known already."""
+        if self._hash_of[block] is not None or name in self._block_of:
+            return False
+        self._hash_of[block] = name
+        self._block_of[name] = block
+        return True
+
+    def take_events(self) -> list[BlockEvent]:
+        """What was noted since this was last asked."""
+        events = self.events or []
+        if events:
+            self.events = []
+        return events
 
     def _take_oldest(self) -> int:
         block, _ = self._free.popitem(last=False)
@@ -69,5 +101,7 @@ class BlockPool:
         if name is not None:
             del self._block_of[name]
             self._hash_of[block] = None
+            if self.events is not None:
+                self.events.append(Evicted(name))
         self._holders[block] = 1
         return block

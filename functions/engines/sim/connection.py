@@ -64,7 +64,9 @@ class Connection:
             self._transport.write(data)
 
     def write_chunk(self, data: bytes) -> None:
-        self.write(b"%x\r\n%b\r\n" % (len(data), data))
+        """Nothing is written for no data: an empty chunk would be the end of the body."""
+        if data:
+            self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def close(self) -> None:
         self._transport.close()

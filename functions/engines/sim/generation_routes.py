@@ -19,6 +19,7 @@ from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.stream import StreamResponse
+from functions.engines.sim.usage_log import NotedChunks, note_to, noted_body
 from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
 
 
@@ -34,14 +35,14 @@ def generation_routes(parts: Parts) -> APIRouter:
             work = parts.acceptor.chat(body, request.headers)
         except Refusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
-        envelope = _envelope(parts, work, body, request, "chatcmpl")
+        envelope = envelope_of(parts, work, body, request, "chatcmpl")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         chunks = ChatChunks(envelope, replace(_stream_options(parts, body), logprobs=logprobs))
 
         def whole(replies: Sequence[Progress]) -> dict[str, Any]:
             return chat_response(envelope, body, work.prompt_tokens, replies)
 
-        return await _answer(parts, request, work, chunks if body.stream else whole)
+        return await answer(parts, request, work, chunks if body.stream else whole)
 
     @router.post("/v1/completions")
     async def complete(body: CompletionBody, request: Request) -> Response:
@@ -53,18 +54,18 @@ def generation_routes(parts: Parts) -> APIRouter:
             work = parts.acceptor.completion(body, request.headers)
         except Refusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
-        envelope = _envelope(parts, work, body, request, "cmpl")
+        envelope = envelope_of(parts, work, body, request, "cmpl")
         options = replace(_stream_options(parts, body), logprobs=body.logprobs, echo=bool(body.echo))
 
         def whole(replies: Sequence[Progress]) -> dict[str, Any]:
             return completion_response(envelope, body, work.prompt_tokens, replies, parts.model.tokenizer)
 
-        return await _answer(parts, request, work, CompletionChunks(envelope, options) if body.stream else whole)
+        return await answer(parts, request, work, CompletionChunks(envelope, options) if body.stream else whole)
 
     return router
 
 
-async def _answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
+async def answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
     """`form` is how the reply is written: event by event, or as one body."""
     faults = parts.faults.for_request(work.model)
     if faults.delay_s is not None:
@@ -74,6 +75,9 @@ async def _answer(parts: Parts, request: Request, work: Work, form: Chunks | Bod
     if faults.malformed is Malformed.HTML_BODY:
         return html_response()
     drained = parts.lifecycle.phase is Phase.DRAINING
+    if parts.settings.usage_log is not None and not drained:
+        note = note_to(parts.settings.usage_log, request.headers.get("x-request-id") or "-")
+        form = noted_body(form, work.prompt_tokens, note) if callable(form) else NotedChunks(form, note)
     if not callable(form):
         return StreamResponse(parts.engine, work, form, faults, drained=drained)
     if drained:
@@ -94,7 +98,7 @@ def _refuse_text_while_draining(parts: Parts) -> None:
         raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 
 
-def _envelope(parts: Parts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
+def envelope_of(parts: Parts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
     name = request.headers.get("x-request-id") or body.request_id or uuid4().hex[:16]
     return Envelope(
         request_id=f"{kind}-{name}",

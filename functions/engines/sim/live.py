@@ -6,7 +6,8 @@ machine's. When the engine dies every listener is told once, and nothing runs an
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.clock import Clock
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.faults import FaultBox
+from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.model import Adapter
 from functions.engines.sim.refusals import engine_dead, prefill_backlog_full, queue_full
 from functions.engines.sim.sequence import Sequence, Status
@@ -30,8 +32,11 @@ class Listener(Protocol):
 
 
 class LiveEngine:
-    def __init__(self, core: EngineCore, clock: Clock, faults: FaultBox) -> None:
+    def __init__(self, core: EngineCore, clock: Clock, faults: FaultBox, kv_events: KvEventPublisher | None) -> None:
         self.core = core
+        self.kv_events = kv_events
+        if kv_events is not None:
+            core.scheduler.blocks.events = []
         self.dead = False
         self._clock = clock
         self._faults = faults
@@ -128,7 +133,25 @@ class LiveEngine:
         await self._clock.sleep_until(end_s)
         if not self.dead:
             self._deliver()
+            self._tell_blocks()
         return end_s
+
+    @contextmanager
+    def telling_blocks(self) -> Iterator[None]:
+        """KV events are published meanwhile, where they are asked for."""
+        if self.kv_events is None:
+            yield
+            return
+        self.kv_events.start()
+        try:
+            yield
+        finally:
+            self.kv_events.close()
+
+    def _tell_blocks(self) -> None:
+        changes = self.core.scheduler.blocks.take_events()
+        if changes and self.kv_events is not None:
+            self.kv_events.publish(changes, self.core.limits.block_size_tokens)
 
     def _halt(self) -> None:
         self.dead = True

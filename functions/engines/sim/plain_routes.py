@@ -6,6 +6,7 @@ Health, version, load, models, metrics, tokenize and detokenize, and the fault s
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import orjson
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -41,7 +42,8 @@ def status_routes(parts: Parts) -> APIRouter:
 
     @router.get("/kv_event_sources")
     async def kv_event_sources() -> Response:
-        return JSONResponse({})
+        config = parts.settings.kv_events
+        return JSONResponse({"0": msgspec.to_builtins(config)} if config.is_on else {})
 
     @router.get("/v1/models")
     async def models() -> Response:

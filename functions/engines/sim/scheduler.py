@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.blocks import BlockPool
+from functions.engines.sim.blocks import BlockPool, Remembered
 from functions.engines.sim.hashing import block_hash, chain
 from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
@@ -174,9 +174,11 @@ class Scheduler:
         while self.limits.enable_prefix_caching and len(seq.hashes) < seq.computed_tokens // size:
             index = len(seq.hashes)
             parent = seq.hashes[-1] if seq.hashes else None
-            name = block_hash(parent, seq.token_ids[index * size : (index + 1) * size], seq.scope)
+            content = seq.token_ids[index * size : (index + 1) * size]
+            name = block_hash(parent, content, seq.scope)
             seq.hashes.append(name)
-            self.blocks.remember(seq.blocks[index], name)
+            if self.blocks.remember(seq.blocks[index], name) and self.blocks.events is not None:
+                self.blocks.events.append(Remembered(name, parent, content, seq.scope))
             seq.created_cache_tokens += size if index * size < seq.prompt_tokens else 0
 
     def _served_last(self) -> Sequence:

@@ -27,6 +27,7 @@ from functions.engines.sim.connection import Connection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
+from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.model import AdapterTable, ServedModel
@@ -46,7 +47,8 @@ def assemble(settings: Settings, clock: Clock) -> Parts:
     model = ServedModel.load(settings.model, settings.served_model_names)
     adapters = AdapterTable(base_names=model.names, max_rank=settings.limits.max_lora_rank)
     faults = FaultBox(settings.faults, dice)
-    engine = LiveEngine(EngineCore(settings.limits, settings.costs, jitter), clock, faults)
+    publisher = KvEventPublisher(settings.kv_events, clock.wall_s) if settings.kv_events.is_on else None
+    engine = LiveEngine(EngineCore(settings.limits, settings.costs, jitter), clock, faults, publisher)
     limit = settings.limits.max_model_len_tokens
     acceptor = Acceptor(model, adapters, max_model_len_tokens=limit, can_call_tools=settings.can_call_tools)
     collector = VllmCollector(engine, adapters, clock, model_name=model.names[0])
@@ -98,14 +100,15 @@ class EngineServer(uvicorn.Server):
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         parts.lifecycle.move(Phase.SERVING)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(parts.engine.run())
-            watch = tasks.create_task(self._watch(sockets))
-            tasks.create_task(self._stop_when_told())
-            await self._serve(sockets)
-            watch.cancel()
-            parts.engine.stop()
-            self._stopping.set()
+        with parts.engine.telling_blocks():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(parts.engine.run())
+                watch = tasks.create_task(self._watch(sockets))
+                tasks.create_task(self._stop_when_told())
+                await self._serve(sockets)
+                watch.cancel()
+                parts.engine.stop()
+                self._stopping.set()
 
     async def _stop_when_told(self) -> None:
         await self._stopping.wait()

@@ -10,9 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from functions.engines.sim.faults import Faults, Malformed
+from functions.engines.sim.kv_events import KvEventsConfig
 from functions.engines.sim.limits import EngineLimits, StepCosts
 
 _DEFAULT_MODEL_LEN_TOKENS = 8192
@@ -43,6 +46,12 @@ class Settings:
     prompt_token_details: bool
     force_usage: bool
     can_call_tools: bool
+    task: Literal["generate", "embed", "classify", "score"]
+    """What the model is for: `--runner pooling` with `--sim-task`."""
+    embedding_dimensions: int
+    kv_events: KvEventsConfig
+    usage_log: Path | None
+    """A line for each answer that was finished (`usage_log`)."""
     ignored: tuple[str, ...]
 
 
@@ -73,6 +82,10 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
         prompt_token_details=flags.enable_prompt_tokens_details,
         force_usage=flags.enable_force_include_usage,
         can_call_tools=flags.enable_auto_tool_choice and flags.tool_call_parser is not None,
+        task=flags.sim_task if flags.runner == "pooling" else "generate",
+        embedding_dimensions=flags.sim_embedding_dimensions,
+        kv_events=flags.kv_events_config,
+        usage_log=flags.sim_usage_log,
         ignored=tuple(ignored),
     )
 
@@ -101,6 +114,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model")
     parser.add_argument("--served-model-name", nargs="+", default=[])
+    parser.add_argument("--runner", choices=["auto", "generate", "pooling"], default="auto")
     parser.add_argument("--shutdown-timeout", type=float, default=0.0, metavar="S")
     parser.add_argument("--enable-request-id-headers", action=switch, default=False)
     parser.add_argument("--enable-prompt-tokens-details", action=switch, default=False)
@@ -125,6 +139,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-queued-reqs", type=int)
     parser.add_argument("--max-num-queued-tokens", type=parse_size)
     parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
+    parser.add_argument("--kv-events-config", type=_kv_events_config, default=KvEventsConfig(), metavar="JSON")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", help="accepted; nothing is computed")
     for flag in _LONE_FLAGS:
@@ -143,6 +158,11 @@ def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sim-seed", type=int, help="default: --seed")
     group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
     group.add_argument("--sim-faults", type=json.loads, default={}, help="JSON, as for POST /sim/faults")
+    group.add_argument(
+        "--sim-task", choices=["embed", "classify", "score"], default="embed", help="of a --runner pooling"
+    )
+    group.add_argument("--sim-usage-log", type=Path, metavar="FILE", help="a line for each answer that was finished")
+    group.add_argument("--sim-embedding-dimensions", type=int, default=64)
     group.add_argument("--sim-malformed", choices=[kind.value for kind in Malformed])
 
 
@@ -189,6 +209,10 @@ def _context_of(model: str | None) -> int:
     if not config.is_file():
         return _DEFAULT_MODEL_LEN_TOKENS
     return int(json.loads(config.read_text()).get("max_position_embeddings", _DEFAULT_MODEL_LEN_TOKENS))
+
+
+def _kv_events_config(text: str) -> KvEventsConfig:
+    return msgspec.json.decode(text, type=KvEventsConfig)  # argparse says what is wrong: a ValueError
 
 
 def _static_adapter(text: str) -> tuple[str, str]:

@@ -1,0 +1,59 @@
+"""What a simulated pooling model makes of text: vectors, classes and scores, deterministic and not without meaning.
+
+Every token has a direction of its own (bits of its hash as +1 and -1), a text is the sum of its tokens' directions,
+normalised. So the cosine of two texts grows with the tokens that they share (test_shared_words_bring_vectors_together)
+and a rerank orders by real overlap. An adapter bends every vector towards its own mark.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+LABELS = ("LABEL_0", "LABEL_1")
+_MARK_WEIGHT = 0.5
+
+
+def embed(ids: Sequence[int], *, dimensions: int, mark: str | None = None) -> list[float]:
+    """A vector of length 1."""
+    sums = [0.0] * dimensions
+    for token, count in Counter(ids).items():
+        _add(sums, _direction(str(token), dimensions), count)
+    if mark is not None:
+        _add(sums, _direction(mark, dimensions), _MARK_WEIGHT * max(1, len(ids)))
+    return normalised(sums)
+
+
+def normalised(vector: Iterable[float]) -> list[float]:
+    values = list(vector)
+    length = math.sqrt(sum(value * value for value in values))
+    if length == 0.0:  # every direction has met its opposite
+        return [1.0, *values[1:]]
+    return [value / length for value in values]
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def overlap(query: Sequence[int], document: Sequence[int]) -> float:
+    """A cross encoder's score: what both have of what either has, 0 to 1."""
+    one, other = set(query), set(document)
+    return 2 * len(one & other) / max(1, len(one) + len(other))
+
+
+def classify(ids: Sequence[int], *, mark: str | None = None) -> list[float]:
+    """Probabilities of the labels."""
+    text = f"{mark}:{','.join(map(str, ids))}"
+    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+    return [share, 1.0 - share]
+
+
+def _direction(name: str, dimensions: int) -> list[float]:
+    bits = int.from_bytes(hashlib.shake_128(name.encode()).digest((dimensions + 7) // 8), "big")
+    return [1.0 if bits >> index & 1 else -1.0 for index in range(dimensions)]
+
+
+def _add(sums: list[float], direction: list[float], weight: float) -> None:
+    for index, value in enumerate(direction):
+        sums[index] += weight * value

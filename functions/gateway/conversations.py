@@ -1,0 +1,119 @@
+"""A tenant's conversations, kept between requests so that each carries only what is new.
+
+Kept where the tenant says so, for requests with a session id. The name that one lies under is an HMAC of tenant and
+session, and what lies there is sealed (AES-GCM, a key derived from the pepper, the name as associated data): whoever
+reads the bus reads neither who spoke nor what was said, and no value can be put under another name. What cannot be
+opened is no conversation: it begins anew.
+
+    kept       what was said, without system messages' repetition: the latest `maxTokens` of turns, whole ones
+    bounded    by tokens (the tenant's), by bytes (ours), by time since the last request
+
+Neighbours: `functions.fleet.conversation_store` is the shelf; `composition` loads before a request and saves after it.
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import ConversationsPart
+from functions.decisions.context_window import Said, dropped
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.conversation_store import ConversationStore
+from functions.gateway.errors import Refused, unavailable
+from functions.gateway.lengths import BYTES_PER_TOKEN, text_bytes
+
+_log = logging.getLogger(__name__)
+_NONCE_BYTES = 12
+_MAX_BYTES = 1024 * 1024  # of one conversation, as JSON
+_MAX_MESSAGES = 1000  # half of what a request may have
+_SYSTEM = ("system", "developer")
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """As it was when it was read."""
+
+    name: str
+    sealed: bytes | None  # None: there is none yet
+    messages: tuple[Message, ...]
+
+    def continued(self, new: list[Message]) -> list[Message]:
+        """All that is to be said to the model. New system messages replace the old ones."""
+        old = [message for message in self.messages if not _is_system(new[:1]) or message["role"] not in _SYSTEM]
+        cut = next((index for index, message in enumerate(new) if message["role"] not in _SYSTEM), len(new))
+        return [*new[:cut], *old, *new[cut:]]
+
+
+class Conversations:
+    """Owned by one event loop."""
+
+    def __init__(self, store: ConversationStore, pepper: bytes) -> None:
+        self._store = store
+        self._name_key = hmac.digest(pepper, b"conversation-name", hashlib.sha256)
+        self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
+
+    async def load(self, tenant: TenantId, session: str) -> Conversation:
+        """What was said; raises Refused (503) where the bus cannot tell."""
+        name = self._name(tenant, session)
+        try:
+            sealed = await self._store.read(name)
+        except BusUnavailable as error:
+            message = (
+                "The conversation of this session cannot be read now. Try again shortly, or send the whole "
+                "conversation without a session id."
+            )
+            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+        return Conversation(name, sealed, self._opened(name, sealed) if sealed is not None else ())
+
+    async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> bool:
+        """Whether it is kept: not where another request of the session came first, or the bus is gone.
+
+        Nor where its last turn alone is over the bounds: then the conversation begins anew, for it never has gaps.
+        """
+        latest = _latest(messages, kept.max_tokens)
+        document = msgspec.json.encode(latest)
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._cipher.encrypt(nonce, document, conversation.name.encode())
+        try:
+            replaced = await self._store.replace(conversation.name, conversation.sealed, sealed, kept.ttl_s)
+            return replaced and bool(latest)
+        except BusUnavailable as error:
+            _log.warning("a conversation was not kept: %s", error)
+            return False
+
+    def _name(self, tenant: TenantId, session: str) -> str:
+        text = tenant.encode() + b"\0" + session.encode(errors="surrogatepass")
+        return hmac.digest(self._name_key, text, hashlib.sha256).hex()[:40]
+
+    def _opened(self, name: str, sealed: bytes) -> tuple[Message, ...]:
+        try:
+            document = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+            return msgspec.json.decode(document, type=tuple[Message, ...])
+        except (InvalidTag, ValueError, msgspec.DecodeError):
+            _log.warning("a conversation could not be opened, and begins anew")
+            return ()
+
+
+def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
+    """What is kept of it: whole turns, from the end; nothing where not even the last one fits."""
+    most = min(max_tokens, _MAX_BYTES // (2 * BYTES_PER_TOKEN))
+    least = most // _MAX_MESSAGES + 1  # each counts as at least that, so that there are never more
+    said = [Said(message["role"], max(least, text_bytes(message) // BYTES_PER_TOKEN)) for message in messages]
+    gone = dropped(said, most)
+    kept = [message for index, message in enumerate(messages) if index not in gone]
+    kept_tokens = sum(one.tokens for index, one in enumerate(said) if index not in gone)
+    return kept if kept_tokens <= most and len(msgspec.json.encode(kept)) <= _MAX_BYTES else []
+
+
+def _is_system(messages: list[Message]) -> bool:
+    return bool(messages) and messages[0]["role"] in _SYSTEM

@@ -1,0 +1,64 @@
+"""What a request's images, sounds and files may point at: an engine would fetch it, from inside.
+
+`data:` URLs carry their bytes and count against the body; `https:` URLs pass unless their host is an address that is
+not of the public internet, or a name that only resolves inside. Names are not resolved here: on the hot path nothing
+waits for a resolver, and the engine would resolve again. Engines are therefore started with
+`--allowed-media-domains`, which is the other half (docs/api.md); this half also holds where somebody forgot.
+
+Neighbours: `fields` asks for every content part; `functions.artifacts.ingest.addresses` knows the public internet.
+"""
+
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from functions.artifacts.ingest.addresses import is_allowed
+
+_POINTERS = ("image_url", "audio_url", "video_url", "file_url", "source", "url", "image", "audio", "video", "file")
+_MEDIA = frozenset((*_POINTERS, "input_image", "input_file", "document"))
+_INSIDE = (".local", ".internal", ".localhost", ".svc", ".cluster.local", ".home.arpa", ".lan")
+_URL_MAX_CHARS = 2_048
+_DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of what a body may be
+
+
+def media_problem(part: dict[str, Any]) -> str | None:
+    """What is wrong with where a content part points, or None. Parts of text cost one look at a set."""
+    if part.get("type") not in _MEDIA and _MEDIA.isdisjoint(part):
+        return None
+    for name in _POINTERS:
+        value = part.get(name)
+        url = value.get("url") if type(value) is dict else value
+        problem = url_problem(url) if url is not None else None
+        if problem is not None:
+            return f"{name} {problem}"
+    return None
+
+
+def url_problem(url: Any) -> str | None:
+    """What is wrong with a URL that an engine would fetch, or None."""
+    if type(url) is not str:
+        return "must have a url that is a string"
+    if url[:5].lower() == "data:":
+        return None if len(url) <= _DATA_MAX_CHARS else f"is over {_DATA_MAX_CHARS} characters"
+    if len(url) > _URL_MAX_CHARS or not url.isascii() or not url.isprintable():
+        return f"must be a printable URL of at most {_URL_MAX_CHARS} characters"
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+    except ValueError:
+        return "is not a URL"
+    # A `%` in a host is a letter in disguise to some readers: 127.0.0.%31.
+    if parts.scheme != "https" or not host or "@" in parts.netloc or "%" in parts.netloc or "\\" in url:
+        return "must be an https: or data: URL, without user name or % in its host"
+    return None if _is_outside(host) else "points at an address that is not of the public internet"
+
+
+def _is_outside(host: str) -> bool:
+    if "." not in host and ":" not in host:  # localhost, a service's short name, or an address as one number
+        return False
+    try:
+        return is_allowed(ip_address(host))
+    except ValueError:
+        last = host.rsplit(".", 1)[-1]
+        looks_numeric = last.isdigit() or last.startswith("0x")  # 127.1 and 0x7f.1 are addresses to many resolvers
+        return not looks_numeric and not host.endswith(_INSIDE)
