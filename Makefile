@@ -11,12 +11,13 @@ SHOAL := $(BIN)/shoal
 # The real engine and model, where the tests that need them find them.
 ENGINE_VENV ?= $(or $(SHOAL_ENGINE_VENV),$(CURDIR)/.venv-engine)
 STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
+WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench fmt
+.PHONY: help up down test check bench bench-peers fmt
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(STAMP) ## a running local fleet with a real model, and a first answer
 	@$(SHOAL) up
@@ -31,13 +32,17 @@ check: $(STAMP) ## lint, types, import law, unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill"
 
+# Tests with servers mostly wait, so two go at once; drills and the real engine have the machine to themselves.
 test: check ## everything, with real servers and the real engine
 	$(SHOAL) prepare
-	SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m" \
-	  $(BIN)/pytest -q -m "servers or engine or drill"
+	$(WITH_ENGINE) $(BIN)/pytest -q -n 2 --dist loadfile -m "servers and not engine and not drill"
+	$(WITH_ENGINE) $(BIN)/pytest -q -m "engine or drill"
 
-bench: $(STAMP) ## what the gateway costs per request, event and open stream (its own processes; a quiet machine)
-	$(BIN)/python -m loadtests.bench
+bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
+	$(BIN)/python -m loadtests.bench $(ARGS)
+
+bench-peers: $(STAMP) ## the peers' own environments for `make bench`, made beforehand
+	$(BIN)/python -m loadtests.bench.peers
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff format .

@@ -34,8 +34,9 @@ from functions.controller.changes import describe, summarize
 from functions.controller.compile import compile_snapshot
 from functions.fleet.snapshot_file import SnapshotFile
 from loadtests.bench import fleet_config
+from loadtests.bench.gateway import Bench, ControlPlane, started
 from loadtests.bench.load import Tally, Target, closed_loop
-from loadtests.bench.processes import Bench, ControlPlane, free_port, resident_kib, spawn, started
+from loadtests.bench.processes import free_port, resident_kib, spawn
 from loadtests.bench.slices import measured
 from loadtests.bench.swaps import Rig, probed
 
@@ -185,7 +186,7 @@ async def under_load(bench: Bench, rig: Rig, documents_: list[bytes], pause_s: f
             await rig.put(document)
 
     publishing = asyncio.get_running_loop().create_task(publish())
-    tally = await closed_loop(target, _BODY, _CONNECTIONS, seconds)
+    tally = await closed_loop(target, [_BODY], _CONNECTIONS, seconds)
     await publishing
     return tally
 
@@ -213,7 +214,7 @@ async def _rounds_under_load(bench: Bench, url: str, folder: Path, held: Indexed
 
 def serving(url: str, registry_pid: int, folder: Path, content: Indexed, seconds: float, rows: Rows) -> None:
     """A gateway under load, with and without swaps."""
-    with started(folder, 1, 0.0, ControlPlane(url, _TOKEN, content.snapshot)) as bench:
+    with started(folder, ControlPlane(url, _TOKEN, content.snapshot)) as bench:
         rows["memory of the gateway"] = f"{resident_kib(bench.gateway_pid) / 1024:.0f} MiB"
         held = indexed(msgspec.structs.replace(bench.snapshot, epoch=bench.snapshot.epoch + 1))
         uvloop.run(_rounds_under_load(bench, url, folder, held, seconds, rows))

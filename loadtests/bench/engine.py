@@ -1,16 +1,21 @@
-"""A fake engine for the bench: answers at once, or streams events on a timer, and costs as little as Python allows.
+"""A fake fleet for the bench: engines on many ports in one process, which cost as little as Python allows.
 
-It decides by the path's query nothing and by the body one thing: whether `"stream":true` is in it. Run as a process:
-`python -m loadtests.bench.engine PORT EVENTS INTERVAL_MS`.
+Each port is one replica. It answers at once, or streams: then it takes steps as an engine does, each of which writes to
+all of its streams. Any GET is answered too, so that routers find it healthy; with a query it changes how the whole
+fleet behaves (`Pace`), and it always tells how many requests are open. Run as a process:
+`python -m loadtests.bench.engine EVENTS INTERVAL_MS PORT…`.
 """
 
 import asyncio
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
 
 import httptools
 import uvloop
 
-_MODEL = b"bench"
 _EVENT = (
     b'data: {"id":"chatcmpl-00000000000000000000000000000000","object":"chat.completion.chunk","created":1790000000,'
     b'"model":"acme/bench@sha256:abababababababab","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,'
@@ -28,66 +33,169 @@ _ANSWER_BODY = (
     + b'"},"finish_reason":"stop"}],'
     b'"usage":{"prompt_tokens":250,"completion_tokens":130,"total_tokens":380}}'
 )
-_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_STREAMS = (b'"stream":true', b'"stream": true')
+_LONGEST = max(map(len, _STREAMS))
+_METADATA = {"is_generation": True, "status": "ok", "data": [{"id": "bench", "object": "model"}]}
 
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-    len(_ANSWER_BODY),
-    _ANSWER_BODY,
-)
-_EVENT_CHUNK = _chunk(_EVENT)
+def _answer(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+ANSWER = _answer(_ANSWER_BODY)
+EVENT_CHUNK = _chunk(_EVENT)
 _LAST = _chunk(_USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-class FakeEngine(asyncio.Protocol):
-    def __init__(self, events: int, interval_s: float) -> None:
-        self._events, self._interval_s = events, interval_s
-        self._parser = httptools.HttpRequestParser(self)
+@dataclass(slots=True)
+class Pace:
+    """How streams run, for all ports alike."""
+
+    events: int
+    interval_ms: float
+    prefill_ms: float = 0.0
+    burst: int = 1  # events a write
+    open: int = 0  # requests under way
+    chunk: bytes = EVENT_CHUNK
+
+    def change(self, query: dict[str, str]) -> None:
+        self.events = int(float(query.get("events", self.events)))
+        self.interval_ms = float(query.get("interval_ms", self.interval_ms))
+        self.prefill_ms = float(query.get("prefill_ms", self.prefill_ms))
+        self.burst = int(float(query.get("burst", self.burst)))
+        self.chunk = _chunk(_EVENT * self.burst)
+
+
+class Replica:
+    """One port: its streams take each step together."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
         self._loop = asyncio.get_running_loop()
-        self._stream = False
-        self._left = 0
+        self._streams: set[FakeEngine] = set()
+        self._stepping = False
+
+    def join(self, stream: "FakeEngine") -> None:
+        self._streams.add(stream)
+        if not self._stepping:
+            self._stepping = True
+            self._loop.call_later(self.pace.interval_ms / 1000, self._step)
+
+    def leave(self, stream: "FakeEngine") -> None:
+        self._streams.discard(stream)
+
+    def _step(self) -> None:
+        self._stepping = bool(self._streams)
+        if self._stepping:  # the next step is timed from now, so that late ones do not pile up
+            self._loop.call_later(self.pace.interval_ms / 1000, self._step)
+        for stream in tuple(self._streams):
+            stream.step()
+
+
+class FakeEngine(asyncio.Protocol):
+    __slots__ = ("_events_left", "_open", "_parser", "_paused", "_replica", "_stream", "_tail", "_transport", "_url")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._parser = httptools.HttpRequestParser(self)
+        self._open = self._paused = self._stream = False
+        self._tail = self._url = b""
+        self._events_left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._replica.leave(self)
+        self._done()
+
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._transport.close()  # a router that asks whether this speaks HTTP/2
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
 
     def on_message_begin(self) -> None:
         self._stream = False
+        self._url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_body(self, body: bytes) -> None:
-        self._stream = self._stream or b'"stream":true' in body
+        seen = self._tail + body
+        self._stream = self._stream or any(mark in seen for mark in _STREAMS)
+        self._tail = seen[-_LONGEST:]
 
     def on_message_complete(self) -> None:
-        if not self._stream:
-            self._transport.write(_ANSWER)  # type: ignore[attr-defined]
-            return
-        self._left = self._events
-        self._transport.write(_STREAM_HEAD + _EVENT_CHUNK)  # type: ignore[attr-defined]
-        self._loop.call_later(self._interval_s, self._next)
+        self._tail = b""
+        if self._parser.get_method() == b"GET":
+            self._tell()
+        elif self._stream:
+            self._open = True
+            self._replica.pace.open += 1
+            prefill_ms = self._replica.pace.prefill_ms
+            if prefill_ms:  # as vLLM does, the head comes at once, and nothing else before the first token
+                self._write(STREAM_HEAD)
+                asyncio.get_running_loop().call_later(prefill_ms / 1000, self._begin, b"")
+            else:
+                self._begin(STREAM_HEAD)
+        else:
+            self._write(ANSWER)
 
-    def _next(self) -> None:
-        if self._transport.is_closing():
+    def step(self) -> None:
+        if self._paused:
             return
-        self._left -= 1
-        if self._left <= 0:
-            self._transport.write(_LAST)  # type: ignore[attr-defined]
-            return
-        self._transport.write(_EVENT_CHUNK)  # type: ignore[attr-defined]
-        self._loop.call_later(self._interval_s, self._next)
+        self._write(self._replica.pace.chunk)
+        self._events_left -= self._replica.pace.burst
+        if self._events_left <= 0:
+            self._write(_LAST)
+            self._replica.leave(self)
+            self._done()
+
+    def _begin(self, head: bytes) -> None:
+        if self._open:
+            self._events_left = self._replica.pace.events
+            self._write(head + self._replica.pace.chunk)
+            self._replica.join(self)
+
+    def _done(self) -> None:
+        if self._open:
+            self._open = False
+            self._replica.pace.open -= 1
+
+    def _tell(self) -> None:
+        pace = self._replica.pace
+        pace.change(dict(parse_qsl(urlsplit(self._url.decode()).query)))
+        self._write(_answer(json.dumps(_METADATA | {"open": pace.open}).encode()))
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)  # type: ignore[attr-defined]
 
 
-async def serve(port: int, events: int, interval_s: float) -> None:
+async def serve(ports: list[int], events: int, interval_ms: float) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: FakeEngine(events, interval_s), "127.0.0.1", port, backlog=4096)
-    async with server:
-        await server.serve_forever()
+    pace = Pace(events, interval_ms)
+    for port in ports:
+        replica = Replica(pace)
+        await loop.create_server(_maker(replica), "127.0.0.1", port, backlog=4096)
+    await asyncio.Event().wait()
+
+
+def _maker(replica: Replica) -> Callable[[], FakeEngine]:
+    return lambda: FakeEngine(replica)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1000))
+    uvloop.run(serve([int(port) for port in sys.argv[3:]], int(sys.argv[1]), float(sys.argv[2])))

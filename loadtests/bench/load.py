@@ -1,13 +1,21 @@
-"""The bench's client: closed loops of requests, or many streams held open. Counts; never judges."""
+"""The bench's client: closed loops of requests, or many streams held open. Counts; never judges.
+
+It shares its CPU with the fake engines, so it does as little as it can; what is measured is the gateway's own CPU time,
+which does not grow when the client is slow.
+"""
 
 import asyncio
+import json
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import httptools
 
 _CHAT = b"/v1/chat/completions"
+_BATCH = 50  # connections opened at a time, so that no accept queue overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +29,6 @@ class Target:
 @dataclass(slots=True)
 class Tally:
     requests: int = 0
-    events: int = 0
     failures: int = 0
     round_trips_us: list[float] = field(default_factory=list)
 
@@ -34,8 +41,8 @@ def request(target: Target, body: bytes) -> bytes:
 class Client(asyncio.Protocol):
     """One connection that asks again as soon as it was answered."""
 
-    def __init__(self, target: Target, body: bytes, tally: Tally, until_s: float) -> None:
-        self._request = request(target, body)
+    def __init__(self, target: Target, requests: Sequence[bytes], tally: Tally, until_s: float) -> None:
+        self._requests = cycle(requests)
         self._warm_path = target.warm_path
         self._tally, self._until_s = tally, until_s
         self._parser = httptools.HttpResponseParser(self)
@@ -50,7 +57,6 @@ class Client(asyncio.Protocol):
             self._ask()
 
     def data_received(self, data: bytes) -> None:
-        self._tally.events += data.count(b"data: {")
         self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -59,7 +65,7 @@ class Client(asyncio.Protocol):
             self.done.set_result(None)
 
     def on_message_complete(self) -> None:
-        now_s = time.monotonic()
+        now_s = time.perf_counter()
         if self._warming:
             self._warming = False
         elif self._parser.get_status_code() != 200:
@@ -74,25 +80,28 @@ class Client(asyncio.Protocol):
             self._ask()
 
     def _ask(self) -> None:
-        self._asked_s = time.monotonic()
-        self._write(self._request)
+        self._asked_s = time.perf_counter()
+        self._write(next(self._requests))
 
     def _write(self, data: bytes) -> None:
         self._transport.write(data)  # type: ignore[attr-defined]
 
 
-async def closed_loop(target: Target, body: bytes, connections: int, seconds: float) -> Tally:
+async def closed_loop(
+    target: Target, bodies: Sequence[bytes], connections: int, seconds: float, tally: Tally | None = None
+) -> Tally:
     """`connections` clients, each asking again as soon as it was answered, for `seconds`."""
-    tally = Tally()
+    tally = tally if tally is not None else Tally()
     loop = asyncio.get_running_loop()
-    until_s = time.monotonic() + seconds
+    until_s = time.perf_counter() + seconds
+    requests = [request(target, body) for body in bodies]
     clients = []
     for _ in range(connections):
         _, client = await loop.create_connection(
-            lambda: Client(target, body, tally, until_s), "127.0.0.1", target.port, ssl=target.tls
+            lambda: Client(target, requests, tally, until_s), "127.0.0.1", target.port, ssl=target.tls
         )
         clients.append(client)
-    await asyncio.wait_for(asyncio.gather(*(client.done for client in clients)), seconds + 60)
+    await asyncio.wait_for(asyncio.gather(*(client.done for client in clients)), seconds + 120)
     return tally
 
 
@@ -112,16 +121,32 @@ class HeldStream(asyncio.Protocol):
         self.failed = self.failed or (not self.events and not data.startswith(b"HTTP/1.1 200"))
         self.events += data.count(b"data: {")
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.failed = self.failed or not self.events
+
 
 async def hold_streams(target: Target, body: bytes, count: int) -> list[HeldStream]:
-    """Open `count` streams, in small batches so that no accept queue overflows."""
+    """Open `count` streams, in small batches."""
     loop = asyncio.get_running_loop()
     payload = request(target, body)
-    streams = []
-    for started in range(0, count, 50):
+    streams: list[HeldStream] = []
+    while len(streams) < count:
         batch = [
             loop.create_connection(lambda: HeldStream(payload), "127.0.0.1", target.port, ssl=target.tls)
-            for _ in range(min(50, count - started))
+            for _ in range(min(_BATCH, count - len(streams)))
         ]
         streams += [stream for _, stream in await asyncio.gather(*batch)]
     return streams
+
+
+async def tell_engines(port: int, **pace: float) -> int:
+    """Change how the fake fleet behaves (`engine.Pace`); returns how many requests it has open."""
+    query = "&".join(f"{name}={value:f}" for name, value in pace.items())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET /pace?{query} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        return int(json.loads(await reader.readexactly(length))["open"])
+    finally:
+        writer.close()

