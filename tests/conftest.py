@@ -7,7 +7,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.e2e.projects import project_with
 from tests.fleets import Fleet, running_fleet
+
+# Engines are slowed, stopped and killed here, and the machine is shared: nobody shall be refused for that.
+PATIENT = ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 500ms, maxWait: 120s")
 
 # No deadline per example, and no judgement of how fast they are made: on a shared machine a pause says nothing about
 # the code.
@@ -18,7 +22,8 @@ hypothesis.settings.load_profile("shoal")
 @pytest.fixture(scope="session")
 def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""
-    with running_fleet(tmp_path_factory.mktemp("sim") / "state", "sim") as fleet:
+    folder = tmp_path_factory.mktemp("sim")
+    with running_fleet(folder / "state", "sim", project=project_with(folder / "project", PATIENT)) as fleet:
         yield fleet
 
 
@@ -31,5 +36,6 @@ def vllm_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     state_dir = tmp_path_factory.mktemp("vllm") / "state"
     (state_dir / "models").mkdir(parents=True)
     (state_dir / "models" / Path(model_dir).name).symlink_to(Path(model_dir).absolute())
-    with running_fleet(state_dir, "vllm") as fleet:
+    project = project_with(state_dir.parent / "project", PATIENT)
+    with running_fleet(state_dir, "vllm", project=project) as fleet:
         yield fleet

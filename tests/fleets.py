@@ -268,10 +268,11 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
 
 
 def _free_port_base() -> int:
-    for base in range(20_000, 30_000, _PORTS_PER_FLEET):
+    first = 20_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)  # each worker has its own
+    for base in range(first, first + 1_000, _PORTS_PER_FLEET):
         if all(_is_free(base + offset) for offset in (3, 4, 5, 6, 7, 8, 9, 10, 20, 21, 40, 41, 107, 108, 109, 110)):
             return base
-    raise AssertionError("no range of free ports below 30000")
+    raise AssertionError(f"no range of free ports from {first} to {first + 1_000}")
 
 
 def _is_free(port: int) -> bool:

@@ -37,6 +37,9 @@ Scope = Literal["inference", "models:read", "models:write"]
 PrefixSource = Literal["events", "bloom", "sent"]
 FallbackWhen = Literal["saturated", "unavailable"]
 Sticky = Literal["session", "tenant"]
+Script = Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "kana", "han"]
+Task = Literal["generate", "embed", "classify", "score"]
+ContextOverflow = Literal["refuse", "slide", "summarise"]
 
 # msgspec searches for a pattern, and `$` would let a final newline by.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -63,6 +66,20 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A piece of an entry."""
 
 
+class QuotaLimits(_Part, frozen=True):
+    """What is None is not limited."""
+
+    requests_per_minute: Limit | None = None
+    input_tokens_per_minute: Limit | None = None
+    output_tokens_per_minute: Limit | None = None
+    concurrent_requests: Limit | None = None
+    kv_token_seconds_per_minute: Limit | None = None
+    gpu_seconds_per_hour: Limit | None = None
+    max_context_tokens: Limit | None = None
+    max_output_tokens: Limit | None = None
+    token_burst_seconds: Limit | None = None  # None: what `functions.decisions.token_bucket` says
+
+
 class KeyEntry(_Entry, frozen=True, tag="key"):
     key_id: AnyKeyId
     tenant: TenantId
@@ -70,6 +87,27 @@ class KeyEntry(_Entry, frozen=True, tag="key"):
     scopes: tuple[Scope, ...]
     max_class: ServiceClass
     expires_unix_s: float | None = None
+    limits: QuotaLimits | None = None  # of this key alone, within its tenant's
+
+
+class ToolEntry(_Part, frozen=True):
+    """An endpoint that the gateway calls when a model asks for it."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+    description: AnyText
+    url: Annotated[str, msgspec.Meta(pattern=r"\Ahttps://", max_length=500)]
+    parameters: Annotated[str, msgspec.Meta(max_length=8_000)]  # JSON text
+    timeout_s: Seconds = 10.0
+    max_calls: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1024 * 1024)] = 65_536
+    secret: str = ""  # a file's name; empty: none
+
+
+class ConversationsPart(_Part, frozen=True):
+    """The gateway keeps the tenant's conversations."""
+
+    ttl_s: Seconds = 86_400.0
+    max_tokens: Limit = 32_000
 
 
 class TenantEntry(_Entry, frozen=True, tag="tenant"):
@@ -77,6 +115,9 @@ class TenantEntry(_Entry, frozen=True, tag="tenant"):
     tier: str  # a QuotaEntry's name
     models: tuple[str, ...]  # exact ids, or prefixes that end in `*`
     cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+    context_overflow: ContextOverflow = "refuse"
+    conversations: ConversationsPart | None = None  # None: none are kept
+    tools: tuple[ToolEntry, ...] = ()
 
 
 class VersionEntry(_Part, frozen=True):
@@ -113,25 +154,14 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
     context_window_tokens: Annotated[int, msgspec.Meta(ge=1)]
     min_replicas: Replicas = 1
     max_replicas: Replicas = 1
-
-
-class QuotaLimits(_Part, frozen=True):
-    """What is None is not limited."""
-
-    requests_per_minute: Limit | None = None
-    input_tokens_per_minute: Limit | None = None
-    output_tokens_per_minute: Limit | None = None
-    concurrent_requests: Limit | None = None
-    kv_token_seconds_per_minute: Limit | None = None
-    gpu_seconds_per_hour: Limit | None = None
-    max_context_tokens: Limit | None = None
-    max_output_tokens: Limit | None = None
+    task: Task = "generate"  # what its engines were started for; decides which routes fit
 
 
 class QuotaEntry(_Entry, frozen=True, tag="quota"):
     name: ObjectName
     weight: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     limits: QuotaLimits = QuotaLimits()
+    cached_token_weight_ratio: Ratio = 0.0  # how much of a prompt token counts that the engine had cached
 
 
 class FallbackEntry(_Part, frozen=True):
@@ -145,6 +175,29 @@ class CascadeEntry(_Part, frozen=True):
     source_pool: PoolName
     target_pool: PoolName
     tiers: tuple[str, ...] = ()  # empty: every tier
+    threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # more doubt than this goes on
+    sample_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 32  # of the answer's beginning
+    measure: Literal["mean", "p90"] = "mean"
+
+
+class RuleEntry(_Part, frozen=True):
+    """All that is said must hold; what is None or empty is not looked at."""
+
+    target_pool: PoolName
+    min_prompt_tokens: Limit | None = None
+    max_prompt_tokens: Limit | None = None
+    tools: bool | None = None
+    code: bool | None = None
+    keywords: tuple[str, ...] = ()  # one of them, in small letters
+    script: Script | None = None
+
+
+class ClassifierEntry(_Part, frozen=True):
+    """Requests for `model`, which is no model, go to the pool of the first rule that holds."""
+
+    model: Name
+    otherwise: PoolName
+    rules: tuple[RuleEntry, ...] = ()
 
 
 class RoutingEntry(_Entry, frozen=True, tag="routing"):
@@ -160,12 +213,15 @@ class RoutingEntry(_Entry, frozen=True, tag="routing"):
     retry_budget_ratio: Ratio = 0.2
     fallback: tuple[FallbackEntry, ...] = ()
     cascade: tuple[CascadeEntry, ...] = ()
+    hedge_after_s: Seconds | None = None  # None: no second attempt beside a slow first one
+    classifier: ClassifierEntry | None = None
 
 
 class BandEntry(_Part, frozen=True):
     name: ServiceClass
     share_ratio: Ratio
     ttft_slo_ms: Limit | None = None
+    max_wait_ms: Limit | None = None  # None: half of the promise; without one, `decisions.bands` has the defaults
 
 
 class AdmissionEntry(_Entry, frozen=True, tag="admission"):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.main_models import adapter_app, key_app, rollout_app
+from functions.cli.main_models import adapter_app, key_app, rollout_app, simulate_app
 from functions.cli.options import (
     ChannelOption,
     Engine,
@@ -34,6 +34,7 @@ app = typer.Typer(
 app.add_typer(adapter_app)
 app.add_typer(rollout_app)
 app.add_typer(key_app)
+app.add_typer(simulate_app)
 
 
 @app.command()
@@ -210,6 +211,19 @@ def promote(
     from functions.cli import promote as command
 
     command.promote(model, version, channel, as_json=output is Output.JSON)
+
+
+@app.command()
+def trace(
+    request_id: Annotated[str, typer.Argument(help="The x-request-id of an answer.")],
+    *,
+    directory: Annotated[Path | None, typer.Option("--dir", help="Trace files; by default the local fleet's.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """One request's waterfall: where its time went, and why it went to that replica."""
+    from functions.cli import trace as command
+
+    command.trace(request_id, directory, as_json=output is Output.JSON)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`shoal adapter`, `shoal rollout` and `shoal key`: names and options of what is done with models.
+"""`shoal adapter`, `shoal rollout`, `shoal key` and `shoal simulate`: names and options of what is done with models.
 
 Neighbours: `main` has the other commands; as there, what a command does is imported when it is called.
 """
@@ -21,6 +21,22 @@ from functions.cli.options import (
 adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
 rollout_app = typer.Typer(name="rollout", help="Rollouts: watched, held, ended.", no_args_is_help=True)
 key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=True)
+simulate_app = typer.Typer(name="simulate", help="What a policy would have done, from traces.", no_args_is_help=True)
+
+
+@simulate_app.command("cascade")
+def simulate_cascade(
+    trace: Annotated[Path, typer.Option(help="A trace file, or a directory of them.")],
+    *,
+    threshold: Annotated[
+        list[float] | None, typer.Option(help="In nats; repeat for several. None: such as give round shares.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Which threshold would have escalated how many of the answers that were judged."""
+    from functions.cli import simulate_cascade as command
+
+    command.cascade(trace, threshold or [], as_json=output is Output.JSON)
 
 
 @adapter_app.command("push")

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from functions.api.declared import Declared, of_kind
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
 from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.applications import Tool
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.expiry import expiry_unix_s
@@ -28,17 +29,20 @@ from functions.api.problems import Problem, shown
 from functions.api.snapshot import (
     SCHEMA_VERSION,
     AutoscalingEntry,
+    ConversationsPart,
     KeyEntry,
     ModelEntry,
     PoolEntry,
     Snapshot,
     TenantEntry,
+    ToolEntry,
     VersionEntry,
 )
 from functions.controller.compile_policies import (
     admission_entry,
     autoscaling_entry,
     quota_entry,
+    quota_limits,
     rollout_entry,
     routing_entry,
 )
@@ -127,11 +131,28 @@ def _autoscaling(
 
 
 def _tenant(tenant: Tenant) -> TenantEntry:
+    kept = tenant.spec.conversations
     return TenantEntry(
         name=TenantId(tenant.metadata.name),
         tier=tenant.spec.tier,
         models=tuple(sorted(set(tenant.spec.models))),
         cache_salt=tenant.spec.isolation.cache_salt,
+        context_overflow=tenant.spec.context_overflow,
+        conversations=ConversationsPart(kept.ttl_s, kept.max_tokens) if kept.store else None,
+        tools=tuple(_tool(tool) for tool in sorted(tenant.spec.tools, key=lambda tool: tool.name)),
+    )
+
+
+def _tool(tool: Tool) -> ToolEntry:
+    return ToolEntry(
+        name=tool.name,
+        description=tool.description,
+        url=tool.url,
+        parameters=tool.parameters,
+        timeout_s=tool.timeout_s,
+        max_calls=tool.max_calls,
+        max_bytes=tool.max_bytes,
+        secret=tool.secret or "",
     )
 
 
@@ -143,6 +164,7 @@ def _key(tenant: Tenant, key: ApiKey) -> KeyEntry:
         scopes=tuple(sorted(set(key.scopes))),
         max_class=key.max_class,
         expires_unix_s=expiry_unix_s(key.expires) if key.expires is not None else None,
+        limits=quota_limits(key.limits) if key.limits is not None else None,
     )
 
 
@@ -157,6 +179,7 @@ def _pools(services: Iterable[Declared[InferenceService]]) -> Iterator[PoolEntry
             context_window_tokens=context_window_tokens,
             min_replicas=least,
             max_replicas=most,
+            task=service.value.task,
         )
 
 

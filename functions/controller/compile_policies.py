@@ -12,26 +12,37 @@ from functions.api.expressions import parse_halt, parse_scale_rule
 from functions.api.ids import PoolName
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.kinds.quota_policy import QuotaLimits as WrittenLimits
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy, Stage
-from functions.api.kinds.routing_policy import Cascade, Fallback, RoutingPolicy
+from functions.api.kinds.routing_policy import Cascade, Classifier, Fallback, RoutingPolicy, Rule
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
     BandEntry,
     CascadeEntry,
+    ClassifierEntry,
     FallbackEntry,
     QuotaEntry,
     QuotaLimits,
     RolloutEntry,
     RoutingEntry,
+    RuleEntry,
     StageEntry,
 )
 
 
 def quota_entry(policy: QuotaPolicy) -> QuotaEntry:
-    limits = msgspec.convert(policy.spec.limits, QuotaLimits, from_attributes=True)
-    return QuotaEntry(name=policy.metadata.name, weight=float(policy.spec.weight), limits=limits)
+    return QuotaEntry(
+        name=policy.metadata.name,
+        weight=float(policy.spec.weight),
+        limits=quota_limits(policy.spec.limits),
+        cached_token_weight_ratio=float(policy.spec.cached_token_weight),
+    )
+
+
+def quota_limits(limits: WrittenLimits) -> QuotaLimits:
+    return msgspec.convert(limits, QuotaLimits, from_attributes=True)
 
 
 def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
@@ -47,6 +58,8 @@ def routing_entry(policy: RoutingPolicy) -> RoutingEntry:
         retry_budget_ratio=float(spec.retry.budget),
         fallback=tuple(_fallback(step) for step in spec.fallback),
         cascade=tuple(_cascade(step) for step in spec.cascade),
+        hedge_after_s=spec.retry.hedge_after_s,
+        classifier=_classifier(spec.classifier) if spec.classifier is not None else None,
     )
 
 
@@ -55,7 +68,32 @@ def _fallback(step: Fallback) -> FallbackEntry:
 
 
 def _cascade(step: Cascade) -> CascadeEntry:
-    return CascadeEntry(PoolName(step.from_), PoolName(step.to), tuple(sorted(set(step.tiers))))
+    return CascadeEntry(
+        PoolName(step.from_),
+        PoolName(step.to),
+        tuple(sorted(set(step.tiers))),
+        threshold_nats=float(step.threshold),
+        sample_tokens=step.max_tokens,
+        measure=step.measure,
+    )
+
+
+def _classifier(classifier: Classifier) -> ClassifierEntry:
+    rules = tuple(_rule(rule) for rule in classifier.rules)
+    return ClassifierEntry(classifier.model, PoolName(classifier.otherwise), rules)
+
+
+def _rule(rule: Rule) -> RuleEntry:
+    when = rule.when
+    return RuleEntry(
+        PoolName(rule.to),
+        min_prompt_tokens=when.min_prompt_tokens,
+        max_prompt_tokens=when.max_prompt_tokens,
+        tools=when.tools,
+        code=when.code,
+        keywords=tuple(sorted({word.lower() for word in when.keywords})),
+        script=when.script,
+    )
 
 
 def admission_entry(policy: AdmissionPolicy) -> AdmissionEntry:
@@ -63,7 +101,10 @@ def admission_entry(policy: AdmissionPolicy) -> AdmissionEntry:
     return AdmissionEntry(
         name=policy.metadata.name,
         pools=tuple(sorted(set(spec.pools))),
-        bands=tuple(BandEntry(name, float(band.share), band.ttft_slo_ms) for name, band in spec.bands.written()),
+        bands=tuple(
+            BandEntry(name, float(band.share), band.ttft_slo_ms, band.max_wait_ms)
+            for name, band in spec.bands.written()
+        ),
         max_queued_tokens=spec.max_queued_tokens,
     )
 

@@ -22,6 +22,7 @@ from functions.api.ids import (
 )
 from functions.api.snapshot import (
     AdmissionEntry,
+    ClassifierEntry,
     KeyEntry,
     ModelEntry,
     PoolEntry,
@@ -88,6 +89,9 @@ class Catalogue:
         self.models: Mapping[ModelId, ModelEntry] = tables.models
         self.pools: Mapping[PoolName, PoolEntry] = tables.pools
         self.quotas: Mapping[str, QuotaEntry] = tables.quotas
+        self.classifiers: Mapping[str, ClassifierEntry] = {
+            entry.classifier.model: entry.classifier for entry in snapshot.routing if entry.classifier is not None
+        }
         self._resolved_before: dict[tuple[TenantId, str], ResolvedModel] = {}
         self._routing: dict[PoolName, RoutingEntry] = {}
         self._admission: dict[PoolName, AdmissionEntry] = {}

@@ -11,15 +11,16 @@ In order, each a reason to prefer some over others:
 The last makes one adapter gather on few replicas: gateways that know nothing of each other choose the same one, and
 an adapter that was unloaded comes back to where its files lie. Step 4 is a band and not a minimum, since two
 predictions are never equal and the hash would never speak.
-Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. A is predicted at 40 ms and B at
-120; both are within 250 ms of the least, so the hash of the name says which, and says the same in every gateway. With
-B at 400 ms it is A. With the files on B's node only, and B at 120 ms, it is B.
+Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. A is predicted at 42 ms and B at
+126; both are within 250 ms of the least, so the hash of the name says which, and says the same in every gateway. With
+B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B.
 """
 
 from collections.abc import Collection, Mapping
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
+from functions.decisions.own_load import OwnLoad
 from functions.decisions.routing import (
     NoReplica,
     PoolView,
@@ -57,7 +58,8 @@ def choose_cold(
     if not loaders:
         return NoReplica("adapter_not_loaded")
     able = [replica for replica in loaders if replica.adapter_room > 0] or loaders
-    predictions = [predict(request, replica, in_flight.get(replica.id, 0)) for replica in able]
+    load = OwnLoad(in_flight)
+    predictions = [predict(request, replica, load) for replica in able]
     share = fair_share(predictions, policy)
     left = [prediction for prediction in predictions if prediction.outstanding < share]
     left = [prediction for prediction in left if prediction.replica.has_on_disk(request.engine_name)] or left

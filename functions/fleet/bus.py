@@ -46,3 +46,21 @@ class RolloutBus(Protocol):
 
         Ends with BusUnavailable when the connection is lost.
         """
+
+
+class PrefixBus(Protocol):
+    """What replicas have in their KV caches, from agents to gateways, and who wants to know. Messages are opaque."""
+
+    async def publish_prefixes(self, message: bytes) -> None:
+        """Send one piece of news; BusUnavailable where that fails."""
+
+    def prefixes(self) -> AsyncIterator[bytes]:
+        """News as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+
+    async def ask_prefixes(self, message: bytes) -> None:
+        """Send one Ask; BusUnavailable where that fails."""
+
+    def prefix_asks(self) -> AsyncIterator[bytes]:
+        """Asks as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+
+    async def close(self) -> None: ...

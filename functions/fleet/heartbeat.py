@@ -45,6 +45,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     waiting: Count = 0
     kv_usage_ratio: Ratio = 0.0
     kv_blocks_total: Count = 0
+    kv_block_tokens: Count = 16  # vLLM's on GPU
     service_ms: Millis = 50.0
     prefill_ms_per_token: Millis = 0.5
     decode_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
@@ -96,4 +97,5 @@ def to_view(heartbeat: Heartbeat) -> ReplicaView:
         zone=heartbeat.zone,
         adapter_room=heartbeat.adapter_room,
         on_disk=bloom.decode(heartbeat.disk_bloom),
+        kv_capacity_tokens=heartbeat.kv_blocks_total * heartbeat.kv_block_tokens,
     )

@@ -18,6 +18,8 @@ CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"
 STATS_CHANNEL = "shoal:rollout-stats"
 PINS_CHANNEL = "shoal:pins"
+PREFIXES_CHANNEL = "shoal:prefixes"
+PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
 KEY_PREFIX = "shoal:replica:"
 PINS_KEY_PREFIX = "shoal:pins:"
 _TIMEOUT_S = 2.0
@@ -76,6 +78,20 @@ class ValkeyBus:
         async for message in self._messages(PINS_CHANNEL, kept=PINS_KEY_PREFIX):
             yield message
 
+    async def publish_prefixes(self, message: bytes) -> None:
+        await self._tell(PREFIXES_CHANNEL, message)
+
+    async def prefixes(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(PREFIXES_CHANNEL):
+            yield message
+
+    async def ask_prefixes(self, message: bytes) -> None:
+        await self._tell(PREFIX_ASKS_CHANNEL, message)
+
+    async def prefix_asks(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(PREFIX_ASKS_CHANNEL):
+            yield message
+
     async def announce(self, news: SnapshotNews) -> None:
         try:
             await self._client.publish(NEWS_CHANNEL, snapshot_news.encode(news))
@@ -87,6 +103,12 @@ class ValkeyBus:
             news = snapshot_news.decode(message)
             if news is not None:
                 yield news
+
+    async def _tell(self, channel: str, message: bytes) -> None:
+        try:
+            await self._client.publish(channel, message)
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
 
     async def _messages(self, channel: str, kept: str = "") -> AsyncIterator[bytes]:
         """What is published from now on; first, with `kept`, what lies under such keys (so that none falls between)."""

@@ -4,6 +4,7 @@ import zlib
 
 import orjson
 
+from functions.decisions.bands import engine_priority
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, ReplicaView
 from functions.gateway import errors
@@ -17,16 +18,17 @@ from functions.gateway.timeline import Timeline
 _RETRY_AFTER_MAX_S = 4
 
 
-def upstream_request(admitted: Admitted, replica: ReplicaView) -> bytes:
-    """The request as the engine gets it: headers of our own making only."""
+def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
+    """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
-        b"content-length: %d\r\n\r\n%b"
+        b"x-vllm-priority: %d\r\ncontent-length: %d\r\n\r\n%b"
         % (
             admitted.route.upstream_path,
             replica.host.encode(),
             replica.port,
             admitted.request_id.encode(),
+            engine_priority(admitted.service_class, int(now_unix_s * 1000)),
             len(admitted.upstream_body),
             admitted.upstream_body,
         )
@@ -50,7 +52,9 @@ def headers(
 
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
-    """What every answer to an admitted request says besides: its place in a rollout, and what is left of its quota."""
+    """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
+    if admitted.slid_turns:
+        quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
     return quota if admitted.split is None else ((b"x-shoal-rollout", admitted.split.header()), *quota)
 
 
@@ -111,11 +115,19 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
         message, param = engine_error(renaming.everywhere(body))
         code = "context_length_exceeded" if "context length" in message else "invalid_request"
         return ErrorAnswer(400, "invalid_request_error", code, message or "The engine refused the request.", param)
+    if status in (404, 405, 501) and _lacks_route(status, body):
+        message = "The engines of this model do not offer this route. Use /v1/chat/completions, or ask the operator."
+        return ErrorAnswer(400, "invalid_request_error", "route_not_offered", message)
     if status == 404:
         return Failure.ADAPTER_MISSING
     if status in (429, 503):
         return Failure.OVERLOADED
     return Failure.ENGINE_ERROR
+
+
+def _lacks_route(status: int, body: bytes) -> bool:
+    """Whether the engine has no such route, or its model none: an unknown model is answered with 404 too, in prose."""
+    return status != 404 or engine_error(body)[0] == "Not Found" or body == b'{"detail":"Not Found"}'
 
 
 def status_in_error(error_body: bytes) -> int:

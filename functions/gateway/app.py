@@ -14,16 +14,16 @@ from functions.gateway import answers, errors
 from functions.gateway.core import Gateway
 from functions.gateway.envelope import Envelope
 from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
-from functions.gateway.intake import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
-from functions.gateway.listing import describe_model, list_models
+from functions.gateway.listing import Listing, describe_model
 from functions.gateway.plain import PlainEndpoint
 from functions.gateway.request_headers import read_headers
+from functions.gateway.routes import ROUTES, dialect_of
 
 
 def make_app(gateway: Gateway) -> Envelope:
     """The application, inside its envelope."""
     app = FastAPI(title="shoal gateway", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    for route in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE):
+    for route in ROUTES:
         app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
     _add_health(app, gateway)
     _add_models(app, gateway)
@@ -48,10 +48,13 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
+    listing = Listing()
+
     @app.get("/v1/models")
-    async def models(request: Request) -> dict[str, Any]:
+    async def models(request: Request) -> Response:
         catalogue, caller = _identify(gateway, request)
-        return list_models(catalogue, gateway.fleet, caller.tenant)
+        listed = listing.models(catalogue, gateway.fleet, caller.tenant)
+        return Response(listed, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> dict[str, Any]:
@@ -95,7 +98,8 @@ def _add_error_shapes(app: FastAPI) -> None:
 
 
 def _response(request: Request, answer: ErrorAnswer, extra: dict[str, str]) -> Response:
-    response = Response(answer.body(), status_code=answer.status, headers=extra)
+    body = dialect_of(request.scope["path"]).error_body(answer, request.state.request_id)
+    response = Response(body, status_code=answer.status, headers=extra)
     for name, value in answers.error_headers(request.state.request_id, answer):
         response.headers[name.decode()] = value.decode()
     return response

@@ -7,30 +7,47 @@ known.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from functions.api.ids import ModelId, PoolName, ReplicaId, RolloutId
+from functions.decisions.baselines import RouterName
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure, RetryBudget
-from functions.decisions.routing import ReplicaView
+from functions.decisions.routing import Prediction, ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
-from functions.gateway import answers, errors
+from functions.gateway import answers, errors, quota_settlement
+from functions.gateway.adapter_copies import AdapterCopies
+from functions.gateway.attempt import Attempt
 from functions.gateway.cold_load import ColdLoads
+from functions.gateway.composition.composer import Composer
+from functions.gateway.dialects import OPENAI, Dialect
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.evidence import RolloutEvidence
 from functions.gateway.exchange import Exchange
-from functions.gateway.intake import Admitted, Intake, Route, WireRequest
+from functions.gateway.hedging import Hedging
+from functions.gateway.intake import Admitted, Intake, WireRequest
 from functions.gateway.limits import Limits
 from functions.gateway.load_client import Loader
 from functions.gateway.metrics import Metrics
+from functions.gateway.prefixes import Prefixes, TellingReplicas
+from functions.gateway.quarantine import PromptQuarantine
+from functions.gateway.quota_metrics import QuotaCollector
 from functions.gateway.quotas import Entry, TenantQuotas
+from functions.gateway.relay import Usage
 from functions.gateway.request_headers import RawHeaders, request_id_of
-from functions.gateway.sink import MoreHeaders, Sink
+from functions.gateway.router import Router
+from functions.gateway.routes import CHAT, Route
+from functions.gateway.sink import Answering, MoreHeaders, Sink
 from functions.gateway.splits import Splits, SplitUse
 from functions.gateway.timeline import Timeline
+from functions.gateway.tracing import ended
 from functions.gateway.upstream import UpstreamPool
+from functions.gateway.waiting_room import WaitingRooms
+from functions.gateway.waiting_room_metrics import RoomsCollector
+from functions.telemetry.trace_sink import TraceSink
 
 _log = logging.getLogger(__name__)
 _NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet. Try again shortly.", "not_ready", 1)
@@ -60,8 +77,15 @@ class Gateway:
         wall_clock: Callable[[], float],
         gateway_id: str = "gateway",
         loader: Loader | None = None,
+        telling: TellingReplicas | None = None,
+        traces: TraceSink | None = None,
+        zone: str = "",
+        router: RouterName = "shoal",
     ) -> None:
-        """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for."""
+        """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
+
+        Without replicas that are `telling` of their caches, prefixes are known by what was sent.
+        """
         self.limits = limits
         self.metrics = metrics
         self.clock = clock
@@ -71,13 +95,19 @@ class Gateway:
         self.evidence = RolloutEvidence(gateway_id, int(wall_clock() * 1000), clock, wall_clock)
         self.intake = Intake(pepper=pepper, limits=limits, splits=self.splits)
         self.quotas = TenantQuotas()
+        metrics.registry.register(QuotaCollector(self.quotas))
         self.retry_budgets: dict[PoolName, RetryBudget] = {}
         self.catalogue: Catalogue | None = None
         self.snapshot_source: SnapshotSource | None = None
         self.fleet = FleetView()
+        self.rooms = WaitingRooms(clock, self.fleet)
+        metrics.registry.register(RoomsCollector(self.rooms.figures))
         self.upstreams = UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
-        self.in_flight: dict[ReplicaId, int] = {}  # this gateway's own, per replica
+        self.prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
         self.tasks = Supervised()
+        copies = AdapterCopies(loader, self.fleet, self.tasks, clock)
+        self.router = Router(self.fleet, self.prefixes, clock, copies, zone=zone, name=router)
+        self.in_flight = self.router.load.in_flight  # this gateway's own, per replica
         self.cold: ColdLoads | None = None
         if loader is not None:
             self.cold = ColdLoads(
@@ -89,14 +119,31 @@ class Gateway:
                 in_flight=self.in_flight,
                 on_end=metrics.cold_load,
             )
+        self.hedging = Hedging()
+        self.quarantine = PromptQuarantine(limits.quarantine_after_replicas)
+        self.traces = traces or TraceSink(None, wall_clock)
+        self.composer: Composer | None = None  # set where conversations or tools are on offer
         self.draining = False
+        self.is_deaf = False  # the bus is out of reach: nobody's silence means anything
         self.watched: set[Watched] = set()  # client connections
         self._exchanges: set[Exchange] = set()
 
     # requests
 
-    def handle(self, route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Exchange | None:
-        """Take one request; its answer goes to `sink`. None where it was refused at once."""
+    def handle(
+        self,
+        route: Route,
+        headers: RawHeaders,
+        body: bytes,
+        sink: Sink,
+        received_s: float,
+        *,
+        composed: bool = False,
+    ) -> Answering | None:
+        """Take one request; its answer goes to `sink`. None where it was refused at once.
+
+        `composed`: it is a part of a composition, or was found to need none.
+        """
         request_id = request_id_of(headers)
         timeline = Timeline(received_s=received_s)
         catalogue = self.catalogue  # this request's, whatever is swapped in meanwhile
@@ -106,19 +153,39 @@ class Gateway:
                 raise Refused(_NOT_READY)
             wire = WireRequest(request_id, headers, body)
             known = self.intake.recognise(catalogue, wire, self.wall_clock())
-            entry = self.quotas.enter(known.caller.tenant, known.quota, self.clock())
+            composer = self.composer if route is CHAT and not composed else None
+            if composer is not None and composer.concerns(catalogue, known.caller.tenant):
+                return composer.take(catalogue, known, wire, sink, received_s)
+            key = catalogue.keys.get(known.caller.key_id)
+            entry = self.quotas.enter(known.caller.tenant, catalogue.quota_of(known.caller.tenant), self.clock(), key)
             admitted = self.intake.admit(catalogue, route, wire, known)
+            self.quarantine.check(admitted, self.clock())
+            reserved = entry.reserve(admitted.features, self.clock(), admitted.service_class)
         except Refused as refused:
-            self._turn_away(sink, request_id, refused, entry)
+            self._turn_away(sink, route, request_id, refused, entry)
             return None
         except Exception:
             _log.exception("request %s failed in the intake", request_id)
-            self._turn_away(sink, request_id, Refused(errors.internal_error()), entry)
+            self._turn_away(sink, route, request_id, Refused(errors.internal_error()), entry)
             return None
         timeline.admitted_s = self.clock()
-        exchange = Exchange(self, admitted, sink, timeline, entry)
-        exchange.start()
+        exchange = Exchange(self, catalogue, admitted, sink, timeline=timeline, entry=entry)
+        if reserved:
+            exchange.start()
+        else:  # other gateways may have left some of the tenant's limits
+            self.quotas.ask(entry, self.clock, partial(self._reserved, exchange, sink))
         return exchange
+
+    def _reserved(self, exchange: Exchange, sink: Sink, refused: Refused | None) -> None:
+        """What was missing of its limits has come, or has not."""
+        if exchange.ended:  # the client left meanwhile
+            return
+        if refused is None:
+            exchange.start()
+            return
+        exchange.ended = True
+        admitted = exchange.admitted
+        self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
     def precheck(self, headers: RawHeaders) -> None:
         """Before a body is read: may it come, and from this caller? Raises Refused."""
@@ -126,19 +193,22 @@ class Gateway:
             raise Refused(_NOT_READY)
         self.intake.precheck(self.catalogue, headers, self.wall_clock())
 
-    def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) -> None:
+    def refuse(
+        self, sink: Sink, request_id: str, answer: ErrorAnswer, more: MoreHeaders = (), dialect: Dialect = OPENAI
+    ) -> None:
         self.metrics.refused(answer.status)
-        sink.whole(answer.status, answers.error_headers(request_id, answer, more), answer.body())
+        headers = answers.error_headers(request_id, answer, more)
+        sink.whole(answer.status, headers, dialect.error_body(answer, request_id))
 
-    def _turn_away(self, sink: Sink, request_id: str, refused: Refused, entry: Entry | None) -> None:
+    def _turn_away(self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: Entry | None) -> None:
         """Refuse a request that may already have been counted."""
         more = entry.headers if entry is not None else ()
         if isinstance(refused, OverQuota):
             self.metrics.quota_rejected(refused.dimension)
             more = more or refused.headers
         if entry is not None:
-            entry.leave()
-        self.refuse(sink, request_id, refused.answer, more)
+            entry.leave(self.clock())
+        self.refuse(sink, request_id, refused.answer, more, route.dialect)
 
     # what exchanges report
 
@@ -150,20 +220,40 @@ class Gateway:
         """Take one retry out of the pool's budget, where there is one."""
         return self._retry_budget(exchange).try_spend(exchange.admitted.routing.retry_budget_ratio, self.clock())
 
-    def closed(self, exchange: Exchange, status: int, code: str, events: int) -> None:
-        """`code` is that of the error it ended with, or empty; `events` those of its stream."""
+    def closed(self, exchange: Exchange, attempt: Attempt | None, status: int, code: str) -> None:
+        """The request has ended, and its last attempt with it; `code` is that of the error it ended with, or empty.
+
+        Told in this order: the fleet, the waiting room, the tenant's account, the metrics, the rollout, the trace.
+        """
+        events = attempt.events if attempt is not None else 0
         self._exchanges.discard(exchange)
-        exchange.entry.leave()
+        if status == 200 and attempt is not None:
+            self.fleet.answered(attempt.replica.id, attempt.sent_s, self.clock())
+            self.quarantine.answered(exchange.admitted)
+        if status == 200 and attempt is not None and exchange.usage is not None:
+            self._learn(exchange, attempt.prediction, exchange.usage)
+        self.rooms.left(exchange)
+        self.rooms.ended(exchange)
+        spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock())
         self.metrics.answered(exchange, status, events)
+        if exchange.detour is not None and exchange.detour.trial is not None:
+            self.metrics.cascaded(*exchange.detour.trial.outcome())
         split = exchange.admitted.split
         if split is not None:
             if status == 200 or exchange.begun:
                 self.splits.answering(split)
             if exchange.admitted.route.output is not None:
                 self.evidence.ended(split, status, code, exchange.timeline, max(0, events - 1))
+        self.traces.offer(ended(exchange, attempt, status, code, spent=spent, now_unix_s=self.wall_clock()))
         if status >= 500:
             failures = ",".join(failure.value for failure in exchange.failures)
             _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, failures)
+
+    def _learn(self, exchange: Exchange, prediction: Prediction, usage: Usage) -> None:
+        """A whole answer says how long prompts and answers are, and what was cached of the prompt."""
+        self.intake.features.learn(exchange.admitted, usage)
+        pool, ended_s = exchange.admitted.model.pool, exchange.timeline.ended_s
+        self.metrics.prefixes.answered(pool, prediction.cached_tokens, usage, ended_s)
 
     def answering(self, admitted: Admitted) -> None:
         """A stream's first bytes go to the client."""
@@ -181,12 +271,10 @@ class Gateway:
             self.evidence.candidate_unavailable(admitted.split)
 
     def attempt_failed(
-        self, exchange: Exchange, replica: ReplicaView | None, failure: Failure, detail: str, *, is_evidence: bool
+        self, exchange: Exchange, replica: ReplicaView, failure: Failure, detail: str, *, is_evidence: bool
     ) -> None:
         self.metrics.attempt_failed(failure)
-        if replica is None:
-            return
-        out_s = self.fleet.eject(replica.id, self.clock()) if is_evidence else 0.0
+        out_s = self.router.failed(replica.id, failure, is_evidence=is_evidence)
         _log.warning(
             "request %s: replica %s failed (%s: %s), out for %.0f s",
             exchange.admitted.request_id,
@@ -205,6 +293,7 @@ class Gateway:
     def swap(self, catalogue: Catalogue) -> None:
         """A new snapshot; requests under way keep the one they began with, and what was counted stays counted."""
         self.catalogue = catalogue
+        self.prefixes.swap(catalogue.pools)
         self.splits.forget_ended(self.is_split)
         self.retry_budgets = {
             pool: self.retry_budgets.get(pool) or RetryBudget(updated_s=self.clock()) for pool in catalogue.pools
@@ -213,24 +302,37 @@ class Gateway:
             exchange.snapshot_swapped()
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
+    def hears_again(self) -> None:
+        """The bus is in reach, and whoever beats has all of the usual time to be heard."""
+        if self.is_deaf:
+            self.is_deaf = False
+            self.fleet.forgive(self.clock())
+
     def heard(self, heartbeat: Heartbeat) -> None:
         """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere."""
-        if self.fleet.fold(heartbeat, self.clock()) and heartbeat.phase in ("hung", "dead"):
+        if not self.fleet.fold(heartbeat, self.clock()):
+            return
+        self.prefixes.heard(heartbeat)
+        if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
 
     def sweep(self) -> None:
         """A few times a second: silence, deadlines, idle connections."""
         now_s = self.clock()
-        for replica_id in self.fleet.expire(now_s):
+        for replica_id in self.fleet.expire(now_s) if not self.is_deaf else ():
             _log.warning("replica %s fell silent and is out", replica_id)
+            self.prefixes.forget(replica_id)
             self._abandon(replica_id)
         for exchange in list(self._exchanges):
             exchange.check(now_s)
+        self.rooms.sweep(now_s)
         for connection in list(self.watched):
             connection.check(now_s)
         self.upstreams.sweep()
         self.quotas.forget_idle(now_s)
         self.splits.expire()
+        for replica_id in self.router.sweep(now_s):
+            _log.warning("replica %s does much worse than its fellows and is out for a while", replica_id)
         self.evidence.forget_passed(self.is_split)
 
     def cut_short(self) -> None:

@@ -12,6 +12,7 @@ from functions.gateway import answers, errors
 from functions.gateway.core import Gateway
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.request_headers import check_headers, request_id_of
+from functions.gateway.routes import dialect_of
 
 _log = logging.getLogger(__name__)
 # What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
@@ -46,12 +47,12 @@ class Envelope:
             self._check(scope)
             await self._app(scope, receive, send_with_id)
         except Refused as refused:
-            await self._refuse(send, request_id, refused.answer)
+            await self._refuse(send, scope["path"], request_id, refused.answer)
         except Exception:
             _log.exception("request %s failed", request_id)
             if started:
                 raise  # an answer is under way: the server must cut it, not append to it
-            await self._refuse(send, request_id, errors.internal_error())
+            await self._refuse(send, scope["path"], request_id, errors.internal_error())
 
     def _check(self, scope: Scope) -> None:
         check_headers(scope["headers"], self._gateway.limits)
@@ -61,9 +62,9 @@ class Envelope:
         if encoded or any(trick in path for trick in _TRICKS):
             raise Refused(errors.not_found(scope["method"], scope["path"]))
 
-    async def _refuse(self, send: Send, request_id: str, answer: ErrorAnswer) -> None:
+    async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer) -> None:
         self._gateway.metrics.refused(answer.status)
-        body = answer.body()
+        body = dialect_of(path).error_body(answer, request_id)
         headers = [*answers.error_headers(request_id, answer), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -28,9 +28,11 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
     try:
         for message in await bus.latest():
             _take(gateway, message)
+        gateway.hears_again()
         async for message in bus.listen():
             _take(gateway, message)
     except BusUnavailable as error:
+        gateway.is_deaf = True
         gateway.metrics.bus_lost("heartbeats")
         _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
 

@@ -8,8 +8,6 @@ Both lanes come this way; nothing here knows which.
 
 import hashlib
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -19,11 +17,15 @@ from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, RoutingEntry, ServiceClass
 from functions.decisions.access import Caller
 from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.quota_caps import within_key
+from functions.decisions.request_features import RequestFeatures
 from functions.decisions.routing import RouteRequest
-from functions.gateway import fields
+from functions.gateway import context_overflow, fields
+from functions.gateway.classified import classified
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
+from functions.gateway.features import Features, for_other_model
 from functions.gateway.known_keys import KnownKeys
-from functions.gateway.lengths import BYTES_PER_TOKEN, OutputFields, hold_to_caps
+from functions.gateway.lengths import hold_to_caps
 from functions.gateway.limits import Limits
 from functions.gateway.request_headers import (
     RawHeaders,
@@ -32,49 +34,13 @@ from functions.gateway.request_headers import (
     check_json_body,
     read_headers,
 )
+from functions.gateway.routes import CHAT, CHAT_OUTPUT, ROUTES, Route, routes_for
 from functions.gateway.splits import Sender, Splits, SplitUse
 from functions.gateway.strict_json import JsonObject, parse_object
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
 _MAX_SALTS = 10_000  # tenants
 _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "batch"}
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One engine route that the gateway offers."""
-
-    path: str
-    upstream_path: bytes
-    table: Callable[[Limits], dict[str, fields.Check]]
-    required: tuple[tuple[str, ...], ...]  # of each group, one field must be there
-    streams: bool
-    output: OutputFields | None  # None: nothing is generated
-
-
-CHAT = Route(
-    "/v1/chat/completions",
-    b"/v1/chat/completions",
-    fields.chat_table,
-    (("messages",),),
-    streams=True,
-    output=OutputFields("messages", ("max_completion_tokens", "max_tokens")),
-)
-COMPLETIONS = Route(
-    "/v1/completions",
-    b"/v1/completions",
-    fields.completion_table,
-    (("prompt",),),
-    streams=True,
-    output=OutputFields("prompt", ("max_tokens",), default_tokens=16),
-)
-TOKENIZE = Route(
-    "/v1/tokenize", b"/tokenize", fields.tokenize_table, (("messages", "prompt"),), streams=False, output=None
-)
-DETOKENIZE = Route(
-    "/v1/detokenize", b"/detokenize", fields.detokenize_table, (("tokens",),), streams=False, output=None
-)
-HOT_ROUTES = {route.path: route for route in (CHAT, COMPLETIONS)}
 
 
 # One of each is made per request: as frozen dataclasses they would cost 2 us more.
@@ -108,15 +74,18 @@ class Admitted(msgspec.Struct, frozen=True):
     stream: bool
     wants_usage: bool  # the caller asked for the usage event of a stream
     deadline_ms: int | None
-    prompt_tokens_estimate: int
+    features: RequestFeatures
     upstream_body: bytes
     split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
+    session: str | None = None  # what it belongs to, as the caller named it
+    trace_id: str = ""  # of the caller's `traceparent`
+    slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
 
     def route_request(self) -> RouteRequest:
         return RouteRequest(
             engine_name=self.model.engine_name,
             is_adapter=self.model.is_adapter,
-            prompt_tokens=self.prompt_tokens_estimate,
+            prompt_tokens=self.features.prompt_tokens,
             tie_key=self.request_id,
         )
 
@@ -126,11 +95,12 @@ class Intake:
 
     def __init__(self, pepper: bytes, limits: Limits, splits: Splits) -> None:
         self.limits = limits
+        self.features = Features()
         self._splits = splits
         self._pepper = pepper
         self._keys = KnownKeys(pepper)
         self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
-        self._tables = {route.path: route.table(limits) for route in (CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE)}
+        self._tables = {route.path: route.table(limits) for route in ROUTES}
 
     def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> None:
         """Before a body is read: `admit`'s first steps in `admit`'s order, so that both refuse alike."""
@@ -145,17 +115,17 @@ class Intake:
         read = read_headers(wire.headers, wire.request_id, self.limits)
         check_json_body(wire.headers)
         caller = self.identify(catalogue, read, now_unix_s)
-        return Recognised(read, caller, catalogue.quota_of(caller.tenant))
+        quota = within_key(catalogue.quota_of(caller.tenant), catalogue.keys.get(caller.key_id))
+        return Recognised(read, caller, quota)
 
     def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
         """The admitted request; raises Refused with the answer where one of the steps says no."""
-        parsed = parse_object(wire.body, self.limits.json_depth, self.limits.json_values)
-        fields.check_fields(parsed, self._tables[route.path])
-        _check_required(parsed, route)
+        parsed = self.read_body(route, wire.body)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
         session = _session(known.read, parsed)
-        model = _resolve(catalogue, caller, parsed)
+        model = _resolve(catalogue, caller, parsed, len(wire.body))
+        _check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
         split: SplitUse | None = None
         if model.split is not None:
@@ -163,10 +133,15 @@ class Intake:
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
         elif session is not None and model.is_adapter:  # a base model has one version
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
+        slid_turns = self._fit(catalogue, route, parsed, known, model)
         if known.quota is not None and route.output is not None:
             hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
+        salt = self._cache_salt(catalogue, caller.tenant)
+        features = self.features.of(parsed, route.output, model, caller.tenant, salt)
         stream = route.streams and parsed.get("stream") is True
-        wants_usage = stream and (parsed.get("stream_options") or {}).get("include_usage") is True
+        wants_usage = (
+            stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True
+        )
         return Admitted(
             request_id=wire.request_id,
             caller=caller,
@@ -177,10 +152,34 @@ class Intake:
             stream=stream,
             wants_usage=wants_usage,
             deadline_ms=known.read.deadline_ms,
-            prompt_tokens_estimate=len(wire.body) // BYTES_PER_TOKEN,
-            upstream_body=_upstream_body(parsed, model, stream, self._cache_salt(catalogue, caller.tenant)),
+            features=features,
+            upstream_body=_upstream_body(parsed, model, route, stream, salt),
             split=split,
+            session=session,
+            trace_id=known.read.trace_id,
+            slid_turns=slid_turns,
         )
+
+    def read_body(self, route: Route, body: bytes) -> JsonObject:
+        """A body whose fields are in order; raises Refused (400)."""
+        parsed = parse_object(body, self.limits.json_depth, self.limits.json_values)
+        fields.check_fields(parsed, self._tables[route.path])
+        _check_required(parsed, route)
+        return parsed
+
+    def _fit(
+        self, catalogue: Catalogue, route: Route, parsed: JsonObject, known: Recognised, model: ResolvedModel
+    ) -> int:
+        """Make a chat fit its context window, where its tenant wants that; how many turns it lost."""
+        tenant = known.caller.tenant
+        if catalogue.tenants[tenant].context_overflow == "refuse" or route is not CHAT:
+            return 0
+        room = context_overflow.room_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
+        lengths = self.features.lengths
+        gone = context_overflow.overflow(
+            parsed, room, lambda size_bytes: lengths.prompt_tokens(model.pool, tenant, size_bytes)
+        )
+        return context_overflow.slide(parsed, gone)
 
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
         """Who calls, with a key that may call models; raises Refused (401, 403)."""
@@ -207,7 +206,8 @@ def as_control(admitted: Admitted, splits: Splits) -> Admitted:
     parsed = orjson.loads(admitted.upstream_body)
     parsed["model"] = control.engine_name
     split, body = splits.fall_back(admitted.split), orjson.dumps(parsed)
-    return msgspec.structs.replace(admitted, model=control, split=split, upstream_body=body)
+    features = for_other_model(admitted.features, parsed, admitted.route.output, control.engine_name)
+    return msgspec.structs.replace(admitted, model=control, split=split, features=features, upstream_body=body)
 
 
 def _check_required(parsed: JsonObject, route: Route) -> None:
@@ -222,14 +222,25 @@ def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
     return read.session or in_body or parsed.get("prompt_cache_key") or None
 
 
-def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject) -> ResolvedModel:
+def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
     requested = parsed.get("model")
     if type(requested) is not str or not requested:
         raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
     model = catalogue.resolve(caller.tenant, requested)
     if model is None:
+        model = classified(catalogue, caller.tenant, requested, parsed, body_bytes)
+    if model is None:
         raise model_not_found(requested)
     return model
+
+
+def _check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
+    """An engine answers a route that its model is not made for with 404, as if there were no such model."""
+    pool = catalogue.pools.get(model.pool)
+    if pool is not None and pool.task not in route.tasks:
+        usable = ", ".join(routes_for(pool.task))
+        message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
+        raise bad_request(message, param="model", code="wrong_model_type")
 
 
 def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> ServiceClass:
@@ -243,7 +254,9 @@ def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> 
     return asked
 
 
-def _upstream_body(parsed: JsonObject, model: ResolvedModel, stream: bool, cache_salt: str | None) -> bytes:
+def _upstream_body(
+    parsed: JsonObject, model: ResolvedModel, route: Route, stream: bool, cache_salt: str | None
+) -> bytes:
     """What the engine gets: what was checked, under the engine's name for the model, with the tenant's own salt.
 
     A stream's usage is always asked for, since tokens are counted from it; the relay takes it out again for callers
@@ -253,6 +266,9 @@ def _upstream_body(parsed: JsonObject, model: ResolvedModel, stream: bool, cache
     parsed.pop("cache_salt", None)
     if cache_salt is not None:
         parsed["cache_salt"] = cache_salt
-    if stream:
+    if stream and route.stream_options:
         parsed["stream_options"] = (parsed.get("stream_options") or {}) | {"include_usage": True}
-    return orjson.dumps(parsed)
+    route.prepare(parsed)
+    body = orjson.dumps(parsed)
+    # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body.
+    return bytes(memoryview(body)) if stream else body

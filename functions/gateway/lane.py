@@ -23,16 +23,16 @@ from uvicorn.server import ServerState
 from functions.gateway import errors
 from functions.gateway.core import Gateway
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request
-from functions.gateway.exchange import Exchange
 from functions.gateway.guarded import GuardedHttpTools
-from functions.gateway.intake import HOT_ROUTES, Route
 from functions.gateway.request_headers import RawHeaders, announced_bytes, request_id_of
-from functions.gateway.sink import Headers
+from functions.gateway.routes import HOT_ROUTES, Route
+from functions.gateway.sink import Answering, Headers
 
 _HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
+_header_line = b": ".join
 _PRECHECK_ABOVE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
 
 
@@ -82,8 +82,8 @@ class LaneProtocol(asyncio.Protocol):
         self._app_state = app_state
         self._loop = _loop
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set in connection_made, before any use
-        self._parser = httptools.HttpRequestParser(self)
-        self._exchange: Exchange | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)  # None while a stream runs
+        self._exchange: Answering | None = None
         self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
         self._phase = "idle"
         self._deadline_s = gateway.clock() + gateway.limits.head_s
@@ -91,7 +91,7 @@ class LaneProtocol(asyncio.Protocol):
         self._url = b""
         self._route: Route | None = None
         self._headers: RawHeaders = []
-        self._body = bytearray()  # not a list: a body of one-byte chunks would cost fifty times its size
+        self._body: bytes | bytearray = b""  # no list: a body of one-byte chunks would cost fifty times its size
         self._head_bytes = 0
         self._received_s = 0.0
         self._expects_continue = False
@@ -111,6 +111,9 @@ class LaneProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self._phase == "closing":
+            return
+        if self._parser is None:
+            self._interrupted(data)
             return
         if self._raw is not None:
             self._raw += data
@@ -179,15 +182,18 @@ class LaneProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._gateway.limits.head_bytes:
+            raise Refused(self._head_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        limits = self._gateway.limits
         self._headers.append((name, value))
-        if len(self._headers) > self._gateway.limits.header_count:
-            raise Refused(
-                errors.headers_too_large(f"The request has over {self._gateway.limits.header_count} headers.")
-            )
-        self._count_head(len(name) + len(value) + len(b": \r\n"))
+        if len(self._headers) > limits.header_count:
+            raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
+        self._head_bytes += len(name) + len(value) + 4  # with its colon, space and line end
+        if self._head_bytes > limits.head_bytes:
+            raise Refused(self._head_too_large())
         if len(name) == 6 and name.lower() == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
 
@@ -208,7 +214,12 @@ class LaneProtocol(asyncio.Protocol):
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        self._body += body
+        if not self._body:
+            self._body = body  # most come in one piece, which needs no copy
+        elif type(self._body) is bytes:
+            self._body = bytearray(self._body) + body
+        else:
+            self._body += body
         if len(self._body) > self._gateway.limits.body_bytes:
             raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
 
@@ -218,8 +229,9 @@ class LaneProtocol(asyncio.Protocol):
         self._completed = True
         self._enter("busy", 0.0)
         body = bytes(self._body)
-        self._body = bytearray()
-        exchange = self._gateway.handle(cast(Route, self._route), self._headers, body, self, self._received_s)
+        self._body = self._url = b""
+        headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
+        exchange = self._gateway.handle(cast(Route, self._route), headers, body, self, self._received_s)
         if exchange is not None and not exchange.ended:
             self._exchange = exchange
 
@@ -230,6 +242,7 @@ class LaneProtocol(asyncio.Protocol):
         self._answered()
 
     def begin(self, headers: Headers, first: bytes) -> None:
+        self._parser = None  # 1.5 KiB; the next request gets a new one
         head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
         self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
 
@@ -258,6 +271,11 @@ class LaneProtocol(asyncio.Protocol):
         else:
             self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
 
+    def _interrupted(self, data: bytes) -> None:
+        """Something follows on the connection while its answer streams: a request that must be sent again."""
+        if data.strip(b"\r\n"):  # empty lines before a request mean nothing
+            self._close_after = self._refused = True
+
     def _hand_over(self) -> None:
         raw, self._raw = self._raw or b"", None
         self._leave()
@@ -285,11 +303,12 @@ class LaneProtocol(asyncio.Protocol):
         self._gateway.refuse(self, request_id_of(self._headers), answer)
 
     def _head(self, status: int, headers: Headers, framing: bytes) -> bytes:
-        lines = [_STATUS_LINES.get(status, _STATUS_LINES[500])]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        lines.append(framing)
-        lines.append(b"connection: close\r\n\r\n" if self._close_after else b"\r\n")
-        return b"".join(lines)
+        return b"%b%b\r\n%b%b" % (
+            _STATUS_LINES.get(status, _STATUS_LINES[500]),
+            b"\r\n".join(map(_header_line, headers)),  # no bytecode per header
+            framing,
+            b"connection: close\r\n\r\n" if self._close_after else b"\r\n",
+        )
 
     def _answered(self) -> None:
         self._exchange = None
@@ -310,18 +329,14 @@ class LaneProtocol(asyncio.Protocol):
             self._close()
             return
         self._raw = b""
-        self._headers = []
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         self._enter("idle", self._gateway.limits.keep_alive_s)
 
     def _close(self) -> None:
         """Close once what was written has gone out; whoever does not read it is cut off."""
         self._enter("closing", self._gateway.limits.write_stall_s)
         self._transport.close()
-
-    def _count_head(self, added_bytes: int) -> None:
-        self._head_bytes += added_bytes
-        if self._head_bytes > self._gateway.limits.head_bytes:
-            raise Refused(self._head_too_large())
 
     def _head_too_large(self) -> ErrorAnswer:
         return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
@@ -335,7 +350,7 @@ class LaneProtocol(asyncio.Protocol):
         self._url = b""
         self._route = None
         self._headers = []
-        self._body = bytearray()
+        self._body = b""
         self._head_bytes = 0
         self._expects_continue = False
 

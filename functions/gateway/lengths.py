@@ -21,16 +21,23 @@ from functions.gateway.strict_json import JsonObject
 BYTES_PER_TOKEN = 4  # English under a 50k-word BPE
 _LEAST_BYTES_PER_TOKEN = 2  # of a body, whatever is in it: a token id and its comma
 _TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template_kwargs")  # what templates put into prompts
-_NOT_TEXT = frozenset({"type", "image_url", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url"})
+_AROUND = ("instructions", "tools")  # what /v1/responses puts before its input
+_NOT_TEXT = frozenset(
+    {"type", "source", "image_url", "image_embeds", "audio_url", "input_audio", "audio_embeds", "video_url"}
+)
+
+
+PromptField = Literal["messages", "prompt", "input"]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFields:
     """How a route says what to answer, and how long."""
 
-    prompt: Literal["messages", "prompt"]
+    prompt: PromptField
     names: tuple[str, ...]  # the one that the engine heeds first
     default_tokens: int | None = None  # where none of them is given; None: to the end of the context window
+    has_choices: bool = False  # `n` answers may be asked for
 
 
 def hold_to_caps(
@@ -40,7 +47,7 @@ def hold_to_caps(
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
-    field = _field_in_force(parsed, output.names)
+    field = field_in_force(parsed, output.names)
     wish = Wish(parsed.get(field), parsed.get("min_tokens"), output.default_tokens or window_tokens, prompt_tokens=0)
     granted = quota_caps.grant(wish, caps)
     if _prompt_matters(wish, granted, body_bytes, caps.max_context_tokens, window_tokens):
@@ -51,7 +58,8 @@ def hold_to_caps(
         parsed[field] = granted
 
 
-def _field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
+def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
+    """The field that says how long the answer may be, of those that a route has; it may be absent."""
     for name in names:
         if parsed.get(name) is not None:
             return name
@@ -69,15 +77,32 @@ def _prompt_matters(
     return body_bytes // _LEAST_BYTES_PER_TOKEN + longest >= context_cap
 
 
-def prompt_tokens(parsed: JsonObject, field: Literal["messages", "prompt"]) -> int:
+def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
     """About how many tokens the prompt is; of several prompts, the longest."""
+    if field == "input":
+        return (text_bytes(parsed["input"]) + text_bytes([parsed.get(name) for name in _AROUND])) // BYTES_PER_TOKEN
     if field == "messages":
         template_bytes = sum(len(orjson.dumps(parsed[name])) for name in _TEMPLATE_FIELDS if parsed.get(name))
-        return (template_bytes + sum(map(_message_bytes, parsed["messages"]))) // BYTES_PER_TOKEN
+        system_bytes = text_bytes(parsed.get("system"))  # Anthropic's, beside the messages
+        return (system_bytes + template_bytes + sum(map(_message_bytes, parsed["messages"]))) // BYTES_PER_TOKEN
     prompt = parsed["prompt"]
     if type(prompt) is str or type(prompt[0]) is int:
         return _prompt_tokens(prompt)
     return max(map(_prompt_tokens, prompt))
+
+
+def text_bytes(value: Any) -> int:
+    """Of all text in a value of any shape; images and sounds are the engine's to count. A token id counts as one.
+
+    Its depth and size are bounded where the body is parsed.
+    """
+    if type(value) is str:
+        return len(value.encode())
+    if type(value) is dict:
+        return sum(text_bytes(inner) for name, inner in value.items() if name not in _NOT_TEXT)
+    if type(value) is list:
+        return sum(map(text_bytes, value))
+    return BYTES_PER_TOKEN if type(value) is int else 0
 
 
 def _prompt_tokens(prompt: str | list[int]) -> int:

@@ -22,6 +22,7 @@ class Limits:
     choices: int = 8  # `n`: the engine's own cap is 16,384
     stop_strings: int = 4
     logit_bias_entries: int = 300
+    pooling_inputs: int = 2048  # texts to embed, classify or score in one request; OpenAI's own bound
 
     # What an answer may weigh
     event_bytes: int = 1024 * 1024  # one server-sent event; held whole before it is passed on
@@ -43,9 +44,16 @@ class Limits:
     cold_wait_s: float = 15.0  # for an adapter that no replica has loaded; 200 MB at 100 MB/s, with room for a drain
     cold_pause_s: float = 0.25  # before agents that could not load it are asked again; doubles up to 2 s
 
+    # What is not tried for ever
+    quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
+
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
     idle_upstreams_per_replica: int = 256
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
     cold_waiting: int = 2048  # for any; for one tenant's, half
     cold_loads: int = 512  # adapters on their way, though nobody may wait for them any more; of one tenant's, half
+
+    # How much may be remembered
+    prefix_blocks: int = 500_000  # of prompts by where they were sent: 53 MB, and 256 MB of text at 512 bytes a block
+    prefix_ttl_s: float = 1800.0  # an engine keeps what nobody drives out: after half an hour somebody has

@@ -1,13 +1,13 @@
 """What Prometheus sees of the gateway. Label values are bounded: models and pools come from the snapshot, the rest from
 small fixed sets; no tenant anywhere.
 
-The hot path calls children that were made once per label set: `labels()` costs three times an increment.
+The hot path calls cells that were made once per label set: `labels()` costs three times an increment.
 """
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from functions.api.ids import PoolName
 from functions.decisions.catalogue import Catalogue
@@ -15,6 +15,8 @@ from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, Prediction
 from functions.gateway.cold_load import ColdOutcome
 from functions.gateway.pins import SessionPins
+from functions.gateway.prefix_figures import PrefixFigures
+from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
 
 if TYPE_CHECKING:
     from functions.gateway.core import Gateway
@@ -53,6 +55,29 @@ class Metrics:
         self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
         self._failures = Counter("shoal_attempt_failures", "Failed attempts", ["failure"], registry=self.registry)
         self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
+        self._degraded = Counter(
+            "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
+        )
+        self._hedges = Counter(
+            "shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=self.registry
+        )
+        self._hedges_before = (0, 0)
+        self._quarantined = Counter(
+            "shoal_prompts_quarantined",
+            "Requests refused, since two replicas failed on them",
+            registry=self.registry,
+        )
+        self._quarantined_before = 0
+        self._traces_dropped = Counter(
+            "shoal_traces_dropped", "Rows that could not be written in time", registry=self.registry
+        )
+        self._traces_dropped_before = 0
+        self._cascade = Counter(
+            "shoal_cascade",
+            "Answers of small models by what became of them",
+            ["from", "to", "verdict"],
+            registry=self.registry,
+        )
         self._quota = Counter(
             "shoal_quota_rejections", "Requests over a tenant's own limit", ["dimension"], registry=self.registry
         )
@@ -83,6 +108,7 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
+        self.prefixes = PrefixFigures(self.registry)
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
@@ -102,14 +128,19 @@ class Metrics:
         self._route_child = lru_cache(16)(self._routes.labels)
 
     def routed(self, decision: Prediction | NoReplica) -> None:
-        if isinstance(decision, NoReplica):
-            self._route_child(decision.reason).inc()
-        else:
-            self._route_child("least_predicted_wait").inc()
+        self._route_child(decision.reason).inc()
 
     def shed(self, reason: str) -> None:
         """A request was refused for want of a replica that can answer it."""
         self._shed.labels(reason).inc()
+
+    def degraded(self, asked: PoolName, answers: PoolName) -> None:
+        """Another pool than the one that was asked for begins to answer."""
+        self._degraded.labels(asked, answers).inc()
+
+    def cascaded(self, small: PoolName, large: PoolName, verdict: str) -> None:
+        """escalated / (escalated + kept) is the escalation rate."""
+        self._cascade.labels(small, large, verdict).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
         self._cold.labels(outcome).observe(seconds)
@@ -150,10 +181,19 @@ class Metrics:
 
     def scrape(self, gateway: "Gateway") -> None:
         """Bring the gauges up to date; called before each rendering, on the loop."""
+        self.prefixes.scrape()
         self._open.set(gateway.open_exchanges)
         self._connections.set(len(gateway.watched))
         self._cold_waiting.set(gateway.cold.waiting if gateway.cold is not None else 0)
         self._scrape_pins(gateway.splits.pins)
+        begun, won = gateway.hedging.begun_total, gateway.hedging.won_total
+        self._hedges.labels("begun").inc(begun - self._hedges_before[0])
+        self._hedges.labels("won").inc(won - self._hedges_before[1])
+        self._hedges_before = (begun, won)
+        self._quarantined.inc(gateway.quarantine.refused_total - self._quarantined_before)
+        self._quarantined_before = gateway.quarantine.refused_total
+        self._traces_dropped.inc(gateway.traces.dropped_total - self._traces_dropped_before)
+        self._traces_dropped_before = gateway.traces.dropped_total
         if gateway.catalogue is not None:
             self._epoch.set(gateway.catalogue.epoch)
             self._age.set(_snapshot_age_s(gateway, gateway.catalogue))
@@ -175,7 +215,7 @@ class Metrics:
 
     def _children_of(
         self, pool: PoolName, service_class: str
-    ) -> tuple[Histogram, Histogram, Histogram, Counter, Counter, Counter]:
+    ) -> tuple[HistogramCell, HistogramCell, HistogramCell, CounterCell, CounterCell, CounterCell]:
         return (
             self._ttft.labels(pool, service_class),
             self._inter_token.labels(pool, service_class),

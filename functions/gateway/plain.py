@@ -7,20 +7,17 @@ does not read (`send` blocks for ever), and a body that does not come.
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from functions.gateway import errors
 from functions.gateway.core import Gateway
 from functions.gateway.errors import Refused
-from functions.gateway.intake import Route
 from functions.gateway.limits import Limits
 from functions.gateway.request_headers import request_id_of
-from functions.gateway.sink import Headers
-
-if TYPE_CHECKING:
-    from functions.gateway.exchange import Exchange
+from functions.gateway.routes import Route
+from functions.gateway.sink import Answering, Headers
 
 _PAUSE_ABOVE_BYTES = 64 * 1024
 
@@ -41,12 +38,12 @@ class PlainEndpoint:
         received_s = gateway.clock()
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         sink = PlainSink()
-        exchange: Exchange | None = None
+        exchange: Answering | None = None
         try:
             gateway.precheck(headers)
             body = await _read_body(receive, gateway.limits)
         except Refused as refused:
-            gateway.refuse(sink, request_id_of(headers), refused.answer)
+            gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
             return
         else:
@@ -58,7 +55,7 @@ class PlainSink:
     """ASGI messages in waiting; asks the exchange to pause when they pile up."""
 
     def __init__(self) -> None:
-        self.exchange: Exchange | None = None
+        self.exchange: Answering | None = None
         self._messages: deque[Message] = deque()
         self._queued_bytes = 0
         self._paused = self._closed = False
@@ -126,7 +123,7 @@ async def _read_body(receive: Receive, limits: Limits) -> bytes:
         raise Refused(errors.request_timeout("The body")) from error
 
 
-async def _answer(sink: PlainSink, exchange: "Exchange | None", receive: Receive, send: Send, limits: Limits) -> None:
+async def _answer(sink: PlainSink, exchange: Answering | None, receive: Receive, send: Send, limits: Limits) -> None:
     sink.exchange = exchange
     async with asyncio.TaskGroup() as group:
         watcher = group.create_task(_watch(receive, sink))

@@ -8,7 +8,6 @@ Why a plain replacement is safe: inside a JSON string every quote is escaped, so
 cannot come from generated text, only from the field itself.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -27,12 +26,14 @@ _OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
 _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
 
 
+Sign = Literal["nothing_yet", "dropped", "answering"]
+
+
 class BadAnswer(Exception):
     """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
 
     prompt_tokens: int = 0
@@ -51,14 +52,22 @@ _MAX_TOKENS = 10_000_000
 def read_usage(document: bytes) -> Usage | None:
     """The usage of a JSON answer or event, or None where it has none."""
     try:
-        usage = _usage_decoder.decode(document).usage
+        return _usage_in(_usage_decoder.decode(document).usage)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if usage is None:
+
+
+def _usage_in(usage: Any) -> Usage | None:
+    if type(usage) is not dict:
         return None
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if type(details) is dict else 0
-    return Usage(_clamped(usage.get("prompt_tokens")), _clamped(usage.get("completion_tokens")), _clamped(cached))
+    return usage_of(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+
+
+def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
+    """Counts as an engine wrote them, whatever they are."""
+    return Usage(_clamped(prompt), _clamped(completion), _clamped(cached))
 
 
 def _clamped(tokens: Any) -> int:
@@ -68,20 +77,20 @@ def _clamped(tokens: Any) -> int:
 class Renaming:
     """The engine's name for a model, replaced by the name that the client asked for."""
 
-    __slots__ = ("_engine_field", "_engine_text", "_public_field", "_public_text", "needed")
+    __slots__ = ("_engine_field", "_engine_name", "_public_field", "_requested", "needed")
 
     def __init__(self, engine_name: str, requested: str) -> None:
         self.needed = engine_name != requested
         self._engine_field = b'"model":' + orjson.dumps(engine_name)
         self._public_field = b'"model":' + orjson.dumps(requested)
-        self._engine_text, self._public_text = engine_name.encode(), requested.encode()
+        self._engine_name, self._requested = engine_name, requested
 
     def fields(self, data: bytes) -> bytes:
         return data.replace(self._engine_field, self._public_field) if self.needed else data
 
     def everywhere(self, data: bytes) -> bytes:
         """For error texts, which name the model in prose."""
-        return data.replace(self._engine_text, self._public_text) if self.needed else data
+        return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
 
 
 class StreamRelay:
@@ -107,6 +116,11 @@ class StreamRelay:
             data = self._held + data
             self._held = b""
         ends_in_object = data.endswith(_OBJECT_EVENT_END)
+        if ends_in_object and data.startswith(_OBJECT) and data.find(_EVENT_END) == len(data) - len(_EVENT_END):
+            if _NO_CHOICES in data or data.startswith(_ERROR):
+                return self._event_by_event(data)
+            self.events += 1  # one event a read: what most reads are
+            return self._renaming.fields(data)
         if not ends_in_object and not data.endswith(_EVENT_END):
             data = self._hold_back(data)
             if not data:
@@ -158,8 +172,7 @@ class StreamRelay:
         return usage is not None
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct, frozen=True):
     body: bytes
     usage: Usage | None
     aborted: bool  # finish_reason abort (or error) and no token: the engine was draining
@@ -173,12 +186,12 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
         raise BadAnswer("not JSON") from error
     if type(parsed) is not dict:
         raise BadAnswer("not a JSON object")
-    usage = read_usage(body)
+    usage = _usage_in(parsed.get("usage"))
     produced = usage is not None and usage.completion_tokens > 0
     return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
 
 
-def first_sign(events: bytes) -> Literal["nothing_yet", "dropped", "answering"]:
+def first_sign(events: bytes) -> Sign:
     """What the first events of a stream say.
 
     A chat begins with a role and no text, in an event of its own, even where the engine then drops the request before

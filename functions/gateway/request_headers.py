@@ -25,6 +25,7 @@ _ONCE = frozenset(
     {
         b"host",
         b"authorization",
+        b"x-api-key",
         b"content-type",
         b"content-length",
         b"content-encoding",
@@ -34,6 +35,20 @@ _ONCE = frozenset(
         b"x-session-id",
     }
 )
+_READ = frozenset(
+    {b"authorization", b"x-api-key", b"x-shoal-class", b"x-shoal-deadline-ms", b"x-session-id", b"traceparent"}
+)
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.DOTALL)
+# What nearly all requests carry, as clients spell it: found in one look-up; lowering and matching take 0.3 us each.
+_USUAL = (
+    *_ONCE,
+    *(b"accept", b"accept-encoding", b"accept-language", b"cache-control", b"connection", b"origin", b"referer"),
+    *(b"user-agent", b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"),
+    *(b"traceparent", b"tracestate", b"via", b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang"),
+    *(b"x-stainless-os", b"x-stainless-package-version", b"x-stainless-retry-count", b"x-stainless-runtime"),
+    *(b"x-stainless-runtime-version", b"x-stainless-read-timeout", b"x-stainless-timeout"),
+)
+_SPELLINGS = {spelling: name for name in _USUAL for spelling in (name, name.title())}
 
 
 @dataclass(slots=True)
@@ -43,6 +58,7 @@ class RequestHeaders:
     service_class: ServiceClass | None = None
     deadline_ms: int | None = None
     session: str | None = None
+    trace_id: str = ""  # of a well-formed `traceparent`; a malformed one is none (W3C: ignore it)
 
 
 def request_id_of(headers: RawHeaders) -> str:
@@ -56,15 +72,25 @@ def request_id_of(headers: RawHeaders) -> str:
 def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> RequestHeaders:
     """The meaning of well-formed headers; raises Refused for the others."""
     found = RequestHeaders(request_id=request_id)
+    api_key: str | None = None
     for name, value in check_headers(headers, limits):
+        if name not in _READ:
+            continue
         if name == b"authorization":
             found.authorization = value.decode("latin-1")
+        elif name == b"x-api-key":  # Anthropic's SDK sends the key so
+            api_key = "Bearer " + value.decode("latin-1")
         elif name == b"x-shoal-class":
             found.service_class = _service_class(value)
         elif name == b"x-shoal-deadline-ms":
             found.deadline_ms = _deadline_ms(value)
         elif name == b"x-session-id":
             found.session = _session(value, limits)
+        elif name == b"traceparent":
+            match = _TRACEPARENT.fullmatch(value)
+            found.trace_id = match[1].decode() if match is not None else ""
+    if found.authorization is None:
+        found.authorization = api_key
     return found
 
 
@@ -75,9 +101,7 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
     seen: set[bytes] = set()
     checked: RawHeaders = []
     for raw_name, value in headers:
-        name = raw_name.lower()
-        if _HEADER_NAME.fullmatch(name) is None:
-            raise bad_request("A header's name has characters that are not allowed (letters, digits and '-' are).")
+        name = _SPELLINGS.get(raw_name) or _name(raw_name)
         if name in _ONCE:
             if name in seen:
                 raise bad_request(f"The header {name.decode()} may be given once.", code="duplicate_header")
@@ -90,14 +114,22 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
     return checked
 
 
+def _name(raw_name: bytes) -> bytes:
+    name = raw_name.lower()
+    if _HEADER_NAME.fullmatch(name) is None:
+        raise bad_request("A header's name has characters that are not allowed (letters, digits and '-' are).")
+    return name
+
+
 def check_json_body(headers: RawHeaders) -> None:
     """A JSON body, not encoded; raises Refused (415) otherwise."""
     content_type = b""
     for name, value in headers:
-        lowered = name.lower()
-        if lowered == b"content-type":
-            content_type = value.split(b";", 1)[0].strip().lower()
-        elif lowered == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+        if len(name) == 12 and name.lower() == b"content-type":
+            content_type = value if value == b"application/json" else value.split(b";", 1)[0].strip().lower()
+        elif (
+            len(name) == 16 and name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity")
+        ):
             raise Refused(errors.unsupported_media_type("Encoded bodies are not taken; send the JSON as it is."))
     if content_type != b"application/json":
         raise Refused(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
@@ -107,10 +139,11 @@ def announced_bytes(headers: RawHeaders) -> int | None:
     """The body's length as its head gives it; None for a chunked body."""
     length: int | None = 0
     for name, value in headers:
-        lowered = name.lower()
-        if lowered == b"transfer-encoding":
+        if len(name) == 17 and name.lower() == b"transfer-encoding":
             return None
-        if lowered == b"content-length" and value.isdigit() and len(value) <= 20:  # the parser has refused the rest
+        if (
+            len(name) == 14 and name.lower() == b"content-length" and value.isdigit() and len(value) <= 20
+        ):  # the parser has refused the rest
             length = int(value)
     return length
 

@@ -8,31 +8,46 @@ import asyncio
 import functools
 import gc
 import logging
+import os
+import random
 import re
 import resource
 import socket
 import ssl
 import time
 from dataclasses import replace
+from ipaddress import ip_network
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import httpx
 import uvicorn
 
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.conversation_store import ValkeyConversations
+from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import feeds
+from functions.gateway import feeds, prefix_feeds
 from functions.gateway.app import make_app
+from functions.gateway.composition.composer import Composer
+from functions.gateway.conversations import Conversations
 from functions.gateway.core import Gateway
+from functions.gateway.exact_figures import ExactFigures
 from functions.gateway.handover import Handover, Inheritance, inherit
 from functions.gateway.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
+from functions.gateway.quota_leasing import QuotaLeases
 from functions.gateway.settings import GatewaySettings
+from functions.gateway.tools.calls import ToolCaller, ToolPolicy
 from functions.telemetry.exposition import MetricsServer
+from functions.telemetry.trace_sink import TraceSink
+
+if TYPE_CHECKING:
+    from functions.gateway.exact_prefixes import ExactPrefixes
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 4096
@@ -74,6 +89,7 @@ class _Server(uvicorn.Server):
         self._handover: Handover | None = None
         self._metrics_server: MetricsServer | None = None
         self._bus = ValkeyBus(_bus_url(settings))
+        self._exact = _exact_prefixes(settings)
         self._loader = LoadClient(settings.internal_token_file.read_text().strip())
         self._gateway = Gateway(
             pepper=settings.pepper_file.read_bytes().strip(),
@@ -83,12 +99,29 @@ class _Server(uvicorn.Server):
             wall_clock=time.time,
             gateway_id=settings.gateway_id or _own_name(settings),
             loader=self._loader,
+            telling=self._exact,
+            traces=TraceSink(settings.trace_dir, time.time),
+            zone=settings.zone,
+            router=settings.router,
         )
+        self._quota_broker = ValkeyQuotaBroker(_bus_url(settings))
+        self._gateway.quotas.leasing = self._quota_leases = QuotaLeases(
+            self._quota_broker,
+            self._gateway.gateway_id,
+            clock=self._gateway.clock,
+            tasks=self._gateway.tasks,
+            dice=random.random,
+            expected_gateways=settings.expected_gateways,
+        )
+        self._conversations = ValkeyConversations(_bus_url(settings))
+        kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
+        self._gateway.composer = Composer(self._gateway, ToolCaller(_tool_policy(settings)), kept)
         config.app = make_app(self._gateway)
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         gateway, settings = self._gateway, self._settings
+        gateway.traces.start()
         await self._start_feeds()
         if self._inherited is not None:
             await self._until_ready()
@@ -117,9 +150,14 @@ class _Server(uvicorn.Server):
         self.config.timeout_graceful_shutdown = int(self._drain_timeout_s + _AFTER_DRAIN_S)
         await super().shutdown(sockets)
         await self._gateway.tasks.close()
+        if self._exact is not None:
+            self._exact.close()
         await self._last_words()
+        await asyncio.to_thread(self._gateway.traces.close)
         self._gateway.upstreams.close()
         await self._loader.close()
+        await self._conversations.close()
+        await self._quota_broker.close()
 
     async def _start_feeds(self) -> None:
         gateway, settings = self._gateway, self._settings
@@ -138,6 +176,8 @@ class _Server(uvicorn.Server):
         gateway.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
+        self._start_prefix_feeds()
+        gateway.tasks.forever("quota leases", self._quota_leases.run)
         gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     def _start_rollout_feeds(self) -> None:
@@ -149,6 +189,18 @@ class _Server(uvicorn.Server):
             self._gateway.tasks.forever(
                 name, functools.partial(feed, self._gateway, self._bus), expected=(BusUnavailable,)
             )
+
+    def _start_prefix_feeds(self) -> None:
+        exact, tasks = self._exact, self._gateway.tasks
+        if exact is None:
+            return
+        exact.start(asyncio.get_running_loop().call_soon_threadsafe)
+        self._gateway.metrics.registry.register(ExactFigures(exact))
+        follow = functools.partial(prefix_feeds.follow_prefixes, exact, self._bus)
+        ask = functools.partial(prefix_feeds.ask_for_prefixes, self._gateway, exact, self._bus)
+        tasks.forever("prefixes", follow, expected=(BusUnavailable,))
+        tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
+        tasks.forever("prefix sweep", functools.partial(prefix_feeds.sweep, exact))
 
     async def _last_words(self) -> None:
         """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
@@ -235,14 +287,37 @@ def _limits(settings: GatewaySettings) -> Limits:
         connections=min(settings.max_connections, bearable),
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        quarantine_after_replicas=settings.quarantine_after_replicas,
         cold_wait_s=settings.jit_wait_s,
+        prefix_blocks=settings.prefix_blocks,
     )
 
 
+def _exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
+    """Imported only where it is used: it brings tokenizers, templates and numpy, and an eighth of a second."""
+    if settings.tokenizers_dir is None:
+        return None
+    from functions.gateway.exact_prefixes import ExactPrefixes
+
+    return ExactPrefixes(settings.tokenizers_dir, time.monotonic)
+
+
+def _tool_policy(settings: GatewaySettings) -> ToolPolicy:
+    """Where tools may lie; StartFailed where a network is none."""
+    try:
+        networks = tuple(ip_network(text.strip()) for text in settings.tool_private_networks.split(",") if text.strip())
+    except ValueError as error:
+        raise StartFailed(f"SHOAL_GATEWAY_TOOL_PRIVATE_NETWORKS: {error}") from error
+    return ToolPolicy(networks=networks, ca_file=settings.tool_ca_file, secrets_dir=settings.tool_secrets_dir)
+
+
 def _own_name(settings: GatewaySettings) -> str:
-    """The host's name and the port: two gateways that answer at one place follow each other, as a handover's do."""
+    """The host's name and the port: two gateways that answer at one place follow each other, as a handover's do.
+
+    Unless they share the port: then they are there at the same time, and the process tells them apart.
+    """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:100]
-    return f"{host}-{settings.port}"
+    return f"{host}-{settings.port}-{os.getpid()}" if settings.reuse_port else f"{host}-{settings.port}"
 
 
 def _listener_ports(settings: GatewaySettings) -> list[tuple[str, int]]:
@@ -255,13 +330,24 @@ def _listener_count(settings: GatewaySettings) -> int:
 
 
 def _bind_all(settings: GatewaySettings) -> list[socket.socket]:
-    return [_bind(settings.host, port, f"SHOAL_GATEWAY_{name}") for name, port in _listener_ports(settings)]
+    listeners: list[socket.socket] = []
+    try:
+        for name, port in _listener_ports(settings):
+            shared = settings.reuse_port and name != "METRICS_PORT"
+            listeners.append(_bind(settings.host, port, f"SHOAL_GATEWAY_{name}", shared=shared))
+    except StartFailed:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
-def _bind(host: str, port: int, setting: str) -> socket.socket:
+def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
     except OSError as error:

@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from functions.decisions.baselines import RouterName
+
 
 class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_GATEWAY_", frozen=True, extra="forbid")
@@ -21,6 +23,11 @@ class GatewaySettings(BaseSettings):
     )
     tls_cert_file: Path | None = Field(None, description="PEM chain.")
     tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
+    reuse_port: bool = Field(
+        False,
+        description="Several gateway processes on one host answer at one port, one a core; the kernel spreads the "
+        "connections. Each needs its own metrics port and handover socket. False: a taken port is said at the start.",
+    )
     metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
     registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
     registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
@@ -30,6 +37,11 @@ class GatewaySettings(BaseSettings):
     bus_password_file: Path | None = Field(None, description="The bus's password.")
     snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
     handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
+    tokenizers_dir: Path | None = Field(
+        None,
+        description="Tokenizer and chat template of each pool's base model, at <dir>/<pool>/: what replicas tell of "
+        "their caches can then be compared with prompts. Unset: prefixes are known by what was sent where.",
+    )
     drain_timeout_s: float = Field(600.0, gt=0, description="How long open streams may run after SIGTERM.")
     handover_drain_timeout_s: float = Field(
         600.0, gt=0, description="The same once a successor serves: nothing waits for this process to end."
@@ -44,4 +56,35 @@ class GatewaySettings(BaseSettings):
         le=120,
         description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
     )
+    trace_dir: Path | None = Field(
+        None, description="Where request traces are written as NDJSON, bounded at 256 MB; none: kept in memory only."
+    )
+    quarantine_after_replicas: int = Field(
+        2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
+    )
     idle_s: float = Field(30.0, gt=0, description="The longest silence inside a stream.")
+    expected_gateways: int = Field(
+        1, ge=1, description="Gateways that share tenants' limits in equal parts until the bus is first reached."
+    )
+    tool_private_networks: str = Field(
+        "", description="Comma-separated networks that tenants' tools may lie in although they are private."
+    )
+    tool_ca_file: Path | None = Field(None, description="Authority of the tools' certificates. Default: the system's.")
+    tool_secrets_dir: Path | None = Field(
+        None, description="The tokens that tools are called with, at <dir>/<tenant>/<secret>. Unset: none."
+    )
+    prefix_blocks: int = Field(
+        500_000,
+        ge=1_000,
+        le=20_000_000,
+        description="Blocks of prompts (512 bytes) of which this gateway remembers where it sent them; 110 bytes each.",
+    )
+    zone: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+        description="Where this gateway runs: replicas of the same zone answer first. Empty: no preference.",
+    )
+    router: RouterName = Field(
+        "shoal",
+        description="Another router's algorithm in the place of shoal's, to compare with; not for production.",
+    )

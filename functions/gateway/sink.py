@@ -24,3 +24,17 @@ class Sink(Protocol):
 
     def cut(self) -> None:
         """Drop the client's connection: it does not read, or there is no clean end left."""
+
+
+class Answering(Protocol):
+    """What a sink is answered by, as far as the client's side has something to say to it."""
+
+    ended: bool
+
+    def client_left(self) -> None:
+        """Nobody reads on; does nothing where it has ended."""
+
+    def pause(self) -> None:
+        """The client reads more slowly than is written."""
+
+    def resume(self) -> None: ...

@@ -5,20 +5,26 @@ another. So what is doubtful is refused (duplicate keys, NaN, Infinity, bad UTF-
 deep nesting), and what goes on is always serialised anew from what was checked here.
 
 No fast parser sees duplicate keys. Most clients send compact JSON, and there a proof is cheap: if serialising the
-parsed object gives the same bytes, nothing was lost. Where that fails, keys are counted: outside strings each key has
-one colon, so a key that was lost shows as a colon too few (test_counts_colons_only_outside_strings).
+parsed object gives the same bytes, nothing was lost. Where that fails, keys are counted: each key has one colon, so a
+key that was lost shows as a colon too few. Colons inside strings stay as many as they were, unless the body wrote one
+as `\\u003a`; only then are they told apart (test_counts_colons_only_outside_strings).
 
-Work is bounded before it is done: 4 MiB of `[],[],…` cost the parser 0.5 s, in which no stream would move.
+Work is bounded before it is done: 4 MiB of `[],[],…` cost the parser 0.5 s, in which no stream would move. Long bodies
+are counted by numpy: of a 200 KB prompt, whose parsing takes 40 us, bytes.count took 150 and splitting it another 350.
 """
 
 import json
 from typing import Any
 
+import numpy as np
 import orjson
 
 from functions.gateway.errors import bad_request, quote
 
 JsonObject = dict[str, Any]
+
+_LONG_BYTES = 4096  # from here on numpy counts faster than bytes.count
+_COLON, _BRACE, _CASE_BIT = ord(":"), ord("{"), 0x20  # `[` and `{` differ in one bit
 
 
 class _Duplicate(ValueError):
@@ -29,7 +35,7 @@ class _Duplicate(ValueError):
 
 def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
     """The object in `body`; raises Refused (400) with what to change. `max_values` bounds containers and keys."""
-    if len(body) > max_values and _values(body) > max_values:  # each takes at least a byte
+    if len(body) > max_values and _openings(body) + _colons(body) > max_values and _values(body) > max_values:
         raise bad_request(f"The body has over {max_values} objects, arrays and keys.", code="invalid_json")
     try:
         parsed = orjson.loads(body)
@@ -37,12 +43,32 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
         raise bad_request(_decode_message(body, error), code="invalid_json") from error
     if type(parsed) is not dict:
         raise bad_request('The body must be a JSON object, like {"model": …}.', code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > max_depth and _deeper_than(parsed, max_depth):
+    if _openings(body) > max_depth and _deeper_than(parsed, max_depth):
         raise bad_request(f"The body is nested deeper than {max_depth} levels.", code="invalid_json")
     compact = orjson.dumps(parsed)
-    if compact != body and _outside_strings(compact).count(b":") != _outside_strings(body).count(b":"):
+    if compact != body and _lost_a_key(body, compact):
         _refuse_duplicate(body)
     return parsed
+
+
+def _lost_a_key(body: bytes, compact: bytes) -> bool:
+    if b"\\u003" in body:
+        return _outside_strings(compact).count(b":") != _outside_strings(body).count(b":")
+    return _colons(compact) != _colons(body)
+
+
+def _openings(body: bytes) -> int:
+    """Brackets and braces that open something, those in strings included."""
+    if len(body) < _LONG_BYTES:
+        return body.count(b"[") + body.count(b"{")
+    return int(np.count_nonzero((np.frombuffer(body, np.uint8) | _CASE_BIT) == _BRACE))
+
+
+def _colons(body: bytes) -> int:
+    """Those in strings included."""
+    return (
+        body.count(b":") if len(body) < _LONG_BYTES else int(np.count_nonzero(np.frombuffer(body, np.uint8) == _COLON))
+    )
 
 
 def _values(body: bytes) -> int:

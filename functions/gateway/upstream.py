@@ -44,6 +44,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_head_seen",
         "_keep",
         "_parser",
+        "_paused",
         "_pool",
         "_transport",
         "fresh",
@@ -64,6 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_seen = False
         self._complete = False
         self._keep = False
+        self._paused = False
 
     # what the exchange calls
 
@@ -85,10 +87,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         if self._transport is not None and self.usable:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._transport is not None and self.usable:
+        if self._paused and self._transport is not None and self.usable:
+            self._paused = False
             self._transport.resume_reading()
 
     @property

@@ -34,6 +34,8 @@ from functions.replica.disk_needs import DiskNeeds
 from functions.replica.disk_tier import DiskTier
 from functions.replica.drain import Drain
 from functions.replica.heart import Heart
+from functions.replica.kv_events.source import EventSource
+from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import Monitor
 from functions.replica.peer_app import make_peer_app
@@ -62,6 +64,7 @@ class Agent:
     disk: DiskKeeper
     cache: ArtifactCache
     news_bus: ValkeyBus
+    kv_watch: KvWatch | None
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:
@@ -74,12 +77,16 @@ class Agent:
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = partial(follow_news, self.news_bus, self.follower.heard)
         self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        if self.kv_watch is not None:
+            self.kv_watch.start(self.tasks)
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
         await asyncio.to_thread(self.heart.stop)
         await self.tasks.close()
         await self.news_bus.close()
+        if self.kv_watch is not None:
+            await self.kv_watch.close()
         for client in self.clients:
             await client.aclose()
 
@@ -118,6 +125,9 @@ def build(settings: ReplicaSettings) -> Agent:
     )
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
+    kv_watch = _kv_watch(settings, status, bus_url)
+    if kv_watch is not None:
+        metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
     return Agent(
         app=make_app(status, drain, metrics.page),
@@ -132,6 +142,7 @@ def build(settings: ReplicaSettings) -> Agent:
         follower=follower,
         cache=source.cache,
         news_bus=ValkeyBus(bus_url),
+        kv_watch=kv_watch,
         clients=(engine_http, registry_http),
     )
 
@@ -147,6 +158,22 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         zone=settings.zone,
     )
     return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
+
+
+def _kv_watch(settings: ReplicaSettings, status: AgentStatus, bus_url: str) -> KvWatch | None:
+    if not settings.kv_events_endpoint:
+        return None
+    return KvWatch(
+        replica_id=status.identity.replica_id,
+        pool=status.identity.pool,
+        source=EventSource(settings.kv_events_endpoint, settings.kv_events_replay_endpoint),
+        bus=ValkeyBus(bus_url),
+        clock=time.monotonic,
+        wall_clock=time.time,
+        kv_blocks_total=lambda: status.load.kv_blocks_total,
+        kv_block_tokens=lambda: status.load.kv_block_tokens if status.load.kv_blocks_total else 0,
+        engine_is_gone=lambda: status.health.phase in ("starting", "dead"),
+    )
 
 
 def _health_policy(settings: ReplicaSettings) -> HealthPolicy:

@@ -33,6 +33,7 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         waiting=_count(load.waiting),
         kv_usage_ratio=min(1.0, max(0.0, load.kv_usage_ratio)),
         kv_blocks_total=_count(load.kv_blocks_total),
+        kv_block_tokens=_count(load.kv_block_tokens),
         service_ms=rates.service_ms,
         prefill_ms_per_token=rates.prefill_ms_per_token,
         decode_tokens_per_s=load.decode_tokens_per_s,

@@ -101,6 +101,7 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> Load:
         waiting=metrics.waiting,
         kv_usage_ratio=metrics.kv_usage_ratio,
         kv_blocks_total=metrics.num_gpu_blocks or 0,
+        kv_block_tokens=metrics.block_size_tokens or 16,
         decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
     )
 

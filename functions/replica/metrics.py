@@ -11,6 +11,7 @@ from functions.decisions.routing import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
 from functions.replica.heart import BeatCounts
+from functions.replica.kv_events.watch import KvWatch
 from functions.replica.status import AgentStatus
 
 _LOAD_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -63,6 +64,10 @@ class AgentMetrics:
         """Show from now on how old the snapshot is and how many were refused."""
         self._registry.register(_SnapshotCollector(follower))
 
+    def watch_kv(self, watch: KvWatch) -> None:
+        """Show from now on what is known of the engine's KV cache."""
+        self._registry.register(_KvCollector(watch))
+
     def page(self) -> bytes:
         return generate_latest(self._registry)
 
@@ -112,3 +117,17 @@ class _SnapshotCollector(Collector):
         age_s = self._follower.age_s()  # None before the registry was ever heard
         if age_s is not None:
             yield GaugeMetricFamily("shoal_snapshot_age_seconds", "Since the registry last vouched for it.", age_s)
+
+
+class _KvCollector(Collector):
+    def __init__(self, watch: KvWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        watch = self._watch
+        yield GaugeMetricFamily("shoal_kv_blocks_known", "Cached blocks that can be named.", len(watch.blocks))
+        yield CounterMetricFamily("shoal_kv_event_batches", "Batches of KV events.", watch.batches_total)
+        yield CounterMetricFamily("shoal_kv_events_lost", "Times that the index began anew.", watch.lost_total)
+        yield CounterMetricFamily(
+            "shoal_kv_blocks_left_out", "Blocks that could not be named.", watch.blocks.left_out_total
+        )

@@ -79,6 +79,18 @@ class ReplicaSettings(BaseSettings):
         6.0, gt=0, description="Work pending and no token for this long: hung. Over any one step."
     )
     idle_probe_interval_s: float = Field(3.0, gt=0, description="An idle engine is asked for one token this often.")
+    kv_events_endpoint: str = Field(
+        "",
+        max_length=256,
+        pattern=r"^((ipc|tcp)://\S+)?$",
+        description="The `endpoint` of the engine's --kv-events-config. Empty: nothing is told of its KV cache.",
+    )
+    kv_events_replay_endpoint: str = Field(
+        "",
+        max_length=256,
+        pattern=r"^((ipc|tcp)://\S+)?$",
+        description="Its `replay_endpoint`: what was missed is asked there. Empty: a loss costs the whole index.",
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 

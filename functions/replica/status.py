@@ -32,6 +32,7 @@ class Load:
     waiting: int = 0
     kv_usage_ratio: float = 0.0
     kv_blocks_total: int = 0
+    kv_block_tokens: int = 16
     decode_tokens_per_s: float = 0.0
 
     @property

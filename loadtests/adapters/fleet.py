@@ -25,7 +25,17 @@ import psutil
 from functions.api import keys
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
-from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, QuotaEntry, Snapshot, TenantEntry, VersionEntry
+from functions.api.snapshot import (
+    AdmissionEntry,
+    BandEntry,
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    Snapshot,
+    TenantEntry,
+    VersionEntry,
+)
 from functions.controller.local import binaries
 from functions.fleet import snapshot_file
 from loadtests.adapters.library import model_of
@@ -49,6 +59,10 @@ class Shape:
     engine_python: str = sys.executable
     model_dir: str = "no-model"
     adapter_load_ms: float = 20.0  # of a simulated engine: what vLLM took for such an adapter (17 to 23 ms)
+    context_tokens: int = 2048
+    engine_flags: tuple[str, ...] = ()  # after all others
+    ttft_slo_ms: int | None = None  # what is promised; None: the defaults, by which requests wait in the gateway
+    gateway_settings: tuple[tuple[str, str], ...] = ()  # without the prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,7 @@ def running(folder: Path, shape: Shape, digests: list[Digest], s3_port: int) -> 
     pepper, entropy = secrets.token_hex(16), secrets.token_bytes(32)
     api_key = keys.mint("bench", "bench", entropy)
     _write_secrets(folder, pepper)
-    document = snapshots.encode(_snapshot(digests, api_key, pepper))
+    document = snapshots.encode(_snapshot(digests, api_key, pepper, shape))
     ports = _quiet_ports(2 + 3 * shape.replicas)
     bus_port, gateway_port = ports.pop(), ports.pop()
     with ExitStack() as stack:
@@ -116,7 +130,7 @@ def running(folder: Path, shape: Shape, digests: list[Digest], s3_port: int) -> 
             for number in range(shape.replicas)
         ]
         snapshot_file.write(folder / "snapshot.json", document)
-        stack.enter_context(_gateway(folder, gateway_port, common))
+        stack.enter_context(_gateway(folder, gateway_port, common | dict(shape.gateway_settings)))
         for replica in replicas:
             _wait_ready(replica.agent_port, replica.log)
         _wait_ready(gateway_port, folder / "gateway.log")
@@ -174,8 +188,10 @@ def _engine_arguments(shape: Shape, port: int) -> list[str]:
     own = ["--sim-adapter-load-ms", str(shape.adapter_load_ms)] if shape.engine == "sim" else ["--dtype", "float32"]
     return [
         *(shape.engine_python, "-m", module, "--host", "127.0.0.1", "--port", str(port), "--model", shape.model_dir),
-        *("--served-model-name", POOL, "--max-model-len", "2048", "--max-num-seqs", "32", "--enable-lora"),
+        *("--served-model-name", POOL, "--max-num-seqs", "32", "--enable-lora"),
+        *("--max-model-len", str(shape.context_tokens)),
         *("--max-loras", str(shape.slots), "--max-cpu-loras", str(shape.places), "--max-lora-rank", "16", *own),
+        *shape.engine_flags,
     ]
 
 
@@ -239,14 +255,17 @@ def _write_secrets(folder: Path, pepper: str) -> None:
     (folder / "s3-keys.json").write_text(json.dumps(found))
 
 
-def _snapshot(digests: list[Digest], api_key: str, pepper: str) -> Snapshot:
+_NO_ADAPTER = Digest("sha256:" + "0" * 64)
+
+
+def _snapshot(digests: list[Digest], api_key: str, pepper: str, shape: Shape) -> Snapshot:
     parsed = keys.parse(api_key)
     assert parsed is not None
     tenant = TenantId("acme")
     key = KeyEntry(
         KeyId("bench"), tenant, keys.keyed_hash(pepper.encode(), parsed.secret), ("inference",), "interactive"
     )
-    base = VersionEntry("v1", digests[0], EngineName(POOL), "pvc://bench")
+    base = VersionEntry("v1", digests[0] if digests else _NO_ADAPTER, EngineName(POOL), "pvc://bench")
     models = [ModelEntry(model_of(number), POOL, "lora", (_version(number, digest),), {"stable": "v1"})
               for number, digest in enumerate(digests)]  # fmt: skip
     models.append(ModelEntry(ModelId(POOL), POOL, "base", (base,), {"stable": "v1"}))
@@ -255,12 +274,20 @@ def _snapshot(digests: list[Digest], api_key: str, pepper: str) -> Snapshot:
         epoch=1,
         revision="bench",
         compiled_unix_s=time.time(),
-        tenants=(TenantEntry(tenant, "bench", ("acme/*",)),),
+        tenants=(TenantEntry(tenant, "bench", ("acme/*", POOL)),),
         keys=(key,),
         models=tuple(sorted(models, key=lambda model: model.id)),
-        pools=(PoolEntry(POOL, 2048),),
+        pools=(PoolEntry(POOL, shape.context_tokens),),
         quotas=(QuotaEntry("bench"),),
+        admission=_admissions(shape),
     )
+
+
+def _admissions(shape: Shape) -> tuple[AdmissionEntry, ...]:
+    if shape.ttft_slo_ms is None:
+        return ()
+    band = BandEntry("interactive", 1.0, shape.ttft_slo_ms, shape.ttft_slo_ms)
+    return (AdmissionEntry("bench", ("*",), (band,), max_queued_tokens=10_000_000),)
 
 
 def _version(number: int, digest: Digest) -> VersionEntry:

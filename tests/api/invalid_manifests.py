@@ -219,6 +219,29 @@ INVALID: tuple[Invalid, ...] = (
         ),
         "leads back to where requests come from",
     ),
+    _case(
+        "classifier to nowhere",
+        _routing("  pools: [a*]\n  classifier: {model: auto, otherwise: ▲smollm}\n"),
+        "no InferenceService has that shoal.dev/pool",
+    ),
+    _case(
+        "classifier with a model's name",
+        _routing("  pools: [a*]\n  classifier: {model: ▲smollm2-135m, otherwise: smollm2-135m}\n"),
+        "is a base model already; take a name that no pool has",
+    ),
+    _case(
+        "a script that nobody writes",
+        _routing(
+            "  pools: [a*]\n  classifier:\n    model: auto\n    otherwise: smollm2-135m\n"
+            "    rules: [{when: {script: ▲latn}, to: smollm2-135m}]\n"
+        ),
+        'did you mean "latin"?',
+    ),
+    _case(
+        "a threshold below nothing",
+        _OTHER + _routing(f"{_FALLBACK}  cascade: [{{from: smollm2-135m, to: other, threshold: ▲-1}}]\n"),
+        "allowed: at least 0",
+    ),
     # --- Admission
     _case(
         "shares over the whole",

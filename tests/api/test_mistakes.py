@@ -12,7 +12,8 @@ CASES = [
         "  tier: enterprise",
         "  teir: enterprise",
         "5:3: spec.teir: ",
-        'unknown key; allowed: tier, keys, models, isolation; did you mean "tier"?',
+        "unknown key; allowed: tier, keys, models, isolation, contextOverflow, conversations, tools; "
+        'did you mean "tier"?',
     ),
     ("missing key", T, "  tier: enterprise\n", "", "4:1: spec.tier: ", "is required, and not there"),
     (

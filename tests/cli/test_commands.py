@@ -53,7 +53,21 @@ def prepared(state_dir: Path) -> StateLayout:
 def test_help_names_every_command_of_the_contract(shoal: Shoal) -> None:
     answer = shoal("--help")
     assert answer.returncode == 0
-    named = ("up", "down", "env", "status", "top", "chat", "restart", "logs", "adapter", "promote", "rollout", "key")
+    named = (
+        "up",
+        "down",
+        "env",
+        "status",
+        "top",
+        "chat",
+        "restart",
+        "logs",
+        "adapter",
+        "promote",
+        "rollout",
+        "key",
+        "trace",
+    )
     assert all(f"  {name} " in answer.stdout for name in named)
 
 

@@ -17,7 +17,7 @@ MODEL = "smollm2-135m"
 MAX_MODEL_LEN = 1024
 MAX_QUEUED_REQS = 8
 _ARGUMENTS = (
-    *("--host", "127.0.0.1", "--served-model-name", MODEL, "--dtype", "float32"),
+    *("--served-model-name", MODEL, "--dtype", "float32"),
     *("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "16", "--block-size", "128"),
     *("--enable-lora", "--max-loras", "1", "--max-cpu-loras", "4", "--max-lora-rank", "16"),
     *("--enable-prompt-tokens-details", "--enable-request-id-headers"),
@@ -53,9 +53,24 @@ def model_dir() -> str | None:
 
 @contextmanager
 def running(kind: str, log: Path, *extra: str) -> Iterator[Engine]:
-    port = _free_port()
     program, model = _program(kind)
-    command = [*program, "--port", str(port), "--model", model, *_ARGUMENTS, *extra]
+    with _started(kind, [*program, "--model", model, *_ARGUMENTS, *extra], model, log) as engine:
+        yield engine
+
+
+@contextmanager
+def serving_model(model: str, log: Path, *arguments: str) -> Iterator[Engine]:
+    """The real engine with another model than the contract's, and with these arguments only."""
+    program, _ = _program("vllm", model)
+    arguments = ("--model", model, "--served-model-name", MODEL, "--dtype", "float32", *arguments)
+    with _started("vllm", [*program, *arguments], model, log) as engine:
+        yield engine
+
+
+@contextmanager
+def _started(kind: str, command: list[str], model: str, log: Path) -> Iterator[Engine]:
+    port = _free_port()
+    command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=os.environ | _ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -79,12 +94,11 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
             process.wait()
 
 
-def _program(kind: str) -> tuple[list[str], str]:
+def _program(kind: str, model: str | None = None) -> tuple[list[str], str]:
     if kind == "sim":
         return [sys.executable, "-m", "functions.engines.sim"], model_dir() or MODEL
-    return [os.environ["SHOAL_ENGINE_PYTHON"], "-m", "vllm.entrypoints.openai.api_server"], os.environ[
-        "SHOAL_BASE_MODEL_DIR"
-    ]
+    program = [os.environ["SHOAL_ENGINE_PYTHON"], "-m", "vllm.entrypoints.openai.api_server"]
+    return program, model or os.environ["SHOAL_BASE_MODEL_DIR"]
 
 
 def _wait_until_ready(engine: Engine, log: Path) -> None:

@@ -6,11 +6,14 @@ from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
     BandEntry,
+    CascadeEntry,
+    ClassifierEntry,
     FallbackEntry,
     QuotaEntry,
     QuotaLimits,
     RolloutEntry,
     RoutingEntry,
+    RuleEntry,
     Snapshot,
     StageEntry,
 )
@@ -29,7 +32,8 @@ def compiled(*documents: str) -> Snapshot:
 def test_policies_arrive_with_units_and_canonical_expressions() -> None:
     quota = tier(spec="{weight: 2, limits: {requestsPerMinute: 60, maxOutputTokens: 100}}")
     it = compiled(quota, pool(), pool("other"), tenant("acme"), base(), lora("acme/bot", "v1"), policies())
-    assert it.quotas == (QuotaEntry("standard", 2.0, QuotaLimits(requests_per_minute=60, max_output_tokens=100)),)
+    limits = QuotaLimits(requests_per_minute=60, max_output_tokens=100, token_burst_seconds=10)
+    assert it.quotas == (QuotaEntry("standard", 2.0, limits),)
     fallback = FallbackEntry("saturated", PoolName("base"), PoolName("other"), ("standard",))
     assert it.routing == (
         RoutingEntry("llamas", ("base", "other*"), 60.0, "sent", 2.0, 1.0, 2, 0.5, fallback=(fallback,)),
@@ -58,3 +62,17 @@ def test_what_a_policy_leaves_out_is_what_holds_without_one() -> None:
 def test_a_model_does_not_change_when_lines_above_it_do() -> None:
     documents = (pool(), tenant("acme"), base(), lora("acme/bot", "v1"), tier())
     assert compiled("---\n".join(documents)) == compiled("# a remark\n" + "---\n".join(documents))
+
+
+def test_cascades_hedging_and_classifiers_arrive_in_the_snapshots_units() -> None:
+    policy = (
+        "apiVersion: shoal.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: all}\nspec:\n  pools: ['*']\n"
+        "  retry: {hedgeAfter: 250ms}\n"
+        "  cascade: [{from: base, to: other, threshold: 1, maxTokens: 8, measure: p90}]\n"
+        "  classifier: {model: auto, otherwise: base, rules: [{when: {keywords: [Prove]}, to: other}]}\n"
+    )
+    (routing,) = compiled(pool(), pool("other"), policy).routing
+    assert routing.hedge_after_s == 0.25
+    assert routing.cascade == (CascadeEntry(PoolName("base"), PoolName("other"), (), 1.0, 8, "p90"),)
+    rule = RuleEntry(PoolName("other"), keywords=("prove",))
+    assert routing.classifier == ClassifierEntry("auto", PoolName("base"), (rule,))

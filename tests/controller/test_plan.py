@@ -1,6 +1,7 @@
 """From pools and settings to process specs: pure, stable, complete."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,16 @@ def test_every_replica_is_an_engine_and_an_agent_that_know_each_other() -> None:
     assert engine.argv == (
         "/engine/python", "-m", "vllm.entrypoints.openai.api_server",
         "--host", "127.0.0.1", "--port", "8461", "--model", "/state/models/base-a", "--served-model-name", "base-a",
-        "--max-cpu-loras=8",
+        "--kv-events-config", engine.argv[12], "--max-cpu-loras=8",
     )  # fmt: skip
     assert dict(engine.env)["VLLM_X"] == "1"
     assert engine.liveness == HttpProbe("http://127.0.0.1:8481/engine/livez")
     assert dict(agent.env)["SHOAL_REPLICA_ENGINE_PORT"] == "8461"
     assert dict(agent.env)["SHOAL_REPLICA_MAX_ADAPTERS"] == "8"
+    events = json.loads(engine.argv[12])
+    assert events["enable_kv_cache_events"] and events["endpoint"] == "ipc:///state/run/kv-base-a-1.sock"
+    assert dict(agent.env)["SHOAL_REPLICA_KV_EVENTS_ENDPOINT"] == events["endpoint"]
+    assert dict(agent.env)["SHOAL_REPLICA_KV_EVENTS_REPLAY_ENDPOINT"] == events["replay_endpoint"]
 
 
 def test_the_simulated_engine_runs_under_our_own_python() -> None:
@@ -89,7 +94,7 @@ def test_secrets_are_passed_as_files_only() -> None:
         (name, value)
         for spec in plan_fleet(CONTEXT, [POOL], Target(), {}).values()
         for name, value in spec.env
-        if any(word in name for word in secret)
+        if any(word in name.split("_") for word in secret)
     ]
     assert len(named) > 8
     assert all(name.endswith("_FILE") and value.startswith("/state/") for name, value in named)

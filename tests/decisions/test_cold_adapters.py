@@ -52,8 +52,8 @@ def chosen_for_many(*replicas: ReplicaView) -> set[str]:
 
 
 def test_worked_example_from_the_prologue() -> None:
-    a, full = replica("a", running=1), replica("c", adapter_room=0)
-    near, far = replica("b", running=1, service_ms=120.0), replica("b", running=1, service_ms=400.0)
+    a, full = replica("a", waiting=1), replica("c", adapter_room=0)
+    near, far = replica("b", waiting=1, service_ms=120.0), replica("b", waiting=1, service_ms=400.0)
     assert chosen_for_many(a, near, full) == {"a", "b"}, "the hash of the name says which"
     assert chosen_for_many(a, far, full) == {"a"}
     has_it = replace(near, on_disk=bloom.build([DIGEST]))

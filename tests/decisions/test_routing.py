@@ -1,20 +1,40 @@
-"""Routing: the least predicted time to first token, among those that can answer at all."""
+"""Routing: the least score among those that can answer at all; the loop that computes it is the formula."""
 
 import random
 from dataclasses import replace
+from math import isclose
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, decide, predict
+from functions.decisions.own_load import OwnLoad
+from functions.decisions.prediction import BEHIND, CROSS_ZONE_MS, KV_FULL_RATIO, SESSION_CREDIT_MS, kept_ratio, score_ms
+from functions.decisions.routing import (
+    SLACK,
+    NoReplica,
+    PoolIndex,
+    PoolView,
+    Prediction,
+    ReplicaView,
+    RouteRequest,
+    decide,
+    predict,
+    route,
+)
 
 POOL = PoolName("base")
 POLICY = RoutingEntry("default", ("*",))  # c = 1.25
 ADAPTER = EngineName("acme/bot@sha256:1")
 REQUEST = RouteRequest(EngineName("base"), is_adapter=False, prompt_tokens=200, tie_key="request-1")
+A, B = ReplicaId("a"), ReplicaId("b")
+
+
+def asked(**changes: object) -> RouteRequest:
+    return msgspec.structs.replace(REQUEST, **changes)
 
 
 def replica(name: str, **changes: object) -> ReplicaView:
@@ -43,28 +63,46 @@ def chosen(decision: Prediction | NoReplica) -> str:
     return decision.replica.id
 
 
-def test_worked_example_from_the_prologue() -> None:
-    a = replica("a", running=2, waiting=1, service_ms=40.0, prefill_ms_per_token=0.5)
-    b = replica("b", running=1, service_ms=90.0, prefill_ms_per_token=1.0)
-    assert (predict(REQUEST, a, 0).total_ms, predict(REQUEST, b, 0).total_ms) == (220.0, 290.0)
-    decision = decide(REQUEST, pool(a, b), POLICY, {})
-    assert chosen(decision) == "a"
+def load_of(in_flight: dict[str, int] | None = None, ahead: dict[str, int] | None = None) -> OwnLoad:
+    load = OwnLoad({ReplicaId(name): count for name, count in (in_flight or {}).items()})
+    load.ahead_tokens.update({ReplicaId(name): tokens for name, tokens in (ahead or {}).items()})
+    return load
+
+
+def routed(request: RouteRequest, *replicas: ReplicaView, load: OwnLoad | None = None, **more: object) -> Prediction:
+    policy = more.pop("policy", POLICY)
+    assert isinstance(policy, RoutingEntry)
+    decision = route(request, PoolIndex(replicas), policy, load or OwnLoad(), **more)  # type: ignore[arg-type]
     assert isinstance(decision, Prediction)
-    assert (decision.queue_ms, decision.prefill_ms) == (120.0, 100.0)
+    return decision
+
+
+def test_worked_example_from_the_prologue() -> None:
+    a, b = replica("a", running=20, service_ms=40.0), replica("b", running=10, service_ms=40.0)
+    request = asked(prompt_tokens=800, cached_tokens={A: 600})
+    load = load_of({"a": 1}, {"a": 1000})
+    assert predict(request, a, load).total_ms == 500 + 40 + 100
+    assert predict(request, b, load).total_ms == 20 + 400
+    assert score_ms(request, a, load, 1.0, {}) == 640 - BEHIND * 300
+    found = routed(request, a, b, load=load)
+    assert (found.replica.id, found.reason, found.cached_tokens) == ("a", "prefix", 600)
+    assert (found.queue_ms, found.prefill_ms) == (540.0, 100.0)
+    assert routed(request, a, b, load=load_of({"a": 3}, {"a": 3000})).replica.id == "b"
 
 
 def test_no_replica_gets_more_than_its_share() -> None:
     fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 4, slow.id: 3})) == "fast"
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 10, slow.id: 2})) == "slow"
+    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 10, slow.id: 2})) == "fast"
+    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 12, slow.id: 2})) == "slow"
+    assert routed(REQUEST, fast, slow, load=load_of({"fast": 12, "slow": 2})).reason == "spread"
 
 
 def test_the_policy_says_how_far_above_the_mean() -> None:
     fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
-    outstanding = {fast.id: 10, slow.id: 2}
-    generous = RoutingEntry("default", ("*",), bounded_load=2.0)
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, outstanding)) == "slow"  # a share of 9
-    assert chosen(decide(REQUEST, pool(fast, slow), generous, outstanding)) == "fast"  # a share of 13
+    outstanding = {fast.id: 12, slow.id: 2}
+    generous = RoutingEntry("generous", ("*",), bounded_load=2.0)
+    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, outstanding)) == "slow"  # a share of 12
+    assert chosen(decide(REQUEST, pool(fast, slow), generous, outstanding)) == "fast"  # a share of 17
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(1.0, 1000.0)), min_size=1, max_size=12))
@@ -73,7 +111,7 @@ def test_the_bound_always_leaves_somebody_and_nobody_far_above_the_mean(loads: l
     decision = decide(REQUEST, pool(*replicas), POLICY, {})
     assert isinstance(decision, Prediction)
     mean = (sum(load for load, _ in loads) + 1) / len(loads)
-    assert decision.replica.running <= 1.25 * mean
+    assert decision.replica.running <= 1.25 * mean + SLACK
 
 
 def test_what_was_sent_since_the_last_beat_counts() -> None:
@@ -83,7 +121,87 @@ def test_what_was_sent_since_the_last_beat_counts() -> None:
 
 
 def test_own_requests_that_the_beat_already_reports_are_not_counted_twice() -> None:
-    assert predict(REQUEST, replica("a", running=3), 3).queue_ms == 150.0
+    assert predict(REQUEST, replica("a", running=20), load_of({"a": 20})).queue_ms == 50.0
+    assert predict(REQUEST, replica("a", running=18, waiting=2), load_of({"a": 20})).queue_ms == 50.0
+
+
+def test_strangers_that_wait_are_waited_for() -> None:
+    assert predict(REQUEST, replica("a", running=17, waiting=3), load_of({"a": 18})).queue_ms == 50.0 + 2 * 50.0
+
+
+def test_at_a_full_cache_whoever_waits_is_waited_for() -> None:
+    full = replica("a", running=18, waiting=2, kv_usage_ratio=KV_FULL_RATIO)
+    assert predict(REQUEST, full, load_of({"a": 20})).queue_ms == 50.0 + 2 * 50.0
+
+
+def test_tokens_sent_and_not_yet_computed_are_waited_for_rather_than_requests() -> None:
+    load = load_of({"a": 1, "b": 4}, {"a": 30_000, "b": 400})
+    assert routed(REQUEST, replica("a"), replica("b"), load=load).replica.id == "b"
+
+
+def test_a_full_pool_spreads() -> None:
+    assert [kept_ratio(used, 0.8) for used in (0.0, 0.8, 0.9, 1.0)] == [1.0, 1.0, pytest.approx(0.5), 0.0]
+    assert kept_ratio(1.0, 1.0) == 1.0
+    request = asked(prompt_tokens=1000, cached_tokens={A: 900})
+    load = load_of({"a": 2}, {"a": 100})
+    for usage, where, reason in ((0.5, "a", "prefix"), (1.0, "b", "spread")):
+        views = [replica(name, kv_usage_ratio=usage) for name in ("a", "b")]
+        found = routed(request, *views, load=load)
+        assert (found.replica.id, found.reason) == (where, reason)
+
+
+def test_more_cached_than_there_is_counts_as_all_of_it() -> None:
+    found = predict(asked(cached_tokens={A: 10_000}), replica("a"), OwnLoad())
+    assert (found.prefill_ms, found.cached_tokens) == (0.0, 200)
+
+
+def test_a_session_goes_back_unless_it_would_wait_for_long() -> None:
+    request = asked(session_replica=B)
+    a, b = replica("a"), replica("b", running=4, service_ms=250.0)
+    assert (routed(request, a, b).replica.id, routed(request, a, b).reason) == ("b", "session")
+    # worth 50 ms and half of the prefill of 200 tokens: 100 ms in all
+    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 90})).replica.id == "b"
+    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 110})).replica.id == "a"
+
+
+def test_a_session_whose_replica_is_gone_goes_anywhere() -> None:
+    assert routed(asked(session_replica=B), replica("a"), replica("b", phase="dead")).replica.id == "a"
+    assert routed(asked(session_replica=B), replica("a"), replica("b"), excluded=[B]).replica.id == "a"
+
+
+def test_where_caches_are_known_a_session_is_worth_less() -> None:
+    request = asked(session_replica=B, cached_tokens={A: 10})
+    for more_ms, where in ((-20.0, "b"), (20.0, "a")):
+        slower = replica("b", running=1, service_ms=20 * (SESSION_CREDIT_MS + more_ms))
+        assert routed(request, replica("a"), slower).replica.id == where
+
+
+def test_the_own_zone_answers_unless_another_is_much_faster() -> None:
+    here, there = replica("a", zone="west", running=1, service_ms=250.0), replica("b", zone="east")
+    assert routed(asked(zone="west"), here, there).replica.id == "a"
+    assert routed(asked(), here, there).replica.id == "b"
+    assert 250.0 / 20 < CROSS_ZONE_MS < 2 * 250.0 / 20
+    busy = replica("a", zone="west", running=2, service_ms=250.0)
+    assert routed(asked(zone="west"), busy, there).replica.id == "b"
+
+
+def test_a_refusal_makes_a_replica_look_slower_and_no_more() -> None:
+    a, b = replica("a"), replica("b", running=1)
+    assert routed(REQUEST, a, b, penalties_ms={A: 5000.0}).replica.id == "b"
+    assert routed(REQUEST, a, b, penalties_ms={A: 5000.0}, excluded=[B]).replica.id == "a"
+
+
+def test_the_explanation_says_every_term() -> None:
+    said = routed(asked(cached_tokens={A: 128}), replica("a", running=2)).explain()
+    assert said == {
+        "reason": "prefix",
+        "predicted_ms": 41.0,
+        "queue_ms": 5.0,
+        "prefill_ms": 36.0,
+        "adapter_ms": 0.0,
+        "outstanding": 2,
+        "cached_tokens": 128,
+    }
 
 
 @pytest.mark.parametrize("phase", ["starting", "draining", "hung", "dead"])
@@ -93,7 +211,7 @@ def test_only_ready_replicas_answer(phase: str) -> None:
 
 
 def test_only_replicas_with_the_adapter_answer_for_it() -> None:
-    request = replace(REQUEST, engine_name=ADAPTER, is_adapter=True)
+    request = asked(engine_name=ADAPTER, is_adapter=True)
     idle, busy = replica("a"), replica("b", running=9, adapters=frozenset({ADAPTER}))
     assert chosen(decide(request, pool(idle, busy), POLICY, {})) == "b"
     assert decide(request, pool(idle), POLICY, {}) == NoReplica("adapter_not_loaded")
@@ -116,7 +234,7 @@ def test_ties_are_spread_over_replicas_by_request() -> None:
     views = pool(*(replica(f"r{n}") for n in range(4)))
     counts: dict[str, int] = {}
     for number in range(400):
-        winner = chosen(decide(replace(REQUEST, tie_key=f"request-{number}"), views, POLICY, {}))
+        winner = chosen(decide(asked(tie_key=f"request-{number}"), views, POLICY, {}))
         counts[winner] = counts.get(winner, 0) + 1
     assert set(counts) == {"r0", "r1", "r2", "r3"}
     assert min(counts.values()) > 60
@@ -132,7 +250,7 @@ def test_the_order_in_which_replicas_were_learnt_decides_nothing(
 ) -> None:
     views = [replica(f"r{n}", running=running, waiting=waiting) for n, (running, waiting) in enumerate(outstanding)]
     shuffled = rng.sample(views, len(views))
-    request = replace(REQUEST, prompt_tokens=tokens)
+    request = asked(prompt_tokens=tokens)
     assert decide(request, pool(*views), POLICY, {}) == decide(request, pool(*shuffled), POLICY, {})
 
 
@@ -145,4 +263,54 @@ def test_nobody_is_predicted_faster_than_the_one_chosen(
     own = {ReplicaId(name): count for name, count in in_flight.items()}
     decision = decide(REQUEST, pool(*views), POLICY, own)
     assert isinstance(decision, Prediction)
-    assert decision.total_ms == min(predict(REQUEST, view, own.get(view.id, 0)).total_ms for view in views)
+    share = SLACK + 1.25 * (sum(predict(REQUEST, view, OwnLoad(own)).outstanding for view in views) + 1) / len(views)
+    fair = [found for found in (predict(REQUEST, view, OwnLoad(own)) for view in views) if found.outstanding < share]
+    assert isclose(decision.total_ms, min(found.total_ms for found in fair), abs_tol=1e-9)
+
+
+names = st.sampled_from([f"r{n}" for n in range(12)])
+beats = st.tuples(
+    st.integers(0, 40),
+    st.integers(0, 9),
+    st.floats(0.0, 1.0),
+    st.sampled_from([10.0, 50.0, 400.0]),
+    st.sampled_from([0.05, 0.5]),
+    st.sampled_from(["", "west", "east"]),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(beats, min_size=1, max_size=12),
+    st.dictionaries(names, st.tuples(st.integers(1, 60), st.integers(0, 40_000))),
+    st.dictionaries(names, st.integers(0, 9_000)),
+    st.dictionaries(names, st.sampled_from([1000.0, 5000.0])),
+    st.tuples(names, st.integers(0, 8_000), st.sampled_from(["", "west"])),
+)
+def test_the_loop_is_the_formula(
+    beaten: list[tuple[int, int, float, float, float, str]],
+    own: dict[str, tuple[int, int]],
+    cached: dict[str, int],
+    penalties: dict[str, float],
+    who: tuple[str, int, str],
+) -> None:
+    views = [
+        replica(f"r{n}", running=a, waiting=b, kv_usage_ratio=c, service_ms=d, prefill_ms_per_token=e, zone=f)
+        for n, (a, b, c, d, e, f) in enumerate(beaten)
+    ]
+    load = load_of({name: it[0] for name, it in own.items()}, {name: it[1] for name, it in own.items()})
+    session, tokens, zone = who
+    request = asked(
+        prompt_tokens=tokens,
+        cached_tokens={ReplicaId(name): count for name, count in cached.items()},
+        session_replica=ReplicaId(session),
+        zone=zone,
+    )
+    penalties_ms = {ReplicaId(name): ms for name, ms in penalties.items()}
+    generous = RoutingEntry("generous", ("*",), bounded_load=1e9)
+    index = PoolIndex(views)
+    found = route(request, index, generous, load, penalties_ms=penalties_ms)
+    assert isinstance(found, Prediction)
+    kept = kept_ratio(index.utilization_ratio, POLICY.spread_above_utilization_ratio) if cached else 1.0
+    scores = {view.id: score_ms(request, view, load, kept, penalties_ms) for view in views}
+    assert isclose(scores[found.replica.id], min(scores.values()), rel_tol=1e-9, abs_tol=1e-6)

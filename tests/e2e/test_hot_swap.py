@@ -6,6 +6,7 @@ The text tells which weights answered: a simulated engine marks it with the adap
 import asyncio
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 REPLICAS = 3
 STREAMS = 200
-WORDS = 40  # of a prompt, and so of its echo: half a minute at this engine’s pace
+WORDS = 70  # of a prompt, and so of its echo: half a minute at this engine’s pace
 POOL = "inferenceservices/smollm2-135m.yaml"
 
 
@@ -32,7 +33,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Three replicas with room for all streams and a step of 60 ms; what is dropped is unloaded after two seconds."""
     folder = tmp_path_factory.mktemp("swap")
     roomy = (POOL, "- --max-num-seqs=32", "- --sim-step-ms=60\n        - --max-num-seqs=256")
-    project = project_with(folder / "project", roomy)
+    at_once = (
+        "policies/quotas.yaml",
+        "outputTokensPerMinute: 500000",
+        "outputTokensPerMinute: 500000\n    tokenBurstSeconds: 60",
+    )
+    project = project_with(folder / "project", roomy, at_once)
     variables = {"SHOAL_REPLICA_ADAPTER_GRACE_S": "2"}
     with running_fleet(folder / "state", "sim", REPLICAS, project, variables) as fleet:
         yield fleet
@@ -48,9 +54,13 @@ async def started(client: httpx.AsyncClient, group: asyncio.TaskGroup) -> list[S
     waiting = asyncio.Semaphore(0)
     for stream in streams:
         group.create_task(run_stream(client, stream, on_first=waiting.release))
-    async with asyncio.timeout(120):
-        for _ in streams:
-            await waiting.acquire()
+    try:
+        async with asyncio.timeout(120):
+            for _ in streams:
+                await waiting.acquire()
+    except TimeoutError:
+        ended = Counter((stream.status, stream.error_code, stream.failure) for stream in streams)
+        pytest.fail(f"not all of {STREAMS} streams have begun; status, error, failure: {ended}")
     return streams
 
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -219,3 +220,19 @@ async def test_without_the_environment_there_are_no_adapter_routes() -> None:
         assert (await http.post("/v1/load_lora_adapter", json=body)).status_code == 404
     async with serving("--enable-lora", VLLM_ALLOW_RUNTIME_LORA_UPDATING="True") as (_, http, _):
         assert (await http.post("/v1/load_lora_adapter", json=body)).json()["error"]["type"] == "NotFoundError"
+
+
+async def test_a_finished_answer_is_noted_once_and_one_that_was_left_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "usage"
+    async with serving("--sim-usage-log", str(log)) as (parts, http, _):
+        usage = (await http.post(CHAT, json=chat(), headers={"x-request-id": "whole"})).json()["usage"]
+        await http.post(CHAT, json=chat(stream=True), headers={"x-request-id": "stream"})
+        async with http.stream("POST", CHAT, json=chat(**LONG), headers={"x-request-id": "left"}) as answer:
+            await anext(answer.aiter_lines())
+        async with asyncio.timeout(60):
+            while parts.engine.core.has_work:
+                await asyncio.sleep(0.01)
+    prompt_tokens, completion_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["whole", "stream"]
+    assert all((int(line[1]), int(line[3])) == (prompt_tokens, completion_tokens) for line in lines)

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.breaker import EJECTION_BASE_S, FAULTS_MAX
+from functions.decisions.replicas import PoolIndex
 from functions.fleet import view as views
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.view import EJECTION_BASE_S, EJECTION_CAP_S, NOTED_FOR_S, FleetView
+from functions.fleet.view import NOTED_FOR_S, FleetView
 from tests.fleet.builders import beat
 
 BASE, OTHER = PoolName("base"), PoolName("other")
@@ -82,21 +84,6 @@ def test_a_stale_beat_does_not_keep_a_replica_alive() -> None:
     assert view.expire(SILENCE_LIMIT_S + 0.1) == [R0]
 
 
-def test_ejections_double_up_to_a_cap() -> None:
-    view = view_of(beat(), beat(replica_id="r1"))
-    now_s, durations_s = 0.0, []
-    for _ in range(6):
-        durations_s.append(view.eject(R0, now_s))
-        now_s += durations_s[-1]
-    assert durations_s == [5.0, 10.0, 20.0, 40.0, EJECTION_CAP_S, EJECTION_CAP_S]
-
-
-def test_more_evidence_during_an_ejection_does_not_lengthen_it() -> None:
-    view = view_of(beat())
-    assert view.eject(R0, 0.0) == EJECTION_BASE_S
-    assert view.eject(R0, 1.0) == EJECTION_BASE_S - 1.0
-
-
 def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.eject(R0, 0.0)
@@ -106,12 +93,35 @@ def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:
     assert view.ejected(BASE, 2.0) == frozenset()
 
 
-def test_an_answer_ends_an_ejection_and_forgets_the_past() -> None:
+def test_an_answer_ends_an_ejection_but_not_one_that_was_on_its_way() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    view.eject(R0, 10.0)
+    view.answered(R0, 9.0, 11.0)
+    assert view.ejected(BASE, 11.0) == {R0}
+    view.answered(R0, 11.0, 12.0)
+    assert view.ejected(BASE, 12.0) == frozenset()
+
+
+def test_after_an_ejection_one_probe_goes_at_a_time() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.eject(R0, 0.0)
-    view.answered(R0)
-    assert view.ejected(BASE, 0.0) == frozenset()
-    assert view.eject(R0, 1.0) == EJECTION_BASE_S
+    assert view.ejected(BASE, EJECTION_BASE_S) == frozenset()
+    view.sent(R0, EJECTION_BASE_S)
+    assert view.ejected(BASE, EJECTION_BASE_S) == {R0}
+    view.sent(R1, EJECTION_BASE_S)
+    assert view.ejected(BASE, EJECTION_BASE_S) == {R0}, "whoever was never out needs no probe"
+
+
+def test_faults_in_a_row_take_a_replica_out() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    assert [view.fault(R0, 0.0) for _ in range(FAULTS_MAX)] == [0.0] * (FAULTS_MAX - 1) + [EJECTION_BASE_S]
+
+
+def test_a_refusal_makes_it_look_slower() -> None:
+    view = view_of(beat(), beat(replica_id="r1"))
+    view.refuse(R0, 0.0)
+    standing = view.standing(BASE, 0.5)
+    assert (standing.out, list(standing.penalties_ms), standing.panic) == (frozenset(), [R0], False)
 
 
 def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
@@ -120,12 +130,29 @@ def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
     assert view.ejected(BASE, 0.0) == {R0}
     view.eject(R1, 0.0)
     assert view.ejected(BASE, 0.0) == frozenset()
+    assert view.standing(BASE, 0.0).panic
 
 
 def test_evidence_against_a_stranger_is_nothing() -> None:
-    view = view_of(beat())
-    assert view.eject(ReplicaId("who"), 0.0) == 0.0
-    view.answered(ReplicaId("who"))
+    view, who = view_of(beat()), ReplicaId("who")
+    assert view.eject(who, 0.0) == view.fault(who, 0.0) == 0.0
+    view.refuse(who, 0.0)
+    view.sent(who, 0.0)
+    view.started(who, 0.0, 1.0, 10)
+    view.answered(who, 0.0, 1.0)
+    assert view.standing(BASE, 0.0).out == frozenset()
+
+
+def test_who_does_much_worse_than_the_others_is_out_for_a_while() -> None:
+    view = view_of(*(beat(replica_id=f"r{n}") for n in range(6)))
+    view.judge(0.0)
+    for n in range(6):
+        for _ in range(30):
+            view.started(ReplicaId(f"r{n}"), 1.0, 9.0 if n == 3 else 1.5, 100)
+            view.answered(ReplicaId(f"r{n}"), 1.0, 10.0)
+    assert view.judge(5.0) == [], "once an interval"
+    assert view.judge(10.0) == [ReplicaId("r3")]
+    assert view.ejected(BASE, 10.0) == {ReplicaId("r3")}
 
 
 def test_whatever_the_bus_says_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +183,7 @@ def test_the_last_word_of_each_replica_stands_whatever_the_order(said: list[tupl
     last = {each.replica_id: each for each in sorted(beats, key=lambda it: it.sequence)}
     view = view_of(*shuffled)
     for pool in (BASE, OTHER):
+        assert_index_of(view, pool)
         assert ids(view, pool) == sorted(name for name, each in last.items() if each.pool == pool)
         assert all(it.running == last[it.id].sequence for it in view.pool(pool).replicas)
 
@@ -206,3 +234,45 @@ def adapters(view: FleetView) -> set[str]:
     replica = view.replica(ReplicaId("r0"))
     assert replica is not None and view.pool(replica.pool).replicas == (replica,)
     return set(replica.adapters)
+
+
+def assert_index_of(view: FleetView, pool: PoolName) -> None:
+    """What is kept from beat to beat is what would be made anew."""
+    kept, anew = view.index(pool), PoolIndex(view.pool(pool).replicas)
+    assert (kept.known, kept.rows, kept.ready, kept.holders) == (anew.known, anew.rows, anew.ready, anew.holders)
+    assert kept.utilization_ratio == pytest.approx(anew.utilization_ratio, abs=1e-9)
+
+
+lives = st.lists(
+    st.tuples(
+        st.sampled_from(["beat", "beat", "beat", "expire", "note", "retract"]),
+        st.integers(0, 4),
+        st.sampled_from(["ready", "draining", "starting"]),
+        st.sets(st.sampled_from(["a@1", "b@1", "c@1"])),
+        st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.sampled_from(["base", "other"])),
+    ),
+    max_size=50,
+)
+
+
+@settings(deadline=None)
+@given(lives)
+def test_the_index_follows_whatever_the_fleet_does(
+    steps: list[tuple[str, int, str, set[str], tuple[int, float, str]]],
+) -> None:
+    view, now_s = FleetView(), 0.0
+    for sequence, (what, who, phase, names, (running, usage, pool)) in enumerate(steps):
+        now_s += 1.0
+        replica_id = ReplicaId(f"r{who}")
+        if what == "expire":
+            now_s += SILENCE_LIMIT_S - 3.0
+            view.expire(now_s)
+        elif what == "note":
+            view.note_adapter(replica_id, EngineName("n@1"), now_s)
+        elif what == "retract":
+            view.retract_adapter(replica_id, EngineName("n@1"))
+        else:
+            said = {"phase": phase, "adapters": tuple(names), "running": running, "kv_usage_ratio": usage}
+            view.fold(beat(replica_id=replica_id, pool=pool, sequence=sequence, **said), now_s)
+        for name in (BASE, OTHER):
+            assert_index_of(view, name)

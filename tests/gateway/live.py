@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,18 @@ import uvloop
 
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.app import make_app
+from functions.gateway.composition.composer import Composer
+from functions.gateway.conversations import Conversations
 from functions.gateway.core import Gateway
 from functions.gateway.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
+from functions.gateway.tools.calls import ToolCaller, ToolPolicy
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, get, read_answers
 from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat
@@ -50,11 +54,14 @@ class LiveGateway:
         bus_url: str | None = None,
         token: str | None = None,
         first: Catalogue | None = None,
+        conversations_url: str | None = None,
     ) -> None:
-        self._limits = limits
+        # All tests send the same prompt, and break replicas with it: it must not be taken for the cause.
+        self._limits = replace(limits, quarantine_after_replicas=0)
         self._certificate = certificate
         self._gateway_id, self._bus_url, self._token = gateway_id, bus_url, token
         self._first = first or catalogue()
+        self._conversations_url = conversations_url
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), name="gateway", daemon=True)
         self._beats = 0
@@ -109,12 +116,18 @@ class LiveGateway:
         bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
         if bus is not None:
             self._follow(bus)
+        store = ValkeyConversations(self._conversations_url) if self._conversations_url is not None else None
+        if store is not None:
+            kept = Conversations(store, PEPPER)
+            self.gateway.composer = Composer(self.gateway, ToolCaller(ToolPolicy()), kept)
         self._ready.set()
         await serving
         await self.gateway.tasks.close()
         self.gateway.upstreams.close()
         if bus is not None:
             await bus.close()
+        if store is not None:
+            await store.close()
         if loader is not None:
             await loader.close()
 

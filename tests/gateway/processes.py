@@ -97,6 +97,7 @@ class GatewayProcess:
             "PEPPER_FILE": self.folder / "pepper",
             "BUS_URL": self.bus_url,
             "SNAPSHOT_CACHE_FILE": self.folder / "snapshot.json",
+            "TRACE_DIR": self.folder / "traces",
             "HANDOVER_SOCKET": self.folder / "door",
             "DRAIN_TIMEOUT_S": self.drain_timeout_s,
         }

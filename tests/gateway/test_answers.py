@@ -24,7 +24,7 @@ RENAMING = Renaming(BOT_V1, "acme/bot")
 
 
 def test_an_engine_gets_headers_of_our_making_only() -> None:
-    head, _, body = answers.upstream_request(ADMITTED, REPLICA).partition(b"\r\n\r\n")
+    head, _, body = answers.upstream_request(ADMITTED, REPLICA, 1_800_000_000.0).partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /v1/chat/completions HTTP/1.1"
     assert sorted(line.split(b":")[0] for line in lines[1:]) == [
@@ -32,6 +32,7 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
         b"content-type",
         b"host",
         b"x-request-id",
+        b"x-vllm-priority",
     ]
     assert int(dict(line.split(b": ") for line in lines[1:])[b"content-length"]) == len(body)
     assert orjson.loads(body)["model"] == BOT_V1
@@ -44,7 +45,8 @@ def test_an_answers_headers() -> None:
     assert found[b"x-shoal-model"] == b"acme/bot@v1"
     assert found[b"x-shoal-digest"] == DIGEST_V1.encode()
     assert found[b"x-shoal-replica"] == b"r0"
-    assert found[b"server-timing"] == b"auth;dur=1.00, queue;dur=0, route;dur=1.00, connect;dur=1.00, ttft;dur=100.00"
+    timing = b"auth;dur=1.00, queue;dur=0.00, route;dur=1.00, connect;dur=1.00, ttft;dur=100.00"
+    assert found[b"server-timing"] == timing
     assert found[b"cache-control"] == b"no-store"
 
 

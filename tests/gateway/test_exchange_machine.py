@@ -24,7 +24,9 @@ from tests.gateway.loader_rig import PlayedLoader
 from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, heartbeat, in_rollout, limits
 
 T = TypeVar("T")
-LIMITS = limits(answer_s=50.0, first_byte_s=10.0, idle_s=5.0, write_stall_s=5.0, cold_pause_s=0.0)
+LIMITS = limits(
+    answer_s=50.0, first_byte_s=10.0, idle_s=5.0, write_stall_s=5.0, cold_pause_s=0.0, quarantine_after_replicas=0
+)
 
 PIECES = st.sampled_from(
     [

@@ -8,7 +8,7 @@ from functions.api.ids import TenantId
 from functions.decisions.rollout_evidence import GroupStats
 from functions.decisions.split import bucket_of
 from functions.gateway.exchange import Exchange
-from functions.gateway.intake import TOKENIZE
+from functions.gateway.routes import TOKENIZE
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing

@@ -8,11 +8,12 @@ import pytest
 
 from functions.fleet import rollout_beat, session_pins
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway import feeds
 from functions.gateway.core import Gateway
 from tests.gateway.hello import Playing
 from tests.gateway.test_exchange_rollouts import ask, engine_of
-from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, in_rollout
+from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, in_rollout
 
 
 class Bus:
@@ -122,3 +123,35 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
         await until(lambda: len(theirs.splits.pins))
     assert theirs.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
     assert "dropped a batch of pins" in caplog.text
+
+
+class Beats:
+    """The heartbeats' side of the bus; nothing is ever said."""
+
+    def __init__(self, *, away: bool) -> None:
+        self.away = away
+
+    async def latest(self) -> list[bytes]:
+        if self.away:
+            raise BusUnavailable("away")
+        return []
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+
+async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -> None:
+    p = play("r0")
+    await feeds.follow_bus(p.gateway, Beats(away=True))  # type: ignore[arg-type]
+    p.world.clock.forward(600.0)
+    p.gateway.sweep()
+    assert p.gateway.fleet.pool(POOL).replicas, "it may beat as ever: it is the gateway that hears nothing"
+    async with running(feeds.follow_bus, p.gateway, Beats(away=False)):  # type: ignore[arg-type]
+        await until(lambda: not p.gateway.is_deaf)
+    p.world.clock.forward(SILENCE_LIMIT_S)
+    p.gateway.sweep()
+    assert p.gateway.fleet.pool(POOL).replicas
+    p.world.clock.forward(0.1)
+    p.gateway.sweep()
+    assert not p.gateway.fleet.pool(POOL).replicas, "now its silence is its own"

@@ -211,6 +211,43 @@ async def test_garbage_while_an_answer_runs_does_not_get_into_it(play: Playing) 
     assert wire.closed and len(wire.answers) == 1
 
 
+async def test_a_request_while_a_stream_runs_must_be_sent_again(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(STREAM_BODY)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    wire >> post()
+    engine.streams(END)
+    engine.ends_stream()
+    assert wire.answer.body == PUBLIC_HELLO + PUBLIC_END
+    wire.after(2.1)
+    assert wire.closed and not wire.cut and len(engine.requests) == 1
+
+
+async def test_an_empty_line_while_a_stream_runs_means_nothing(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(STREAM_BODY)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO)
+    wire >> b"\r\n"
+    engine.streams(END)
+    engine.ends_stream()
+    await answered(wire)
+    assert wire.statuses == [200, 200] and not wire.closed
+
+
+async def test_after_a_stream_the_connection_may_move(play: Playing) -> None:
+    p = play("r0")
+    wire = Wire(p)
+    await answered(wire, stream=True)
+    wire >> get("/healthz")
+    await p.settle()
+    assert wire.statuses == [200, 200] and not wire.on_the_lane
+    wire.leaves()
+
+
 # bounds
 
 

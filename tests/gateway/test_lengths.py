@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from functions.gateway.errors import OverQuota
-from functions.gateway.intake import CHAT, COMPLETIONS, TOKENIZE, Intake, Route, WireRequest
+from functions.gateway.intake import Intake, WireRequest
+from functions.gateway.routes import CHAT, COMPLETIONS, TOKENIZE, Route
 from functions.gateway.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import NOW_UNIX_S, PEPPER, quota

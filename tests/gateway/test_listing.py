@@ -1,23 +1,30 @@
 """listing: what a key may call, and nothing of anybody else's."""
 
 import json
+from typing import Any
 
 import pytest
 
 from functions.api.ids import TenantId
+from functions.decisions.catalogue import Catalogue
+from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.listing import describe_model, list_models
+from functions.gateway.listing import Listing, describe_model
 from tests.gateway import world
 
 CATALOGUE = world.catalogue()
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
 
-def fleet(*beats: world.Heartbeat) -> FleetView:
+def fleet(*beats: Heartbeat) -> FleetView:
     view = FleetView()
     for beat in beats:
         view.fold(beat, 0.0)
     return view
+
+
+def list_models(catalogue: Catalogue, view: FleetView, tenant: TenantId, listing: Listing | None = None) -> Any:
+    return json.loads((listing or Listing()).models(catalogue, view, tenant))
 
 
 def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
@@ -34,7 +41,7 @@ def test_describes_a_model() -> None:
     assert model is not None
     assert (model["object"], model["owned_by"], model["parent"]) == ("model", "acme", world.POOL)
     assert model["channels"]["canary"] == {"version": "v2", "digest": world.DIGEST_V2}
-    assert model["context_window"] == 2048
+    assert model["context_window"] == 2048 and model["task"] == "generate"
     assert model["capacity"] == {"ready": True, "replicas_ready": 1}
 
 
@@ -70,6 +77,28 @@ def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit
     assert list_models(catalogue, fleet(), ACME)["data"][0]["tier"] == model["tier"]
     rival = describe_model(catalogue, fleet(), GLOBEX, "globex/bot")
     assert rival is not None and rival["tier"] is None, "its tier has no policy"
+
+
+def test_the_list_says_of_each_model_what_is_said_of_it_alone() -> None:
+    catalogue = world.catalogue(quotas=(world.quota(requests_per_minute=60),), **world.in_rollout(10))
+    view = fleet(world.heartbeat("r0"), world.heartbeat("r1", adapters=()))
+    listed = list_models(catalogue, view, ACME)["data"]
+    assert listed == [describe_model(catalogue, view, ACME, model["id"]) for model in listed]
+    assert [model["capacity"]["replicas_ready"] for model in listed] == [1, 2]
+
+
+def test_what_is_kept_follows_the_snapshot_and_the_fleet() -> None:
+    listing, view = Listing(), fleet(world.heartbeat("r0"))
+    before = list_models(world.catalogue(), view, ACME, listing)
+    assert list_models(world.catalogue(), view, ACME, listing) == before
+    view.fold(world.heartbeat("r0", sequence=2, adapters=()), 1.0)
+    assert list_models(world.catalogue(), view, ACME, listing)["data"][0]["capacity"]["ready"] is False
+    changed = world.catalogue(**world.in_rollout(10))
+    assert "rollout" in list_models(changed, view, ACME, listing)["data"][0]["channels"]["stable"]
+    base_alone = tuple(model for model in world.snapshot().models if model.type == "base")
+    fewer = world.catalogue(models=base_alone)
+    assert [model["id"] for model in list_models(fewer, view, ACME, listing)["data"]] == [world.POOL]
+    assert len(listing._written) == 1
 
 
 @pytest.mark.parametrize(("cap", "window"), [(512, 512), (2048, 2048), (131_072, 2048)])

@@ -291,7 +291,8 @@ async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
             live.call(live.refill_retries)
             live.call(
                 lambda live=live: [
-                    live.gateway.fleet.answered(it.replica_id) for it, _ in live.gateway.fleet.heartbeats()
+                    live.gateway.fleet.standings.forget(it.pool, it.replica_id)
+                    for it, _ in live.gateway.fleet.heartbeats()
                 ]
             )  # type: ignore[misc]
             await one_request(live, mood, f"evidence-{number}", seen)

@@ -14,6 +14,7 @@ import pytest
 
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.fleet.valkey_bus import STATS_CHANNEL, ValkeyBus
+from functions.telemetry.trace_files import rows
 from tests.gateway import sse
 from tests.gateway.client_rig import STREAM_BODY, post
 from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
@@ -92,6 +93,7 @@ async def test_starts_without_a_registry_and_serves_on_every_port(
             process.send_signal(signal.SIGTERM)
             assert await exited(process) == 0
     assert "Traceback" not in gateway.log()
+    assert [(row.status, row.replica_id) for row in rows(gateway.folder / "traces")] == [(200, "r0")] * 2
 
 
 def read(url: str) -> str:

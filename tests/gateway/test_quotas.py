@@ -5,15 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from functions.api.ids import TenantId
+from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.decisions.quota_account import OUTPUT
 from functions.gateway.quotas import TenantQuotas
+from functions.gateway.relay import Usage
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.lane_steps import answered
-from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, limits, quota
+from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, GLOBEX_KEY, Clock, catalogue, key_entry, limits, quota
 
 ACME = TenantId("acme")
 RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
@@ -240,10 +244,157 @@ def test_a_sweep_looks_at_a_few_accounts_and_in_time_at_all() -> None:
     clock, quotas = Clock(), TenantQuotas()
     busy = quotas.enter(TenantId("busy"), None, clock())
     for number in range(1000):
-        quotas.enter(TenantId(f"t{number}"), None, clock()).leave()
+        quotas.enter(TenantId(f"t{number}"), None, clock()).leave(clock())
     quotas.forget_idle(clock() + 60.0)
     assert 700 < len(quotas) < 800
     for _ in range(4):
         quotas.forget_idle(clock() + 60.0)
     assert len(quotas) == 1
-    busy.leave()
+    busy.leave(clock())
+
+
+# tokens
+
+TOKEN_HEADERS = tuple(f"x-ratelimit-{what}-tokens" for what in ("limit", "remaining", "reset"))
+
+
+def asking(max_tokens: int, stream: bool = False, words: int = 1) -> bytes:
+    body = json.loads(STREAM_BODY if stream else CHAT_BODY) | {"max_tokens": max_tokens}
+    body["messages"][0]["content"] = "word " * words
+    return sse.compact(body)
+
+
+def output_used(play: Play) -> float:
+    """Tokens that the tenant's account is charged with now."""
+    bucket = play.gateway.quotas.accounts[ACME].buckets[OUTPUT]
+    assert bucket is not None
+    return bucket.level / bucket.grain
+
+
+def settled(play: Play, kind: str, by: str) -> float | None:
+    labels = {"kind": kind, "by": by}
+    return play.gateway.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
+
+
+@both_lanes
+async def test_as_many_output_tokens_as_the_tier_allows(play: Playing, lane: str) -> None:
+    p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
+    wire = await new_wire(p, lane)
+    wire >> post(asking(100))
+    await p.settle()
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1, completion=100))
+    await p.settle()
+    wire >> post(asking(100))
+    await p.settle()
+    assert wire.statuses == [200, 429]
+    refused = wire.answers[-1]
+    assert (refused.code, refused.error["type"]) == ("rate_limit_exceeded", "tokens")
+    assert "6000 output tokens a minute" in refused.error["message"] and "Try again in 1 s" in refused.error["message"]
+    assert refused.headers["retry-after"] == "1" and 800 <= int(refused.headers["retry-after-ms"]) <= 880
+    assert [[answer.headers.get(name) for name in TOKEN_HEADERS] for answer in wire.answers] == [
+        ["6000", "20", "1.0s"],
+        ["6000", "20", "1.0s"],
+    ]
+    assert rejections(p, "output_tokens_per_minute") == 1
+    p.world.clock.forward(0.8)
+    wire >> post(asking(100))
+    await p.settle()
+    assert wire.statuses == [200, 429], "it is under way"
+
+
+async def test_what_can_never_come_is_not_worth_waiting_for(play: Playing) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=100, requests_per_minute=60),))
+    wire = Wire(p) >> post(asking(5, words=500))
+    answer = wire.answer
+    assert (answer.status, answer.code) == (400, "request_over_quota") and "retry-after" not in answer.headers
+    assert "100 input tokens a minute" in answer.error["message"]
+    await answered(wire)
+    assert rates(wire.answers[-1])[1] == "59", "it cost nothing"
+
+
+async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(play: Playing) -> None:
+    p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
+    wire = Wire(p) >> post(asking(100, stream=True))
+    engine = await p.connects()
+    engine.begins_stream()
+    assert output_used(p) == 100
+    engine.streams(HELLO)
+    for _ in range(120):
+        engine.streams(sse.token(BOT_V1, "more"))
+    await p.settle()
+    assert output_used(p) == 356, "256 more, although the burst is 120"
+    engine.streams(sse.finish(BOT_V1) + sse.usage(BOT_V1, prompt=3, completion=121) + sse.DONE)
+    engine.ends_stream()
+    await p.settle()
+    assert output_used(p) == 121 and wire.answer.status == 200
+    wire >> post(asking(1))
+    assert wire.statuses[-1] == 429, "the debt is waited off"
+
+
+@pytest.mark.parametrize(
+    ("end", "input_tokens", "output_tokens", "by"),
+    [
+        (finishes, 3, 2, "engine"),
+        (fails, 0, 0, "count"),
+        (breaks_after_its_first_event, None, 1, "count"),
+        (leaves, 0, 0, "count"),
+        (is_too_late, 0, 0, "count"),
+        (is_cut_short, 0, 0, "count"),
+    ],
+)
+async def test_every_end_is_charged_once_and_as_delivered(
+    play: Playing, end: Callable[[Play], None], input_tokens: int | None, output_tokens: int, by: str
+) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=60_000, output_tokens_per_minute=60_000),))
+    exchange = p.ask(stream=True)
+    await p.connects()
+    end(p)
+    await p.settle()
+    estimated = exchange.admitted.features.prompt_tokens
+    assert settled(p, "input", by) == (estimated if input_tokens is None else input_tokens)
+    assert settled(p, "output", by) == output_tokens
+    assert p.gateway.quotas.settled_by_engine.requests + p.gateway.quotas.settled_by_count.requests == 1
+
+
+async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> None:
+    for weight_ratio, charged in ((0.0, 40), (0.25, 55), (1.0, 100)):
+        tier = QuotaEntry(
+            "enterprise", limits=QuotaLimits(input_tokens_per_minute=60_000), cached_token_weight_ratio=weight_ratio
+        )
+        p = play("r0", quotas=(tier,))
+        entry = p.gateway.quotas.enter(ACME, tier, 0.0)
+        entry.settle(Usage(100, 1, 60), 1, 0.0, 0.0, 0.0)
+        entry.leave(0.0)
+        assert settled(p, "input", "engine") == charged
+
+
+# keys
+
+
+async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(requests_per_minute=2))
+    keys = (limited, key_entry(BATCH_KEY, "acme", max_class="batch"))
+    p = play("r0", quotas=(quota(requests_per_minute=3),), keys=keys)
+    wire = Wire(p)
+    await answered(wire)
+    await answered(wire)
+    wire >> post(CHAT_BODY)
+    assert wire.statuses == [200, 200, 429]
+    assert [rates(answer)[:2] for answer in wire.answers] == [["2", "1"], ["2", "0"], ["2", "0"]], "what is tighter"
+    wire >> post(CHAT_BODY, key=BATCH_KEY)
+    await p.settle()
+    p.engine.answers(200, sse.whole(BOT_V1))
+    await p.settle()
+    wire >> post(CHAT_BODY, key=BATCH_KEY)
+    assert wire.statuses == [200, 200, 429, 200, 429], "what the key was refused cost its tenant nothing"
+
+
+async def test_a_keys_own_caps_hold(play: Playing) -> None:
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(max_output_tokens=5))
+    p = play("r0", quotas=(quota(max_output_tokens=50),), keys=(limited, key_entry(BATCH_KEY, "acme")))
+    wire = Wire(p) >> post(asking(6))
+    assert (wire.answer.status, wire.answer.code) == (400, "output_length_exceeded")
+    wire >> post(asking(6), key=BATCH_KEY)
+    await p.settle()
+    assert wire.statuses == [400], "the other key's is under way"

@@ -96,6 +96,10 @@ def test_refuses(name: str, body: bytes) -> None:
         ("a\\", b'{"a\\\\":1,"a\\\\":2}'),
         ("\u00e9", '{"\u00e9":1,"\\u00e9":2}'.encode()),
         ("a:b", b'{"a:b":":::","a:b":"::"}'),
+        ("k", b'{"k":1,"k":"\\u003a"}'),  # the escape becomes a colon, as many as the lost key had
+        ("k", b'{"k":1, "k":"\\u003A"}'),
+        ("long", b'{"long":1, "text": "' + b"x{[:" * 5000 + b'", "long":1}'),
+        ("long", b'{"long":1, "text": "' + b"x{[:" * 5000 + b'\\u003a", "long":1}'),
     ],
 )
 def test_refuses_a_key_given_twice_and_names_it(key: str, body: bytes) -> None:
@@ -150,6 +154,19 @@ def test_takes_what_is_legal_however_it_is_spaced(body: bytes) -> None:
 
 def test_counts_colons_only_outside_strings() -> None:
     assert _outside_strings(rb'{"a:\"b:":1,"c\\":":","d":{"e":2}}').count(b":") == 4
+
+
+@pytest.mark.parametrize("repeat", [1, 700, 30_000])
+def test_colons_and_brackets_in_strings_are_no_structure_however_long_the_body(repeat: int) -> None:
+    text = "{[: \\u003a " * repeat
+    body = json.dumps({"a": text, "b": [1, {"c": 2}]}, indent=1).encode()
+    assert parse(body)["a"] == text
+    assert parse(body.replace(b"{[: ", b"{[\\u003a "))["a"] == text
+    assert parse(orjson.dumps({"a": text}))["a"] == text
+
+
+def test_a_long_body_of_structure_is_refused_before_it_is_parsed() -> None:
+    assert "over 100000" in refusal(b'{"a":[' + b"[]," * 60_000 + b"[{}" + b",{}" * 50_000 + b"]]}")[2]
 
 
 _scalars = (

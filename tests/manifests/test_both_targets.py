@@ -1,11 +1,13 @@
 """One YAML, two targets: the very files of the demo run as processes here and as pods there, unchanged."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from functions.api.kinds.inference_service import last_argument
 from functions.api.loader import Loaded, load_directory
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
 from functions.controller.kubernetes.render import render as render_objects
@@ -26,7 +28,7 @@ DEMO = ("inferenceservices", "policies", "registry")
 FLEET = tuple(f"{folder}/fleet" for folder in DEMO)
 POOL = "smollm2-135m"
 # What only a pod can say, and only a process: where the engine listens, where the weights lie, under which name.
-_PLACES = ("--host", "--port", "--model")
+_PLACES = ("--host", "--port", "--model", "--kv-events-config")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,22 @@ def test_agents_know_the_same_of_their_engines(
     assert pod["SHOAL_REPLICA_POOL"] == process["SHOAL_REPLICA_POOL"] == POOL
     assert (pod["SHOAL_REPLICA_MAX_ADAPTERS"] or "8") == process["SHOAL_REPLICA_MAX_ADAPTERS"]  # 8: its own default
     assert pod.keys() >= {name for name in process if name.endswith("_FILE") and "CA" not in name}
+
+
+def test_agents_listen_where_engines_tell_of_their_caches(
+    processes: dict[str, ProcessSpec], pods: Workload, staging: Rendering
+) -> None:
+    (engine,) = [each for each in pods.containers if each["name"] == KSERVE_CONTAINER]
+    (agent,) = [each for each in pods.containers if each["name"] == "shoal-agent"]
+    pod = (engine["args"], environment_of(agent, pods, staging))
+    process = (processes[f"engine-{POOL}-0"].argv, dict(processes[f"agent-{POOL}-0"].env))
+    for arguments, environment in (pod, process):
+        events = json.loads(last_argument(tuple(arguments), "--kv-events-config") or "")
+        assert events["enable_kv_cache_events"]
+        assert environment["SHOAL_REPLICA_KV_EVENTS_ENDPOINT"] == events["endpoint"]
+        assert environment["SHOAL_REPLICA_KV_EVENTS_REPLAY_ENDPOINT"] == events["replay_endpoint"]
+        # The tenants' cache salts are in it: this machine's loopback, or a directory that only its owner may enter.
+        assert all(events[name].startswith(("ipc://", "tcp://127.0.0.1:")) for name in ("endpoint", "replay_endpoint"))
 
 
 def _services(folders: tuple[str, ...]) -> list[Document]:

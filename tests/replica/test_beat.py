@@ -18,10 +18,11 @@ from tests.replica.statuses import make_status
 
 
 def test_a_beat_says_what_the_agent_knows() -> None:
-    status = make_status(load=Load(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100))
+    status = make_status(load=Load(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128))
     beat = compose(status, sequence=4, sent_unix_s=1.5)
     assert (beat.replica_id, beat.host, beat.port, beat.incarnation) == ("r0", "127.0.0.1", 8460, 1_700_000_000_000)
     assert (beat.phase, beat.running, beat.waiting, beat.kv_usage_ratio) == ("ready", 2, 3, 0.5)
+    assert (beat.kv_blocks_total, beat.kv_block_tokens) == (100, 128)
     assert beat.adapters == ("acme/bot@sha256:0123456789abcdef",)
     assert (beat.sequence, beat.sent_unix_s, beat.snapshot_epoch) == (4, 1.5, 7)
 
@@ -66,6 +67,7 @@ _LOADS = st.builds(
     waiting=_ANY,
     kv_usage_ratio=st.floats(-5, 5),
     kv_blocks_total=_ANY,
+    kv_block_tokens=_ANY,
     decode_tokens_per_s=st.floats(0, 1e6),
 )
 

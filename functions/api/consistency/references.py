@@ -53,6 +53,7 @@ def _rollouts(everything: Everything) -> Iterator[Problem]:
 
 def _hops(policy: Declared[RoutingPolicy], pools: Collection[str], tiers: Collection[str]) -> Iterator[Problem]:
     spec = policy.value.spec
+    yield from _classifier(policy, pools)
     hops: list[tuple[str, int, Fallback | Cascade]] = [
         *(("fallback", index, hop) for index, hop in enumerate(spec.fallback)),
         *(("cascade", index, hop) for index, hop in enumerate(spec.cascade)),
@@ -65,3 +66,17 @@ def _hops(policy: Declared[RoutingPolicy], pools: Collection[str], tiers: Collec
             if tier not in tiers:
                 path = ("spec", key, index, "tiers", position)
                 yield policy.problem(path, _no_such("QuotaPolicy", tier, tiers))
+
+
+def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iterator[Problem]:
+    classifier = policy.value.spec.classifier
+    if classifier is None:
+        return
+    if classifier.model in pools:  # a pool's base model bears its name; adapters' ids have a slash
+        message = f"{shown(classifier.model)} is a base model already; take a name that no pool has, such as auto"
+        yield policy.problem(["spec", "classifier", "model"], message)
+    ends: list[tuple[tuple[str | int, ...], str]] = [(("otherwise",), classifier.otherwise)]
+    ends += [(("rules", index, "to"), rule.to) for index, rule in enumerate(classifier.rules)]
+    for path, pool in ends:
+        if pool not in pools:
+            yield policy.problem(["spec", "classifier", *path], no_such_pool(pool, pools))

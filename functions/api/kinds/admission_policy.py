@@ -24,6 +24,14 @@ class Band(Strict):
     ttft_slo: Duration | None = None
     """The time to first token that the class is promised; the interactive band's is the `slo` of scaling rules."""
 
+    max_wait: Duration | None = None
+    """How long a request may wait for room before it is refused. Without it: half of ttftSlo; without either, 10 s,
+    30 s and 10 min for interactive, near-real-time and batch."""
+
+    @property
+    def max_wait_ms(self) -> int | None:
+        return duration_ms(self.max_wait) if self.max_wait is not None else None
+
     @property
     def ttft_slo_ms(self) -> int | None:
         return duration_ms(self.ttft_slo) if self.ttft_slo is not None else None

@@ -5,7 +5,7 @@ The kind is KServe's, so keys that we do not know are KServe's business and igno
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -13,15 +13,18 @@ from pydantic.alias_generators import to_camel
 from functions.api.ids import is_name
 from functions.api.kinds.base import Finding, MetadataName
 from functions.api.problems import shown
+from functions.api.snapshot import Task
 
 API_VERSION = "serving.kserve.io/v1beta1"
 POOL_LABEL = "shoal.dev/pool"
+TASK_LABEL = "shoal.dev/task"
 MAX_MODEL_LEN = "--max-model-len"
 VLLM_FORMAT = "vLLM"
 CONTEXT_ALLOWED = "a number of tokens such as 2048, 32k (x 1000) or 32K (x 1024)"
 
 _CONTEXT = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[kKmM]?)")
 _SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+_TASKS: tuple[Task, ...] = get_args(Task)
 _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 Count = Annotated[int, Field(ge=0, le=100_000)]
@@ -103,6 +106,12 @@ class InferenceService(Foreign):
         return self.metadata.labels.get(POOL_LABEL)
 
     @property
+    def task(self) -> Task:
+        """What the model is for; a label that says nothing allowed is a finding, and counts as none."""
+        found = self.metadata.labels.get(TASK_LABEL)
+        return next((task for task in _TASKS if task == found), "generate")
+
+    @property
     def context_window_tokens(self) -> int | None:
         """What `--max-model-len` says in the arguments; None where it is absent or unreadable."""
         model = self.spec.predictor.model
@@ -124,6 +133,11 @@ class InferenceService(Foreign):
         if not is_name(self.pool):
             message = f"found {shown(self.pool)}; allowed: a name of 1 to 63 of a-z 0-9 . _ -"
             yield Finding(("metadata", "labels", POOL_LABEL), message)
+        task = self.metadata.labels.get(TASK_LABEL, self.task)
+        if task != self.task:
+            yield Finding(
+                ("metadata", "labels", TASK_LABEL), f"found {shown(task)}; allowed: one of {', '.join(_TASKS)}"
+            )
         if _SERVICE_NAME.fullmatch(self.metadata.name) is None:
             message = f"found {shown(self.metadata.name)}; allowed by KServe: a-z 0-9 -, beginning with a letter"
             yield Finding(("metadata", "name"), message)

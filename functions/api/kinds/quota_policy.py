@@ -31,12 +31,17 @@ class QuotaLimits(Strict):
     """Prompt and output of one request together; the pool's own context window applies as well."""
     max_output_tokens: Positive | None = None
     """Output of one request."""
+    token_burst_seconds: Positive = 10
+    """Seconds' worth of a minute's tokens that may come at once, at least one request of the largest length. More is
+    kinder to those who send in bursts; a minute may then see so much more than its limit."""
 
 
 class QuotaPolicySpec(Strict):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Share of a pool that is full, relative to the weights of the other tenants that want it."""
     limits: QuotaLimits = QuotaLimits()
+    cached_token_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How much of a prompt token counts as input that the engine had in its cache: 0 not at all, 1 like any other."""
 
 
 class QuotaPolicyMetadata(Metadata):

@@ -12,6 +12,7 @@ from pydantic import Field
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
 from functions.api.problems import shown
+from functions.api.snapshot import Script
 
 
 class Session(Strict):
@@ -45,6 +46,13 @@ class Retry(Strict):
     """Attempts for one request, the first one included."""
     budget: Ratio = 0.2
     """Retries per request over time, so that retries never double an overload."""
+    hedge_after: Duration | None = None
+    """An interactive request without a first byte gets a second attempt beside the first: after this, and not before
+    19 in 20 requests that looked like it had begun. Out of the same budget. None written: never."""
+
+    @property
+    def hedge_after_s(self) -> float | None:
+        return duration_s(self.hedge_after) if self.hedge_after is not None else None
 
 
 class Fallback(Strict):
@@ -69,6 +77,49 @@ class Cascade(Strict):
     """The pool that is asked next."""
     tiers: tuple[Name, ...] = ()
     """The tiers for which it is; none written means all of them."""
+    threshold: Annotated[float, Field(ge=0, le=20)] = 1.0
+    """The doubt above which it is, in nats of entropy per token; `shoal simulate cascade` helps to choose."""
+    max_tokens: Annotated[int, Field(ge=1, le=1024)] = 32
+    """How many tokens of the small answer are judged, from its beginning; it is held back for so long."""
+    measure: Literal["mean", "p90"] = "mean"
+    """The mean over these tokens, or the 90th percentile, which few doubtful ones move more."""
+
+
+class Condition(Strict):
+    """What a request must be like; all that is written must hold."""
+
+    min_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """At least so long, by the gateway's estimate."""
+    max_prompt_tokens: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """At most so long."""
+    tools: bool | None = None
+    """Whether tools are offered to the model."""
+    code: bool | None = None
+    """Whether there is a fenced block of code in the last message."""
+    keywords: Annotated[tuple[Annotated[str, Field(min_length=2, max_length=64)], ...], Field(max_length=64)] = ()
+    """One of these in the last message, whatever its capitals."""
+    script: Script | None = None
+    """What most letters of the last message are written in."""
+
+
+class Rule(Strict):
+    """Which pool answers what kind of request."""
+
+    when: Condition
+    """What the request must be like."""
+    to: Name
+    """The pool whose base model answers."""
+
+
+class Classifier(Strict):
+    """A model id that stands for whichever pool suits the request."""
+
+    model: Name
+    """The id that clients ask for, such as auto; it must be no model's."""
+    rules: Annotated[tuple[Rule, ...], Field(max_length=100)] = ()
+    """Looked at in this order; the first that holds decides."""
+    otherwise: Name
+    """The pool that answers where none does."""
 
 
 class RoutingPolicySpec(Strict):
@@ -84,6 +135,8 @@ class RoutingPolicySpec(Strict):
     """Which other pools answer when one cannot; never in a circle."""
     cascade: Annotated[tuple[Cascade, ...], Field(max_length=1000)] = ()
     """Which larger pools are asked after a small one; never in a circle."""
+    classifier: Classifier | None = None
+    """A model id of its own, behind which the request itself decides who answers."""
 
 
 class RoutingPolicy(ShoalObject):

@@ -4,15 +4,19 @@ Keys are never in the YAML: only HMAC-SHA256(pepper, secret), which is worth not
 """
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from functions.api.ids import MODEL_ID_PATTERN
 from functions.api.keys import KEY_ID_PATTERN
-from functions.api.kinds.base import Metadata, Name, ShoalObject, Strict, matching
+from functions.api.kinds.applications import MAX_TOOLS, Conversations, Tool
+from functions.api.kinds.base import Finding, Metadata, Name, ShoalObject, Strict, matching
 from functions.api.kinds.expiry import Expiry
-from functions.api.snapshot import Scope, ServiceClass
+from functions.api.kinds.quota_policy import QuotaLimits
+from functions.api.problems import shown
+from functions.api.snapshot import ContextOverflow, Scope, ServiceClass
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(KEY_ID_PATTERN)
@@ -51,6 +55,8 @@ class ApiKey(Strict):
     """The best service class that it may ask for."""
     expires: Expiry | None = None
     """The last day on which it works, in UTC, such as 2027-06-30; or a moment, such as 2027-06-30T18:00:00Z."""
+    limits: QuotaLimits | None = None
+    """What this key alone may use, within what its tenant may; not written: as much as its tenant."""
 
 
 class Isolation(Strict):
@@ -74,6 +80,12 @@ class TenantSpec(Strict):
     models: tuple[Annotated[str, AfterValidator(_checked_model_pattern), matching(_MODEL_PATTERN.pattern)], ...] = ()
     """Ids of models, or the beginning of ids and one * at the end; what none matches does not exist for the tenant."""
     isolation: Isolation = Isolation()
+    context_overflow: ContextOverflow = "refuse"
+    """What becomes of a chat longer than the context window: refuse, slide (drop its oldest turns), summarise them."""
+    conversations: Conversations = Conversations()
+    """Whether the gateway keeps what was said in a session."""
+    tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS)] = ()
+    """Endpoints that the gateway calls when a model asks for them; requests name those that they offer."""
 
 
 class Tenant(ShoalObject):
@@ -82,3 +94,10 @@ class Tenant(ShoalObject):
     kind: Literal["Tenant"]
     metadata: TenantMetadata
     spec: TenantSpec
+
+    def findings(self) -> Iterator[Finding]:
+        names = [tool.name for tool in self.spec.tools]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                message = f"found {shown(name)}, which another tool has; allowed: one tool a name"
+                yield Finding(("spec", "tools", index, "name"), message)

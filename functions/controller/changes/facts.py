@@ -4,7 +4,7 @@ A label may stand for a set (what came and what went is told), a text, a number 
 secret, of which only that it changed is told: no hash of a key ever gets into words.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,11 +14,13 @@ from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
     CascadeEntry,
+    ClassifierEntry,
     FallbackEntry,
     KeyEntry,
     ModelEntry,
     PoolEntry,
     QuotaEntry,
+    QuotaLimits,
     RolloutEntry,
     RoutingEntry,
     StageEntry,
@@ -58,13 +60,23 @@ def _of_key(key: KeyEntry) -> Facts:
         "scopes": frozenset(key.scopes),
         "maxClass": key.max_class,
         "expires": _day(key.expires_unix_s),
+        **_of_limits(key.limits or QuotaLimits()),
     }
 
 
 def of_quota(quota: QuotaEntry) -> Facts:
-    limits = msgspec.structs.asdict(quota.limits)
-    named = {_camel(name): NOT_LIMITED if value is None else value for name, value in limits.items()}
-    return {"weight": quota.weight, **named}
+    facts: dict[str, Value] = {"weight": quota.weight, **_of_limits(quota.limits)}
+    if quota.limits.token_burst_seconds is None:
+        del facts["tokenBurstSeconds"]
+    if quota.cached_token_weight_ratio:
+        facts["cachedTokenWeight"] = quota.cached_token_weight_ratio
+    return facts
+
+
+def _of_limits(limits: QuotaLimits) -> Facts:
+    fields = msgspec.structs.asdict(limits)
+    named = {_camel(name): NOT_LIMITED if value is None else value for name, value in fields.items()}
+    return named | {"tokenBurstSeconds": fields["token_burst_seconds"] or "default"}
 
 
 def of_model(model: ModelEntry) -> Facts:
@@ -104,7 +116,9 @@ def of_routing(routing: RoutingEntry) -> Facts:
         "retry.maxAttempts": routing.retry_max_attempts,
         "retry.budget": routing.retry_budget_ratio,
         "fallback": frozenset(f"{_move(step)} when {step.when}" for step in routing.fallback),
-        "cascade": frozenset(_move(step) for step in routing.cascade),
+        "retry.hedgeAfter": "never" if routing.hedge_after_s is None else _seconds(routing.hedge_after_s),
+        "cascade": frozenset(_cascade(step) for step in routing.cascade),
+        "classifier": frozenset(_classifier(routing.classifier)),
     }
 
 
@@ -112,11 +126,26 @@ def _move(step: FallbackEntry | CascadeEntry) -> str:
     return f"{step.source_pool} to {step.target_pool} {_tiers(step.tiers)}"
 
 
+def _cascade(step: CascadeEntry) -> str:
+    return f"{_move(step)} above {step.threshold_nats:g} nats ({step.measure} of {step.sample_tokens} tokens)"
+
+
+def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
+    if classifier is not None:
+        yield f"{classifier.model} otherwise to {classifier.otherwise}"
+        for place, rule in enumerate(classifier.rules, 1):
+            conditions = msgspec.to_builtins(rule)
+            target = conditions.pop("target_pool")
+            said = ", ".join(f"{name}={value}" for name, value in conditions.items() if value not in (None, (), []))
+            yield f"{classifier.model} rule {place}: {said or 'always'} to {target}"
+
+
 def of_admission(admission: AdmissionEntry) -> Facts:
     facts: dict[str, Value] = {"pools": frozenset(admission.pools), "maxQueuedTokens": admission.max_queued_tokens}
     for band in admission.bands:
         facts[f"{band.name} share"] = band.share_ratio
         facts[f"{band.name} ttftSlo"] = "none" if band.ttft_slo_ms is None else f"{band.ttft_slo_ms} ms"
+        facts[f"{band.name} maxWait"] = "default" if band.max_wait_ms is None else f"{band.max_wait_ms} ms"
     return facts
 
 

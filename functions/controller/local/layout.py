@@ -57,6 +57,11 @@ class StateLayout:
     def download_dir(self) -> Path:
         return self.root / "cache" / "downloads"
 
+    @property
+    def traces_dir(self) -> Path:
+        """What the gateway writes of each request; `shoal trace` reads it."""
+        return self.root / "gateway" / "traces"
+
     def data_dir(self, name: str) -> Path:
         return self.root / "data" / name
 

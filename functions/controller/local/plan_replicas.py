@@ -1,5 +1,6 @@
 """A replica: one engine and the agent beside it."""
 
+import json
 from pathlib import Path
 
 from functions import engines
@@ -37,6 +38,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
     own = (
         "--host", HOST, "--port", str(port),
         "--model", str(context.models_root / pool.model), "--served-model-name", pool.name,
+        "--kv-events-config", json.dumps(_kv_events(context, replica_id), separators=(",", ":")),
     )  # fmt: skip
     return ProcessSpec(
         name=f"engine-{replica_id}",
@@ -78,6 +80,8 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "CACHE_DIR": layout.adapter_cache_dir,
         "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
+        "KV_EVENTS_ENDPOINT": _kv_events(context, replica_id)["endpoint"],
+        "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         "MAX_ADAPTERS": max_adapters(pool),
@@ -100,6 +104,18 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         slot=slot,
         port=port,
     )
+
+
+def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
+    """The engine's --kv-events-config.
+
+    Unix sockets, in a directory that only the owner may enter: events have the tenants' cache salts in the clear.
+    """
+    return {
+        "enable_kv_cache_events": True,
+        "endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}.sock')}",
+        "replay_endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}-replay.sock')}",
+    }
 
 
 def max_adapters(pool: Pool) -> int:

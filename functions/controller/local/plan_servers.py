@@ -114,7 +114,9 @@ def gateway(context: PlanContext) -> ProcessSpec:
         "BUS_URL": context.bus_url,
         "BUS_PASSWORD_FILE": layout.secret("bus-password"),
         "SNAPSHOT_CACHE_FILE": layout.root / "gateway" / "snapshot.json",
+        "TRACE_DIR": layout.traces_dir,
         "HANDOVER_SOCKET": layout.handover_socket,
+        "TOKENIZERS_DIR": context.models_root,  # what replicas tell of their caches is compared with prompts
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
     }
     return ProcessSpec(

@@ -91,7 +91,10 @@ class Switch(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(0.001)
         host = f"{request.url.host}:{request.url.port}"
-        return await self.hosts.get(host, Away()).handle_async_request(request)
+        answer = await self.hosts.get(host, Away()).handle_async_request(request)
+        if host not in self.hosts:
+            raise httpx.ReadError("gone before it had answered", request=request)
+        return answer
 
 
 @dataclass

@@ -13,6 +13,8 @@ from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
     BandEntry,
+    CascadeEntry,
+    ClassifierEntry,
     FallbackEntry,
     KeyEntry,
     ModelEntry,
@@ -100,6 +102,15 @@ def words(**sections: Any) -> list[str]:
         ({"pools": (PoolEntry(PoolName("base"), 2048, 4, 4),)}, "pool base: replicas 2 -> 4 (+100 %)"),
         ({"pools": (PoolEntry(PoolName("base"), 2048, 2, 8),)}, "pool base: replicas 2 -> 2 to 8"),
         ({"routing": (replace(ROUTING, session_ttl_s=60.0),)}, "routing default: session.ttl 300 s -> 60 s"),
+        ({"routing": (replace(ROUTING, hedge_after_s=0.5),)}, "routing default: retry.hedgeAfter never -> 0.5 s"),
+        (
+            {"routing": (replace(ROUTING, cascade=(CascadeEntry(PoolName("a"), PoolName("b")),)),)},
+            "routing default: cascade a to b for all above 1 nats (mean of 32 tokens) added",
+        ),
+        (
+            {"routing": (replace(ROUTING, classifier=ClassifierEntry("auto", PoolName("a"))),)},
+            "routing default: classifier auto otherwise to a added",
+        ),
         (
             {"routing": (replace(ROUTING, fallback=(FallbackEntry("saturated", PoolName("a"), PoolName("b")),)),)},
             "routing default: fallback a to b for all when saturated added",

@@ -17,12 +17,16 @@ from functions.api.kinds.quantities import chance_text
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
+    CascadeEntry,
+    ClassifierEntry,
+    FallbackEntry,
     KeyEntry,
     ModelEntry,
     PoolEntry,
     QuotaEntry,
     RolloutEntry,
     RoutingEntry,
+    RuleEntry,
     Snapshot,
     TenantEntry,
 )
@@ -58,7 +62,7 @@ class PastObjects:
             case ModelEntry() as entry:
                 kind, spec = "Model", _model(entry)
             case QuotaEntry() as entry:
-                kind, spec = "QuotaPolicy", {"weight": entry.weight, "limits": _fields(entry.limits)}
+                kind, spec = "QuotaPolicy", _quota(entry)
             case RoutingEntry() as entry:
                 kind, spec = "RoutingPolicy", _routing(entry)
             case AdmissionEntry() as entry:
@@ -95,8 +99,14 @@ def _key(entry: KeyEntry) -> Spec:
             "scopes": entry.scopes,
             "maxClass": entry.max_class,
             "expires": None if expires is None else datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "limits": None if entry.limits is None else _fields(entry.limits),
         }
     )
+
+
+def _quota(entry: QuotaEntry) -> Spec:
+    weight = entry.cached_token_weight_ratio
+    return {"weight": entry.weight, "limits": _fields(entry.limits), "cachedTokenWeight": weight}
 
 
 def _model(entry: ModelEntry) -> Spec:
@@ -114,10 +124,10 @@ def _model(entry: ModelEntry) -> Spec:
 
 def _routing(entry: RoutingEntry) -> Spec:
     def steps(entries: Any) -> list[Spec]:
-        when = [{"when": step.when} if hasattr(step, "when") else {} for step in entries]
+        when = [{"when": step.when} if isinstance(step, FallbackEntry) else _judged(step) for step in entries]
         return [
-            {**condition, "from": step.source_pool, "to": step.target_pool, "tiers": step.tiers}
-            for condition, step in zip(when, entries, strict=True)
+            {**more, "from": step.source_pool, "to": step.target_pool, "tiers": step.tiers}
+            for more, step in zip(when, entries, strict=True)
         ]
 
     return {
@@ -126,10 +136,41 @@ def _routing(entry: RoutingEntry) -> Spec:
         "prefix": {"source": entry.prefix_source},
         "boundedLoad": entry.bounded_load,
         "spreadAbove": {"utilization": entry.spread_above_utilization_ratio},
-        "retry": {"maxAttempts": entry.retry_max_attempts, "budget": entry.retry_budget_ratio},
+        "retry": _written(
+            {
+                "maxAttempts": entry.retry_max_attempts,
+                "budget": entry.retry_budget_ratio,
+                "hedgeAfter": None if entry.hedge_after_s is None else _duration(entry.hedge_after_s),
+            }
+        ),
         "fallback": steps(entry.fallback),
         "cascade": steps(entry.cascade),
+        **({"classifier": _classifier(entry.classifier)} if entry.classifier is not None else {}),
     }
+
+
+def _judged(step: CascadeEntry) -> Spec:
+    return {"threshold": step.threshold_nats, "maxTokens": step.sample_tokens, "measure": step.measure}
+
+
+def _classifier(entry: ClassifierEntry) -> Spec:
+    return {
+        "model": entry.model,
+        "otherwise": entry.otherwise,
+        "rules": [{"to": rule.target_pool, "when": _condition(rule)} for rule in entry.rules],
+    }
+
+
+def _condition(rule: RuleEntry) -> Spec:
+    said: Spec = {
+        "minPromptTokens": rule.min_prompt_tokens,
+        "maxPromptTokens": rule.max_prompt_tokens,
+        "tools": rule.tools,
+        "code": rule.code,
+        "keywords": rule.keywords or None,
+        "script": rule.script,
+    }
+    return _written(said)
 
 
 def _admission(entry: AdmissionEntry) -> Spec:
@@ -138,6 +179,7 @@ def _admission(entry: AdmissionEntry) -> Spec:
             {
                 "share": band.share_ratio,
                 "ttftSlo": None if band.ttft_slo_ms is None else _duration(band.ttft_slo_ms / 1000),
+                "maxWait": None if band.max_wait_ms is None else _duration(band.max_wait_ms / 1000),
             }
         )
         for band in entry.bands

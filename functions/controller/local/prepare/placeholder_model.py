@@ -24,7 +24,12 @@ def ensure_placeholder_model(layout: StateLayout) -> None:
         renew_manifest(directory)
         return
     directory.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 8192}
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "max_position_embeddings": 8192,
+        "shoal_tokenizer": "builtin",  # of the simulated engine: gateways that count tokens read it here
+    }
     replace_file(directory / "config.json", json.dumps(config, indent=1).encode(), mode=0o644)
     write_manifest(directory)
 

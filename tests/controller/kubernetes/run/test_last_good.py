@@ -47,9 +47,17 @@ EVERYTHING: list[tuple[str, str, dict[str, Any]]] = [
             "prefix": {"source": "bloom"},
             "boundedLoad": 1.5,
             "spreadAbove": {"utilization": 0.5},
-            "retry": {"maxAttempts": 2, "budget": 0.1},
+            "retry": {"maxAttempts": 2, "budget": 0.1, "hedgeAfter": "300ms"},
             "fallback": [{"when": "saturated", "from": POOL, "to": "base-b", "tiers": ["gold"]}],
-            "cascade": [{"from": POOL, "to": "base-b"}],
+            "cascade": [{"from": POOL, "to": "base-b", "threshold": 0.7, "maxTokens": 16, "measure": "p90"}],
+            "classifier": {
+                "model": "auto",
+                "rules": [
+                    {"when": {"tools": True, "minPromptTokens": 10, "keywords": ["prove"]}, "to": "base-b"},
+                    {"when": {"code": False, "maxPromptTokens": 99, "script": "cyrillic"}, "to": POOL},
+                ],
+                "otherwise": POOL,
+            },
         },
     ),
     (
@@ -58,7 +66,7 @@ EVERYTHING: list[tuple[str, str, dict[str, Any]]] = [
         {
             "bands": {
                 "interactive": {"share": 0.6, "ttftSlo": "500ms"},
-                "near-real-time": {"share": 0.3, "ttftSlo": "2s"},
+                "near-real-time": {"share": 0.3, "ttftSlo": "2s", "maxWait": "5s"},
                 "batch": {"share": 0.1},
             },
             "maxQueuedTokens": 1000,

@@ -1,0 +1,152 @@
+"""`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica.
+
+Read from the files that the local fleet's gateway writes; a row is there a quarter of a second after the request's end.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.place import here
+from functions.cli.refused import Refused
+from functions.cli.terminal import make_console
+from functions.telemetry.trace_files import find
+from functions.telemetry.trace_row import RowInvalid, TraceRow
+
+BAR_COLUMNS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One part of a request's time, in milliseconds since its arrival."""
+
+    name: str
+    start_ms: float
+    ms: float
+
+
+def trace(request_id: str, directory: Path | None, *, as_json: bool) -> None:
+    where = directory or here().layout.traces_dir
+    try:
+        row = find(where, request_id)
+    except RowInvalid as error:
+        raise Refused(f"the row of {request_id} in {where} cannot be read: {error}") from error
+    if row is None:
+        raise Refused(
+            f"no trace of {request_id} in {where}: the id is the answer's x-request-id; only the newest requests are "
+            "kept, and none that was refused before it had a model (a wrong key, a tenant's own limit)"
+        )
+    if as_json:
+        sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        show(row, make_console())
+
+
+def show(row: TraceRow, console: Console) -> None:
+    console.print(f"[bold]{escape(row.request_id)}[/]  {escape(_what(row))}")
+    console.print(escape(_who(row)), style="dim")
+    console.print()
+    console.print(waterfall(row))
+    console.print()
+    console.print(_facts(row))
+    if row.route_score:
+        console.print()
+        console.print(_decision(row))
+
+
+def spans(row: TraceRow) -> list[Span]:
+    """The parts one after the other; those that it never came to are left out."""
+    found, at_ms = [], 0.0
+    decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
+    parts = {
+        "auth": row.auth_ms,
+        "queue": row.queue_ms,
+        "route": row.route_ms,
+        "connect": row.connect_ms,
+        "prefill": row.prefill_ms,
+        "decode": decode_ms,
+    }
+    for name, ms in parts.items():
+        if ms is not None:
+            found.append(Span(name, at_ms, ms))
+            at_ms += ms
+    if at_ms < row.total_ms - 0.001:  # it ended before its first token
+        found.append(Span("other", at_ms, row.total_ms - at_ms))
+    return found
+
+
+def waterfall(row: TraceRow) -> Table:
+    table = Table("part", "ms", "", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for span in spans(row):
+        table.add_row(span.name, f"{span.ms:.1f}", _bar(span, row.total_ms))
+    table.add_row("[bold]total[/]", f"[bold]{row.total_ms:.1f}[/]", "")
+    return table
+
+
+def _bar(span: Span, total_ms: float) -> str:
+    """At least one column wide, and inside the picture."""
+    scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
+    start = min(BAR_COLUMNS - 1, int(span.start_ms * scale))
+    width = max(1, min(BAR_COLUMNS - start, round(span.ms * scale)))
+    return f"{' ' * start}[cyan]{'━' * width}[/]"
+
+
+def _what(row: TraceRow) -> str:
+    ended = f"{row.status}" + (f" {row.error}" if row.error else "")
+    reason = f", finished by {row.finish_reason}" if row.finish_reason else ""
+    return f"{ended}{reason}"
+
+
+def _who(row: TraceRow) -> str:
+    how = "stream" if row.stream else "whole answer"
+    return f"tenant {row.tenant_id}, key {row.key_id}, {row.class_}, {how}, snapshot {row.snapshot_epoch}"
+
+
+def _facts(row: TraceRow) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    tokens = "not told" if row.prompt_tokens is None else _tokens(row)
+    degraded = f", instead of {row.degraded_from}" if row.degraded_from else ""
+    facts: dict[str, Any] = {
+        "model": f"{row.model_id}@{row.version}{degraded}",
+        "pool": row.pool,
+        "replica": f"{row.replica_id or 'none'} ({row.attempt_count} attempt{'s' if row.attempt_count != 1 else ''})",
+        "tokens": tokens,
+        "between tokens": _gaps(row),
+        "cost": f"{row.kv_token_seconds:.0f} KV-token-seconds, {row.gpu_seconds:.3f} GPU-seconds",
+    }
+    for name, value in facts.items():
+        table.add_row(name, escape(str(value)))
+    return table
+
+
+def _tokens(row: TraceRow) -> str:
+    return f"{row.prompt_tokens} prompt ({row.cached_tokens} cached), {row.completion_tokens} completion"
+
+
+def _gaps(row: TraceRow) -> str:
+    if row.inter_token_p50_ms is None or row.inter_token_p99_ms is None:
+        return "not streamed"
+    return f"p50 {row.inter_token_p50_ms:.1f} ms, p99 {row.inter_token_p99_ms:.1f} ms"
+
+
+def _decision(row: TraceRow) -> Table:
+    """The route's terms as they were predicted."""
+    table = Table("route", row.route_reason or "none", box=None, pad_edge=False)
+    for name, value in row.route_score.items():
+        if name != "reason":
+            table.add_row(escape(name), escape(_said(value)))
+    return table
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items())
+    return str(value)

@@ -1,0 +1,97 @@
+"""Where else than in the pool that it asked for a request may be answered, and how it came there.
+
+Made only for requests whose routing policy has fallbacks or cascades. Three ways lead out of a pool:
+
+    fallback    it cannot answer: full, or gone            then the next pool of the policy, then the first refusal
+    shift       it could, but is near its limit            another one, if that is faster
+    escalate    its small model was not sure               the larger one
+
+and one leads back: what was shifted or escalated could still be answered at home, so it goes there rather than fail.
+
+Neighbours: `exchange` asks and goes; `fallback` rewrites requests; `cascade` judges answers.
+"""
+
+from collections.abc import Callable, Collection
+
+from functions.api.snapshot import FallbackWhen
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.retry import Failure
+from functions.decisions.routing import NoReplica, Prediction
+from functions.gateway import fallback
+from functions.gateway.cascade import Judged, Trial, trial_for
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.fallback import Degraded
+from functions.gateway.intake import Admitted
+from functions.gateway.sink import MoreHeaders
+
+# What speaks of a pool that cannot, rather than of a prompt that must not walk on from pool to pool.
+_THE_POOLS_OWN = frozenset(
+    {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
+)
+
+
+class Detour:
+    __slots__ = ("_catalogue", "_home", "degraded", "trial")
+
+    def __init__(self, exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> None:
+        self._catalogue = catalogue
+        self._home: Admitted | None = None  # the request as its own pool could still answer it
+        self.degraded: Degraded | None = None
+        self.trial = trial_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
+
+    def first(self, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica]) -> Admitted:
+        """Where it begins: in its own pool, unless that is near its limit and another one is faster."""
+        asked = self.trial.asking if self.trial is not None else admitted
+        if not admitted.routing.fallback:
+            return asked
+        here = decide(admitted)
+        if isinstance(here, NoReplica) or not fallback.is_shifted(self._catalogue, admitted, here):
+            return asked
+        moved = fallback.elsewhere(self._catalogue, admitted, "saturated", None)
+        there = decide(moved) if moved is not None else None
+        if moved is None or not isinstance(there, Prediction) or there.total_ms >= here.total_ms:
+            return asked
+        self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
+        self.degraded.been += (moved.model.pool,)
+        return moved
+
+    def escalate(self) -> None:
+        """The small model was not sure; should the larger one fail, it answers after all."""
+        if self.trial is not None:
+            self._home = self.trial.plain
+
+    def judge(self, admitted: Admitted) -> Trial | None:
+        """Who judges the answer to this request; None: nobody."""
+        return self.trial if self.trial is not None and self.trial.asking is admitted else None
+
+    def onward(
+        self, admitted: Admitted, when: FallbackWhen, answer: ErrorAnswer, failures: Collection[Failure]
+    ) -> Admitted | None:
+        """Its pool cannot answer it: where it goes now. None: nowhere."""
+        home, self._home = self._home, None
+        if home is not None:
+            self.degraded = None
+            return home
+        if not _THE_POOLS_OWN.issuperset(failures):
+            return None
+        judge = self.judge(admitted)
+        plain = judge.plain if judge is not None else admitted  # nobody judges the other pool's answer
+        moved = fallback.elsewhere(self._catalogue, plain, when, self.degraded)
+        if moved is not None:
+            if self.degraded is None:
+                self.degraded = Degraded(admitted, when, answer)
+            self.degraded.been += (moved.model.pool,)
+        return moved
+
+    @property
+    def is_away(self) -> bool:
+        """Whether another model is asked than the caller chose."""
+        return self._home is not None or self.degraded is not None
+
+    def told(self, answer: ErrorAnswer) -> ErrorAnswer:
+        """What the caller hears in the end: what the pool that it asked for said."""
+        first = self.degraded.answer if self.degraded is not None else None
+        return first or answer
+
+    def headers(self, more: MoreHeaders) -> MoreHeaders:
+        return more if self.degraded is None else (self.degraded.header(), *more)

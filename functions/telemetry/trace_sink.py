@@ -1,0 +1,114 @@
+"""Where rows go: the last ones stay in memory, and all go to disk where there is a directory. Never in anyone's way.
+
+`offer` is called on the event loop, once a request: two appends of what a row is made of. A thread makes the rows,
+encodes and writes them, a few times a second. When the disk is slower than the traffic, or gone, the oldest ones that
+wait are dropped and counted; nothing waits for them.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from functions.telemetry.trace_files import TraceFiles
+from functions.telemetry.trace_row import TraceRow, encode
+
+_log = logging.getLogger(__name__)
+_RECENT_ROWS = 512  # about 1 MB
+_WAITING_ROWS = 16_384  # five seconds of 3,000 requests/s; about 30 MB
+_BATCH_ROWS = 1024  # encoded and written in one go: 3 ms
+_EVERY_S = 0.25
+FILE_BYTES = 32 * 1024 * 1024
+KEEP_FILES = 8
+
+
+class Traced(Protocol):
+    """What a row is made of."""
+
+    def row(self) -> TraceRow: ...
+
+
+class TraceSink:
+    """`offer`, `recent` and the counters belong to the loop; `start` and `close` to whoever made it."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        wall_clock: Callable[[], float],
+        *,
+        waiting_rows: int = _WAITING_ROWS,
+        file_bytes: int = FILE_BYTES,
+        keep_files: int = KEEP_FILES,
+    ) -> None:
+        """Without a directory rows are only kept in memory."""
+        self.recent: deque[Traced] = deque(maxlen=_RECENT_ROWS)
+        self.dropped_total = 0
+        self._wall_clock = wall_clock
+        self._waiting: deque[Traced] = deque()
+        self._waiting_max = waiting_rows
+        self._files = TraceFiles(directory, file_bytes, keep_files) if directory is not None else None
+        self._stop = threading.Event()
+        self._failing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._files is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._write_until_stopped, name="traces", daemon=True)
+            self._thread.start()
+
+    def offer(self, traced: Traced) -> None:
+        self.recent.append(traced)
+        if self._files is None:
+            return
+        self._waiting.append(traced)
+        if len(self._waiting) > self._waiting_max:
+            self._drop_oldest()
+
+    def close(self, within_s: float = 2.0) -> None:
+        """Write what waits, as far as there is time."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    # the thread
+
+    def _write_until_stopped(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            self._write_waiting()
+        self._write_waiting()
+        if self._files is not None:
+            self._files.close()
+
+    def _write_waiting(self) -> None:
+        while batch := self._take():
+            try:
+                self._write(batch)
+            except OSError as error:
+                self.dropped_total += len(batch)
+                if not self._failing:
+                    _log.warning("traces cannot be written, and are dropped until they can: %s", error)
+                self._failing = True
+                return  # not at once again: what fails on a full disk fails fast
+            self._failing = False
+
+    def _write(self, batch: list[Traced]) -> None:
+        if self._files is not None:
+            self._files.write([encode(traced.row()) for traced in batch], self._wall_clock())
+
+    def _take(self) -> list[Traced]:
+        batch: list[Traced] = []
+        while len(batch) < _BATCH_ROWS:
+            try:
+                batch.append(self._waiting.popleft())
+            except IndexError:
+                break  # deques are safe between threads, their emptiness is not
+        return batch
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._waiting.popleft()
+        except IndexError:
+            return  # the thread has just taken them
+        self.dropped_total += 1

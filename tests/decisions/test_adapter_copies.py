@@ -1,0 +1,66 @@
+"""A second copy of a hot adapter is wanted where it would have answered sooner, its load included."""
+
+import msgspec
+import pytest
+
+from functions.api.ids import Digest, EngineName, ReplicaId
+from functions.decisions import bloom
+from functions.decisions.own_load import OwnLoad
+from functions.decisions.replicas import PoolIndex, ReplicaView
+from functions.decisions.routing import Prediction, RouteRequest, route
+from tests.decisions.test_routing import POLICY, replica
+
+DIGEST = Digest("sha256:" + "ab" * 32)
+NAME = EngineName("acme/bot@sha256:abababababababab")
+REQUEST = RouteRequest(NAME, is_adapter=True, prompt_tokens=200, tie_key="request-1")
+BUSY = OwnLoad({ReplicaId("h"): 1})
+BUSY.ahead_tokens[ReplicaId("h")] = 1600
+
+
+def holder(**changes: object) -> ReplicaView:
+    return replica("h", adapters=frozenset({NAME}), peer_port=8500, adapter_room=1, **changes)
+
+
+def loader(name: str, *, on_disk: bool = False, **changes: object) -> ReplicaView:
+    disk = bloom.build([DIGEST]) if on_disk else None
+    return replica(name, on_disk=disk, **{"peer_port": 8500, "adapter_room": 1, **changes})
+
+
+def wanted(*replicas: ReplicaView, load: OwnLoad = BUSY, excluded: tuple[str, ...] = ()) -> str | None:
+    out = [ReplicaId(name) for name in excluded]
+    found = route(REQUEST, PoolIndex(replicas), POLICY, load, excluded=out)
+    assert isinstance(found, Prediction) and found.replica.id == "h", "the request itself goes to a holder"
+    assert ("load_elsewhere" in found.explain()) == (found.load_elsewhere is not None)
+    return found.load_elsewhere
+
+
+def test_worked_example_from_the_prologue() -> None:
+    assert wanted(holder(), loader("a", on_disk=True), loader("b")) == "a"
+    assert wanted(holder(), loader("b")) is None
+
+
+def test_a_holder_that_answers_soon_needs_no_help() -> None:
+    assert wanted(holder(), loader("a", on_disk=True), load=OwnLoad()) is None
+
+
+@pytest.mark.parametrize("changes", [{"peer_port": 0}, {"adapter_room": 0}, {"running": 40, "service_ms": 900.0}])
+def test_only_where_it_can_be_loaded_and_would_help(changes: dict[str, object]) -> None:
+    assert wanted(holder(), loader("a", on_disk=True, **changes)) is None
+
+
+def test_who_is_out_is_not_asked() -> None:
+    assert wanted(holder(), loader("a", on_disk=True), excluded=("a",)) is None
+
+
+def test_gateways_agree_on_where() -> None:
+    views = [holder(), *(loader(f"r{n}", on_disk=True) for n in range(6))]
+    found = {
+        route(msgspec.structs.replace(REQUEST, tie_key=str(n)), PoolIndex(views), POLICY, BUSY).load_elsewhere  # type: ignore[union-attr]
+        for n in range(20)
+    }
+    assert len(found) == 1
+
+
+def test_in_a_large_pool_a_few_are_looked_at() -> None:
+    views = [holder(), *(loader(f"r{n:03d}", on_disk=True) for n in range(100))]
+    assert wanted(*views) in {view.id for view in views[1:]}

@@ -1,0 +1,46 @@
+"""The waiting room before simulated engines, in virtual time: what it is for, seen from outside."""
+
+from random import Random
+
+import pytest
+
+from functions.api.snapshot import AdmissionEntry, BandEntry
+from loadtests.fairness.traffic import NOISY, QUIET, beside_the_nine, chats
+from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+
+POLICY = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1)))
+SECONDS = 15.0
+
+
+def p99_s(found: list[Asked]) -> float:
+    times = sorted(each.ttft_s for each in found if each.tenant in QUIET and each.ttft_s is not None)
+    return times[int(0.99 * len(times))]
+
+
+def test_a_flood_of_long_prompts_is_hardly_felt_by_those_who_chat() -> None:
+    shape = Shape(replicas=4)
+    alone = VirtualFleet(shape, POLICY).run(beside_the_nine(30, 0, 0, SECONDS, 7), SECONDS)
+    beside = VirtualFleet(shape, POLICY).run(beside_the_nine(30, 4.6, 0, SECONDS, 7), SECONDS)
+    without = VirtualFleet(shape, None).run(beside_the_nine(30, 4.6, 0, SECONDS, 7), SECONDS)
+    assert p99_s(beside) < 2 * p99_s(alone)
+    assert p99_s(without) > 10 * p99_s(alone)
+    assert any(each.tenant == NOISY and each.ttft_s is not None for each in beside), "it is served, in its part"
+
+
+@pytest.mark.parametrize("times", [2, 10])
+def test_under_overload_as_much_is_served_in_time_as_at_the_best_of_times(times: int) -> None:
+    def goodput(per_s: float) -> int:
+        asked = [each for tenant in "abcde" for each in chats(tenant, per_s / 5, SECONDS, Random(f"{tenant} {per_s}"))]
+        fleet = VirtualFleet(Shape(replicas=1), POLICY)
+        found = fleet.run(sorted(asked, key=lambda each: each.at_s), SECONDS)
+        return sum(
+            each.output_tokens
+            for each in found
+            if each.at_s > 5
+            and each.refused is None
+            and each.ended_s
+            and each.ttft_s is not None
+            and each.ttft_s <= 0.6
+        )
+
+    assert goodput(30.0 * times) > 0.8 * goodput(30.0)

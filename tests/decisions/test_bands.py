@@ -1,0 +1,78 @@
+import pytest
+
+from functions.api.snapshot import AdmissionEntry, BandEntry
+from functions.decisions import bands
+from functions.decisions.admission_ticket import BANDS
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+
+RULES = bands.rules_of(DEFAULT_ADMISSION)
+ALL, NOBODY = [True] * 3, [False] * 3
+
+
+def order(
+    waiting: list[bool], uses: list[float], *, starved: list[bool] = NOBODY, overloaded: bool = False
+) -> list[int]:
+    return bands.order(waiting, starved, uses, RULES, total_ratio=sum(uses), overloaded=overloaded)
+
+
+def test_worked_example_of_lending() -> None:
+    assert bands.may_go(bands.BATCH, [0.0, 0.0, 0.66], 0.66, RULES, overloaded=False)
+    assert not bands.may_go(bands.BATCH, [0.0, 0.0, 0.68], 0.68, RULES, overloaded=False)
+
+
+def test_interactive_may_take_nearly_all_of_an_idle_pool() -> None:
+    assert bands.may_go(0, [0.96, 0.0, 0.0], 0.96, RULES, overloaded=False)
+    assert not bands.may_go(0, [0.98, 0.0, 0.0], 0.98, RULES, overloaded=False)  # 3 % are kept for the next band
+
+
+def test_the_entitled_go_before_borrowers_and_urgent_before_patient() -> None:
+    assert order(ALL, [0.1, 0.1, 0.02]) == [0, 1, 2]
+    assert order(ALL, [0.65, 0.1, 0.02]) == [1, 2, 0]
+    assert order([True, False, True], [0.65, 0.1, 0.02]) == [2, 0]
+
+
+def test_batch_borrows_only_below_its_mark() -> None:
+    assert order([False, False, True], [0.4, 0.1, 0.15]) == [2]
+    assert order([False, False, True], [0.5, 0.1, 0.15]) == []
+
+
+def test_under_overload_batch_falls_back_to_its_floor() -> None:
+    assert order([False, False, True], [0.9, 0.0, 0.04], overloaded=True) == [2]
+    assert order([False, False, True], [0.9, 0.0, 0.06], overloaded=True) == []
+    assert order([False, False, True], [0.9, 0.0, 0.06], overloaded=False) == [2]  # its share is 10 %
+
+
+def test_who_has_starved_goes_first() -> None:
+    assert order(ALL, [0.1, 0.1, 0.9], starved=[False, False, True]) == [2, 0, 1]
+
+
+def test_a_class_without_a_promise_has_a_long_patience_and_one_with_a_promise_half_of_it() -> None:
+    policy = AdmissionEntry(
+        "p", ("*",), (BandEntry("interactive", 0.5, ttft_slo_ms=500), BandEntry("near-real-time", 0.5))
+    )
+    interactive, near_real_time, batch = bands.rules_of(policy)
+    assert (interactive.slo_s, interactive.max_wait_s) == (0.5, 0.25)
+    assert near_real_time.max_wait_s == 30.0
+    assert (batch.share_ratio, batch.slo_s) == (bands.BATCH_FLOOR_RATIO, None)
+
+
+def test_a_policy_may_say_how_long_a_class_waits() -> None:
+    policy = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.5, ttft_slo_ms=500, max_wait_ms=4000),))
+    assert bands.rules_of(policy)[0].max_wait_s == 4.0
+
+
+@pytest.mark.parametrize(
+    ("band", "waiting", "part"),
+    [(0, [True, False, False], 1.0), (0, ALL, 0.6), (1, ALL, 0.3), (1, [False, True, True], 0.9), (2, ALL, 0.1)],
+)
+def test_what_part_of_the_drain_a_band_gets(band: int, waiting: list[bool], part: float) -> None:
+    assert bands.part_of_drain(band, waiting, RULES, overloaded=False) == pytest.approx(part)
+
+
+def test_engines_serve_by_the_moment_at_which_each_has_waited_long_enough() -> None:
+    now_ms = 1_800_000_000_000
+    urgent = [bands.engine_priority(band, now_ms) for band in BANDS]
+    assert urgent == sorted(set(urgent))
+    assert bands.engine_priority("batch", now_ms) < bands.engine_priority(
+        "interactive", now_ms + 120_000
+    )  # batch does not starve there

@@ -1,0 +1,96 @@
+"""Who holds how much of a chain: against an oracle that walks, and in its bounds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions.block_index import MAX_NAMED, BlockIndex
+
+EVERYONE = (1 << 4096) - 1
+CHAIN = range(1000, 1040)
+
+
+def index_of(*held: int) -> BlockIndex:
+    """Replica i holds the first held[i] blocks of CHAIN."""
+    index = BlockIndex(10_000)
+    for blocks in held:
+        slot = index.begin()
+        assert slot is not None
+        index.add(slot, CHAIN[:blocks])
+    return index
+
+
+def test_depths_of_three_replicas() -> None:
+    assert index_of(8, 3, 0).depths(CHAIN[:8], EVERYONE) == {0: 8, 1: 3}
+
+
+@given(st.lists(st.integers(0, 40), max_size=20), st.integers(1, 40), st.integers(0, 2**20 - 1))
+def test_the_search_finds_what_a_walk_finds(held: list[int], blocks: int, live: int) -> None:
+    expected = {slot: min(depth, blocks) for slot, depth in enumerate(held) if depth and live >> slot & 1}
+    assert index_of(*held).depths(CHAIN[:blocks], live) == expected
+
+
+def test_of_an_empty_chain_nobody_holds_anything() -> None:
+    assert index_of(3).depths([], EVERYONE) == {}
+
+
+def test_what_a_crowd_holds_counts_for_nobody() -> None:
+    crowd = [5] * (MAX_NAMED + 1)
+    found = index_of(*crowd, 30, 12).depths(CHAIN, EVERYONE)
+    assert found == {MAX_NAMED + 1: 25, MAX_NAMED + 2: 7}, "as far as they hold more than everybody"
+
+
+def test_removing_a_block_ends_the_prefix_there() -> None:
+    index = index_of(20, 20)
+    index.remove(0, CHAIN[10:20])
+    assert index.depths(CHAIN, EVERYONE) == {0: 10, 1: 20}
+    index.remove(0, CHAIN[:10])
+    index.remove(1, CHAIN[:20])
+    assert len(index) == 0
+
+
+def test_a_retired_slot_is_wiped_before_it_is_given_out_again() -> None:
+    index = index_of(20, 7)
+    index.retire(0)
+    assert index.begin() == 2, "not the one that is in the entries still"
+    while not index.is_clean:
+        index.sweep(3)
+    assert index.begin() == 0
+    assert index.depths(CHAIN, EVERYONE) == {1: 7}
+    assert len(index) == 7
+
+
+def test_beyond_its_bound_it_remembers_nothing_new() -> None:
+    index = BlockIndex(5)
+    first, second = index.begin(), index.begin()
+    assert first is not None and second is not None
+    assert index.add(first, CHAIN[:8]) == 3
+    assert index.add(second, CHAIN[:8]) == 3, "what is there already is shared"
+    assert index.depths(CHAIN[:8], EVERYONE) == {first: 5, second: 5}
+    assert len(index) == 5
+
+
+Step = st.tuples(st.sampled_from(["add", "remove", "retire", "sweep"]), st.integers(0, 3), st.integers(0, 40))
+
+
+@given(st.lists(Step, max_size=40))
+def test_any_order_of_changes_leaves_what_the_sets_hold(steps: list[tuple[str, int, int]]) -> None:
+    index = BlockIndex(10_000)
+    slots = [index.begin() for _ in range(4)]
+    sets: list[set[int]] = [set() for _ in slots]
+    for what, who, blocks in steps:
+        slot = slots[who]
+        assert slot is not None
+        if what == "add":
+            index.add(slot, CHAIN[:blocks])
+            sets[who] |= set(CHAIN[:blocks])
+        elif what == "remove":
+            index.remove(slot, CHAIN[blocks:])
+            sets[who] -= set(CHAIN[blocks:])
+        elif what == "retire":
+            index.retire(slot)
+            slots[who], sets[who] = index.begin(), set()
+        else:
+            index.sweep(blocks)
+    live = sum(1 << slot for slot in slots if slot is not None)
+    found = index.depths(CHAIN, live)
+    assert found == {slot: len(held) for slot, held in zip(slots, sets, strict=True) if held}

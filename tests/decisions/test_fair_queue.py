@@ -1,0 +1,170 @@
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.api.ids import TenantId
+from functions.decisions.admission_ticket import OVER, RUNNING, WAITING, Ticket
+from functions.decisions.fair_queue import FairQueue
+
+A, B, C = TenantId("a"), TenantId("b"), TenantId("c")
+
+
+class Line:
+    """One band with tickets by name."""
+
+    def __init__(self) -> None:
+        self.queue = FairQueue()
+        self.count = 0
+
+    def come(
+        self, tenant: TenantId, cost: int = 100, weight: int = 1, deadline_s: float = 99.0, at_s: float = 0.0
+    ) -> Ticket:
+        self.count += 1
+        ticket = Ticket(self.count, tenant, weight, 0, cost, cost, cost, deadline_s, at_s)
+        flow = self.queue.flow(tenant, weight, at_s)
+        ticket.state, ticket.flow = WAITING, flow
+        self.queue.push(flow, ticket, at_s)
+        return ticket
+
+    def go(self, now_s: float = 0.0) -> Ticket | None:
+        flow = self.queue.peek()
+        if flow is None:
+            return None
+        ticket = flow.head(self.queue.newest_first)
+        ticket.state = RUNNING
+        self.queue.remove(flow, ticket)
+        self.queue.charge(flow, ticket.cost, now_s)
+        return ticket
+
+    def go_all(self, count: int) -> list[TenantId]:
+        gone = [self.go() for _ in range(count)]
+        return [ticket.tenant for ticket in gone if ticket is not None]
+
+
+def test_worked_example_of_counters() -> None:
+    line = Line()
+    for _ in range(8):
+        line.come(A, weight=2)
+        line.come(B)
+    assert line.go_all(6) == [A, B, A, A, B, A]
+
+
+def test_idle_time_is_no_credit() -> None:
+    line = Line()
+    for _ in range(20):
+        line.come(A)
+    line.go_all(10)
+    for _ in range(5):
+        line.come(B)
+    assert Counter(line.go_all(10)) == {A: 5, B: 5}
+
+
+def test_what_was_not_needed_is_given_back() -> None:
+    line = Line()
+    for _ in range(4):
+        line.come(A)
+        line.come(B)
+    line.go_all(2)
+    line.queue.correct(line.queue.flows[B], -90)
+    assert line.go_all(3) == [B, A, B]
+
+
+def test_inside_a_tenant_the_earliest_deadline_goes_first_then_who_came_first() -> None:
+    line = Line()
+    late, soon, same = line.come(A, deadline_s=9), line.come(A, deadline_s=3), line.come(A, deadline_s=9)
+    assert [line.go(), line.go(), line.go()] == [soon, late, same]
+
+
+def test_under_overload_the_newest_goes_first() -> None:
+    line = Line()
+    first, second = line.come(A, deadline_s=1), line.come(A, deadline_s=2)
+    line.queue.newest_first = True
+    assert [line.go(), line.go()] == [second, first]
+
+
+def test_who_is_set_aside_is_passed_over_until_some_of_it_ends() -> None:
+    line = Line()
+    line.come(A)
+    line.come(B)
+    flow = line.queue.peek()
+    assert flow is not None and flow.tenant == A
+    line.queue.park(flow)
+    assert line.go_all(2) == [B]
+    line.queue.unpark(flow)
+    assert line.go_all(2) == [A]
+
+
+def test_late_ones_are_found() -> None:
+    line = Line()
+    line.come(A, deadline_s=5.0, at_s=0.0)
+    patient = line.come(A, at_s=1.0)
+    line.come(A, at_s=5.5)
+    found = []
+    for flow, ticket in line.queue.late(6.0):
+        ticket.state = OVER
+        line.queue.remove(flow, ticket)
+        found.append(ticket.number)
+    assert found == [1]
+    assert line.queue.oldest_arrived_s() == patient.arrived_s
+
+
+def test_tenants_that_are_gone_are_forgotten_with_what_they_left_in_the_heap() -> None:
+    line = Line()
+    for number in range(500):
+        line.come(TenantId(f"t{number}"))
+    line.go_all(500)
+    line.queue.tidy(100.0)
+    assert not line.queue.flows and line.queue.active_weight == 0
+    line.come(A, at_s=100.0)
+    assert line.go_all(1) == [A]
+    assert len(line.queue._heap) < 50
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    costs=st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size=20, max_size=150),
+    weight=st.integers(1, 5),
+    rounds=st.integers(1, 100),
+)
+def test_backlogged_tenants_differ_by_two_requests_at_most(
+    costs: list[tuple[int, int]], weight: int, rounds: int
+) -> None:
+    line = Line()
+    for cost_a, cost_b in costs:
+        line.come(A, cost_a, weight)
+        line.come(B, cost_b, weight)
+    had: Counter[TenantId] = Counter()
+    for _ in range(min(rounds, len(costs) - 1)):  # both still wait: neither can have had all of its requests
+        ticket = line.go()
+        assert ticket is not None
+        had[ticket.tenant] += ticket.cost
+    assert abs(had[A] - had[B]) <= 2 * max(max(pair) for pair in costs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.integers(1, 100), st.sampled_from(["go", "come", "leave"])),
+        max_size=200,
+    )
+)
+def test_each_that_comes_goes_or_leaves_once_and_the_sums_are_true(steps: list[tuple[str, int, str]]) -> None:
+    line = Line()
+    here: list[Ticket] = []
+    for tenant, cost, step in steps:
+        if step == "come":
+            here.append(line.come(TenantId(tenant), cost))
+        elif step == "leave" and here:
+            ticket = here.pop(cost % len(here))
+            ticket.state = OVER
+            assert ticket.flow is not None
+            line.queue.remove(ticket.flow, ticket)
+        elif step == "go":
+            ticket_or_none = line.go()
+            assert (ticket_or_none is None) == (not here)
+            if ticket_or_none is not None:
+                here.remove(ticket_or_none)
+        assert line.queue.waiting == len(here)
+        assert line.queue.queued_cost == sum(ticket.cost for ticket in here)
+    assert len(line.go_all(1000)) == len(here)

@@ -1,0 +1,72 @@
+"""Outliers: much worse than one's fellows, where there are enough of them to tell, and never many at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import ReplicaId
+from functions.decisions.outliers import HOSTS_MIN, REQUESTS_MIN, Seen, outliers
+
+
+def seen(name: str, requests: int = 100, failures: int = 0, ms_per_token: float = 1.0) -> Seen:
+    return Seen(ReplicaId(name), requests, failures, requests, requests * ms_per_token)
+
+
+GOOD = [seen(f"good-{n}") for n in range(5)]
+
+
+def test_worked_example_from_the_prologue() -> None:
+    assert outliers([*GOOD, seen("odd", failures=20)], 6, 0) == ["odd"]
+    assert outliers([*GOOD, seen("odd", failures=10)], 6, 0) == []
+
+
+def test_several_bad_ones_are_found_where_most_are_well() -> None:
+    bad = [seen("bad-a", failures=80), seen("bad-b", failures=80)]
+    assert outliers([*GOOD, seen("good-5"), *bad], 20, 0) == ["bad-a", "bad-b"]
+    ill = [seen(f"ill-{n}", failures=30) for n in range(5)]
+    assert outliers([*ill, seen("iller", failures=60)], 20, 0) == ["iller"], "by its deviation alone"
+
+
+def test_a_slow_one_is_found_by_what_it_takes_for_a_token() -> None:
+    assert outliers([*GOOD, seen("slow", ms_per_token=10.0)], 6, 0) == ["slow"]
+    assert outliers([*GOOD, seen("slower", ms_per_token=3.0)], 6, 0) == []
+
+
+def test_long_prompts_are_not_slowness() -> None:
+    long = Seen(ReplicaId("long"))
+    short = [Seen(ReplicaId(f"short-{n}")) for n in range(5)]
+    for _ in range(REQUESTS_MIN):
+        long.first_token(3200.0, 32_000)
+        long.requests += 1
+        for each in short:
+            each.first_token(40.0, 100)
+            each.requests += 1
+    assert outliers([long, *short], 6, 0) == []
+
+
+@pytest.mark.parametrize("few", [{"hosts": HOSTS_MIN - 2}, {"requests": REQUESTS_MIN - 1}])
+def test_with_little_to_compare_nobody_is_odd(few: dict[str, int]) -> None:
+    fellows = GOOD[: few.get("hosts", 5)]
+    assert outliers([*fellows, seen("odd", few.get("requests", 100), 19, 50.0)], 6, 0) == []
+
+
+def test_a_tenth_of_the_pool_may_be_out_and_one_always() -> None:
+    odd = [seen("odd-a", failures=90), seen("odd-b", failures=95)]
+    fellows = [seen(f"good-{n}") for n in range(20)]
+    assert outliers([*fellows, *odd], 22, 0) == ["odd-b", "odd-a"], "the worst first"
+    assert outliers([*fellows, *odd], 10, 0) == ["odd-b"]
+    assert outliers([*fellows, *odd], 10, 1) == []
+
+
+counts = st.lists(st.tuples(st.integers(0, 200), st.floats(0.0, 1.0), st.floats(0.01, 100.0)), max_size=40)
+
+
+@given(counts, st.integers(0, 5))
+def test_never_more_than_the_cap(pool: list[tuple[int, float, float]], out_already: int) -> None:
+    found = outliers(
+        [seen(f"r{n}", requests, int(requests * ratio), pace) for n, (requests, ratio, pace) in enumerate(pool)],
+        len(pool),
+        out_already,
+    )
+    assert len(found) <= max(0, max(1, len(pool) // 10) - out_already)
+    assert len(set(found)) == len(found)

@@ -1,0 +1,45 @@
+"""What this gateway has under way: tokens before the first token, requests until the end, and nothing left over."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import ReplicaId
+from functions.decisions.own_load import OwnLoad, Place
+
+R = ReplicaId("r")
+
+
+def test_worked_example_of_tokens_ahead() -> None:
+    load = OwnLoad()
+    first = load.enter(R, 4000, 1.0)
+    load.enter(R, 1000)
+    assert (load.in_flight, load.ahead_tokens, first.sent_s) == ({R: 2}, {R: 5000}, 1.0)
+    load.start(first)
+    load.start(first)
+    assert (load.in_flight, load.ahead_tokens) == ({R: 2}, {R: 1000})
+    load.leave(first)
+    assert (load.in_flight, load.ahead_tokens) == ({R: 1}, {R: 1000})
+
+
+def test_whoever_leaves_before_a_token_takes_its_prompt_along() -> None:
+    load = OwnLoad()
+    load.leave(load.enter(R, 4000))
+    assert (load.in_flight, load.ahead_tokens) == ({}, {})
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "start", "leave"]), st.integers(0, 3), st.integers(0, 5000))))
+def test_what_is_counted_is_what_is_there(steps: list[tuple[str, int, int]]) -> None:
+    load, places = OwnLoad(), list[Place]()
+    for what, which, tokens in steps:
+        if what == "enter":
+            places.append(load.enter(ReplicaId(f"r{which}"), tokens))
+        elif places and what == "start":
+            load.start(places[which % len(places)])
+        elif places:
+            load.leave(places.pop(which % len(places)))
+        for replica_id in {place.replica_id for place in places}:
+            here = [place for place in places if place.replica_id == replica_id]
+            assert load.in_flight[replica_id] == len(here)
+            assert load.ahead_tokens.get(replica_id, 0) == sum(place.prefill_tokens for place in here)
+    assert sum(load.in_flight.values()) == len(places)
+    assert set(load.ahead_tokens) == {place.replica_id for place in places if place.prefill_tokens}

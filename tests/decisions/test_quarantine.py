@@ -1,0 +1,55 @@
+"""A prompt that fails two replicas is refused, others are not for long."""
+
+from functions.api.ids import ReplicaId
+from functions.decisions.quarantine import HOLD_S, MAX_SUSPECTS, Quarantine
+
+R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
+
+
+def test_two_replicas_hold_it_and_time_releases_it() -> None:
+    quarantine = Quarantine()
+    quarantine.struck(b"bad", R0, 0.0)
+    assert quarantine.held_for_s(b"bad", 1.0) == 0.0, "one failure says nothing"
+    quarantine.struck(b"bad", R1, 5.0)
+    assert quarantine.held_for_s(b"bad", 5.0) == HOLD_S
+    assert quarantine.held_for_s(b"bad", 5.0 + HOLD_S) == 0.0
+    assert quarantine.held_for_s(b"good", 5.0) == 0.0
+
+
+def test_one_replica_that_fails_twice_is_its_own_affair() -> None:
+    quarantine = Quarantine()
+    for now_s in range(10):
+        quarantine.struck(b"bad", R0, float(now_s))
+    assert quarantine.held_for_s(b"bad", 10.0) == 0.0
+
+
+def test_worked_example_of_the_prologue() -> None:
+    quarantine = Quarantine()
+    prompts = [bytes([number]) for number in range(8)]
+    for prompt in prompts:
+        quarantine.struck(prompt, R0, 0.0)
+    for prompt in prompts[:2]:
+        quarantine.struck(prompt, R1, 10.0)
+    assert [quarantine.held_for_s(prompt, 10.0) for prompt in prompts] == [300.0] * 2 + [0.0] * 6
+
+
+def test_what_is_answered_is_no_longer_suspected() -> None:
+    quarantine = Quarantine()
+    quarantine.struck(b"ping", R0, 0.0)
+    quarantine.answered(b"ping")
+    quarantine.struck(b"ping", R1, 1.0)
+    assert quarantine.held_for_s(b"ping", 1.0) == 0.0 and len(quarantine) == 1
+
+
+def test_what_was_long_ago_does_not_count() -> None:
+    quarantine = Quarantine()
+    quarantine.struck(b"bad", R0, 0.0)
+    quarantine.struck(b"bad", R1, HOLD_S + 1)
+    assert quarantine.held_for_s(b"bad", HOLD_S + 1) == 0.0
+
+
+def test_the_table_is_bounded() -> None:
+    quarantine = Quarantine()
+    for number in range(MAX_SUSPECTS + 10):
+        quarantine.struck(number.to_bytes(4, "big"), R0, float(number))
+    assert len(quarantine) == MAX_SUSPECTS

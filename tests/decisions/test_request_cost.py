@@ -1,0 +1,49 @@
+"""What a request cost its replica: the formulae, and that the parts make up the whole."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions.request_cost import gpu_seconds, kv_token_seconds
+
+
+def test_worked_example_from_the_prologue() -> None:
+    assert gpu_seconds(400, 0.5, 4.0, 8.0) == pytest.approx(0.7)
+    assert kv_token_seconds(1000, 200, 0.2, 4.0) == pytest.approx(4600.0)
+
+
+def test_clocks_that_disagree_cost_nothing() -> None:
+    assert kv_token_seconds(10, 10, -1.0, -1.0) == 0.0
+    assert gpu_seconds(-5, 0.5, -1.0, 0.0) == 0.0
+
+
+spans = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 200)), min_size=1, max_size=30)
+
+
+@given(spans)
+def test_the_parts_of_all_requests_make_up_the_busy_time(decodes: list[tuple[int, int]]) -> None:
+    """One replica, second by second: each request is told the mean batch of its own decode, as two beats would."""
+    ends = [(start, start + seconds) for start, seconds in decodes]
+    batch_at = [sum(1 for first, last in ends if first <= second < last) for second in range(401)]
+    busy_s = sum(1 for batch in batch_at if batch)
+    shares = []
+    for first, last in ends:
+        inverse = sum(1.0 / batch_at[second] for second in range(first, last)) / (last - first)
+        shares.append(gpu_seconds(0, 0.5, float(last - first), 1.0 / inverse))
+    assert sum(shares) == pytest.approx(busy_s)
+
+
+def test_a_batch_that_changes_little_is_known_from_its_ends() -> None:
+    """What the gateway really knows: the batch as it was sent and as it ended. 8 at a time, each 4 s, one begun each
+    half second: within 10 % of the busy time."""
+    begun, decode_s, pause_s = 200, 4.0, 0.5
+    total = sum(gpu_seconds(0, 0.5, decode_s, (8 + 8) / 2) for _ in range(begun))
+    assert total == pytest.approx(begun * pause_s, rel=0.1)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.floats(0, 100), st.floats(0, 100))
+def test_more_of_anything_never_costs_less(prompt: int, output: int, prefill_s: float, decode_s: float) -> None:
+    held = kv_token_seconds(prompt, output, prefill_s, decode_s)
+    assert held <= kv_token_seconds(prompt + 1, output, prefill_s, decode_s)
+    assert held <= kv_token_seconds(prompt, output + 1, prefill_s, decode_s)
+    assert held <= kv_token_seconds(prompt, output, prefill_s, decode_s + 1.0)

@@ -1,0 +1,44 @@
+"""The second turn of a conversation goes to the replica that has the first one's blocks: by events and by blooms.
+
+The first turns come all at once and spread over the replicas; the second ones come one by one to idle replicas, where
+only what is cached prefers one to the other. Measured rates may say otherwise for a while on a busy machine, so that
+one round of several must succeed: without knowledge of caches, one in 256 would.
+"""
+
+import pytest
+
+from tests.e2e.prefix_turns import (
+    Conversation,
+    all_at_home,
+    all_say,
+    figure,
+    known_answers,
+    until_known,
+    until_told,
+    use_source,
+)
+from tests.fleets import Fleet
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+REPLICAS, TALKS, ROUNDS = 2, 8, 4
+
+
+@pytest.mark.parametrize("source", ["bloom", "events"])
+def test_the_second_turn_goes_where_the_first_one_is(sim_fleet: Fleet, source: str) -> None:
+    use_source(sim_fleet, source)  # events last: the fleet is others' too, and that is its policy
+    until_known(sim_fleet, source, REPLICAS)
+    rounds = []
+    for attempt in range(ROUNDS):
+        talks = [Conversation(f"{source} {attempt} {talk}", opening_words=250) for talk in range(TALKS)]
+        rounds.append(talks)
+        lessons = figure(sim_fleet, "shoal_prefix_lessons_total")
+        all_say(sim_fleet, talks, words=60, max_tokens=200)
+        until_told(sim_fleet, source, REPLICAS, lessons + TALKS)
+        known = known_answers(sim_fleet)
+        with sim_fleet.client() as client:
+            for talk in talks:
+                talk.say(client, words=30, max_tokens=8)
+        assert known_answers(sim_fleet) >= known + TALKS
+        if all_at_home(talks):
+            return
+    raise AssertionError([talk.turns for talks in rounds for talk in talks])

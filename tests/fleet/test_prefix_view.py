@@ -1,0 +1,150 @@
+"""Folding news: what is believed is what the replica holds, or nothing, whatever is lost on the way."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.block_bloom import build
+from functions.decisions.token_blocks import chain
+from functions.fleet.prefix_news import SILENCE_LIMIT_S, Bloom, Delta, State, pack
+from functions.fleet.prefix_view import PrefixView
+
+POOL = PoolName("base")
+CHAIN = list(chain(0, array("q", range(40)), 1))
+
+
+def delta(sequence: int, added: list[int], removed: list[int] = [], generation: int = 7, **more: object) -> Delta:  # noqa: B006
+    given = {"replica_id": "r-0", "pool": "base", "block_tokens": 16} | more
+    return Delta(generation=generation, sequence=sequence, added=pack(added), removed=pack(removed), **given)  # type: ignore[arg-type]
+
+
+def state(sequence: int, names: list[int], part: int = 0, parts: int = 1, generation: int = 7) -> State:
+    return State("r-0", "base", generation, sequence, 16, part, parts, pack(names))
+
+
+def view_of(*news: Delta | State | Bloom) -> PrefixView:
+    view = PrefixView()
+    for item in news:
+        view.fold(item, 0.0)
+    return view
+
+
+def held(view: PrefixView) -> dict[str, int] | None:
+    return view.held_by_events(POOL, CHAIN)  # type: ignore[return-value]
+
+
+def test_deltas_from_the_beginning_are_all_there_is_to_know() -> None:
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]), delta(2, CHAIN[5:9]), delta(2, []), delta(3, [], CHAIN[7:9]))
+    assert held(view) == {"r-0": 7}
+    assert view.block_tokens(POOL) == 16
+    assert (view.known_replicas(), view.known_blocks()) == ({(POOL, "events"): 1}, {(POOL, "events"): 7})
+
+
+def test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes() -> None:
+    view = view_of(delta(0, []), *(delta(at, [CHAIN[at - 1]]) for at in range(1, 5)))
+    assert held(view) == {"r-0": 4}
+    view.fold(delta(6, [CHAIN[5]]), 0.0)
+    assert held(view) is None and view.unknown(POOL) == ("r-0",) and view.gaps_total == 1
+    view.fold(state(6, CHAIN[:3], 0, 2), 0.0)
+    assert held(view) is None
+    view.fold(state(6, CHAIN[3:6], 1, 2), 0.0)
+    assert held(view) == {"r-0": 6} and view.unknown(POOL) == ()
+    view.fold(delta(7, [CHAIN[6]]), 0.0)
+    assert held(view) == {"r-0": 7}
+
+
+def test_whoever_comes_late_waits_for_a_state() -> None:
+    view = view_of(delta(40, CHAIN[:5]))
+    assert held(view) is None and view.unknown(POOL) == ("r-0",)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [state(6, CHAIN[:3], 1, 2)],
+        [state(6, CHAIN[:3], 0, 3), state(6, CHAIN[3:6], 2, 3)],
+        [state(6, CHAIN[:3], 0, 2), state(7, CHAIN[3:6], 1, 2)],
+        [state(6, CHAIN[:3], 0, 2), state(6, CHAIN[3:6], 1, 2, generation=8)],
+    ],
+)
+def test_parts_that_do_not_make_a_whole_are_not_believed(parts: list[State]) -> None:
+    view = view_of(delta(5, []), *parts)
+    assert held(view) is None
+    view.fold(state(6, CHAIN[:4]), 0.0)
+    assert held(view) == {"r-0": 4}
+
+
+def test_a_new_generation_takes_the_place_of_the_old() -> None:
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]), delta(0, [], generation=8))
+    assert held(view) == {}
+    view.fold(delta(2, CHAIN[:5]), 0.0)
+    assert held(view) == {}, "the old one speaks no more"
+    view.fold(delta(1, CHAIN[:2], generation=8), 0.0)
+    assert held(view) == {"r-0": 2}
+
+
+def test_silence_makes_unknown() -> None:
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]), Bloom("r-1", "base", 16, 5, build(CHAIN[:5])))
+    view.sweep(SILENCE_LIMIT_S)
+    assert held(view) == {"r-0": 5} and view.held_by_bloom(POOL, CHAIN) == {"r-1": 5}
+    view.sweep(SILENCE_LIMIT_S + 1)
+    assert held(view) is None and view.held_by_bloom(POOL, CHAIN) is None
+
+
+def test_another_size_of_blocks_waits_until_the_first_one_is_gone() -> None:
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]))
+    other = {"replica_id": "r-1", "block_tokens": 128}
+    view.fold(delta(0, [], **other), 0.0)
+    view.fold(delta(1, CHAIN, **other), 0.0)
+    assert held(view) == {"r-0": 5} and view.block_tokens(POOL) == 16
+    view.forget(ReplicaId("r-0"))
+    view.fold(delta(0, [], **other), 0.0)
+    view.fold(delta(1, CHAIN[:3], **other), 0.0)
+    assert held(view) == {"r-1": 3} and view.block_tokens(POOL) == 128
+
+
+def test_a_replica_without_blocks_yet_says_nothing_of_their_size() -> None:
+    view = view_of(delta(0, [], block_tokens=0), delta(1, CHAIN[:5]))
+    assert held(view) == {"r-0": 5}
+
+
+def test_a_filter_that_is_none_is_refused_and_changes_nothing() -> None:
+    view = view_of(Bloom("r-0", "base", 16, 5, build(CHAIN[:5])))
+    for replica_id in ("r-0", "r-1"):
+        with pytest.raises(ValueError, match="filter of"):
+            view.fold(Bloom(replica_id, "base", 16, 5, b"12345678"), 0.0)
+    assert view.held_by_bloom(POOL, CHAIN) == {"r-0": 5}
+
+
+Move = st.tuples(st.sampled_from(["add", "remove", "anew", "state"]), st.integers(0, 40), st.booleans())
+
+
+@given(st.lists(Move, max_size=50))
+def test_whatever_is_lost_nothing_wrong_is_believed(moves: list[tuple[str, int, bool]]) -> None:
+    """A replica whose set is always a beginning of CHAIN, over a bus that drops every message marked so."""
+    view, depth, sequence, generation = view_of(delta(0, [])), 0, 0, 7
+    for what, to, dropped in moves:
+        news: list[Delta | State] = []
+        if what == "anew":
+            depth, sequence, generation = 0, 0, generation + 1
+            news = [delta(0, [], generation=generation)]
+        elif what == "state":
+            half = depth // 2
+            news = [
+                state(sequence, CHAIN[:half], 0, 2, generation),
+                state(sequence, CHAIN[half:depth], 1, 2, generation),
+            ]
+            if dropped:
+                view.fold(news[1], 0.0)
+        elif (what == "add" and to > depth) or (what == "remove" and to < depth):
+            sequence += 1
+            news = [delta(sequence, CHAIN[depth:to], CHAIN[to:depth], generation)]
+            depth = to
+        for item in news if not dropped else []:
+            view.fold(item, 0.0)
+            view.sweep(0.0)
+        if not dropped and news and held(view) is not None:
+            assert held(view) == ({"r-0": depth} if depth else {})

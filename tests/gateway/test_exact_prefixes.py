@@ -1,0 +1,195 @@
+"""From an admitted request and the replicas' news to tokens per replica; what is not known is None."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from functions.decisions.block_bloom import build
+from functions.decisions.catalogue import Catalogue
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, pack
+from functions.gateway import prefix_feeds
+from functions.gateway.exact_figures import ExactFigures
+from functions.gateway.exact_prefixes import ExactPrefixes
+from functions.gateway.intake import Admitted, Intake, WireRequest
+from functions.gateway.prompt_chains import Learnt
+from functions.gateway.prompt_learner import Lesson
+from functions.gateway.routes import CHAT, TOKENIZE, Route
+from functions.gateway.splits import Splits
+from tests.gateway import world
+from tests.gateway.prompt_world import model_dir
+from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+
+INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
+BLOCK = 16
+
+
+def admit(content: str = CONTENT, *, key: str = ACME_KEY, source: str = "events", route: Route = CHAT) -> Admitted:
+    body: dict[str, Any] = {"model": "acme/bot" if key == ACME_KEY else "globex/bot"}
+    body["messages"] = [{"role": "user", "content": content}]
+    wire = WireRequest("r", world.headers(key), json.dumps(body).encode())
+    catalogue = catalogue_by(source)
+    return INTAKE.admit(catalogue, route, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+
+
+def catalogue_by(source: str) -> Catalogue:
+    return world.catalogue(routing=(world.routing(prefix_source=source),))
+
+
+@pytest.fixture
+def exact(tmp_path: Path) -> ExactPrefixes:
+    """Its thread is not started; what it would learn, `taught` learns at once."""
+    return ExactPrefixes(model_dir(tmp_path), lambda: 0.0)
+
+
+def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
+    output, features = admitted.route.output, admitted.features
+    assert output is not None
+    model, body = admitted.model, admitted.upstream_body
+    lesson = Lesson(
+        model.pool, model.engine_name, True, output, body, features.text_blocks, features.text_block_bytes, BLOCK
+    )
+    learnt = exact.learner.learn(lesson)
+    assert learnt is not None
+    exact.learnt(learnt)
+    return learnt
+
+
+def tell(exact: ExactPrefixes, replica_id: str, names: "list[int]") -> None:
+    exact.heard(encode(Delta(replica_id, POOL, 7, 0, BLOCK)))
+    exact.heard(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names))))
+
+
+def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
+    names = list(taught(exact, admit()).names)
+    tell(exact, "r0", names)
+    tell(exact, "r1", names[:5])
+    tell(exact, "r2", [1, 2, 3])
+    assert exact.matched_tokens(admit()) == {"r0": len(names) * BLOCK, "r1": 5 * BLOCK}
+    longer = exact.matched_tokens(admit(CONTENT + "And what came then? " * 50))
+    assert longer is not None and longer["r0"] > len(names) * BLOCK * 0.9, "the next turn finds the former one"
+
+
+def test_blooms_where_the_policy_says_so(exact: ExactPrefixes) -> None:
+    names = list(taught(exact, admit()).names)
+    exact.heard(encode(Bloom("r0", POOL, BLOCK, 5, build(names[:5]))))
+    assert exact.matched_tokens(admit(source="bloom")) == {"r0": 5 * BLOCK}
+    assert exact.matched_tokens(admit(source="events")) is None, "nobody has told events"
+
+
+def test_another_tenants_equal_prompt_is_another_prompt(exact: ExactPrefixes) -> None:
+    tell(exact, "r0", list(taught(exact, admit()).names))
+    taught(exact, admit(key=GLOBEX_KEY))
+    assert exact.matched_tokens(admit(key=GLOBEX_KEY)) == {}
+
+
+def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
+    assert exact.matched_tokens(admit()) is None, "no replica has told anything"
+    tell(exact, "r0", [1])
+    assert exact.matched_tokens(admit()) is None, "the prompt is new"
+    assert exact.matched_tokens(admit("short")) is None, "less than a block of text"
+    assert exact.matched_tokens(admit(route=TOKENIZE)) is None
+    assert exact.learner._queue.qsize() == 1, "the new one is to be learnt, and no other"
+
+
+def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:
+    exact.heard(b"rubbish")
+    exact.heard(encode(Bloom("r0", POOL, BLOCK, 1, b"12345678")))
+    assert exact.refused_total == 2
+
+
+def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
+    assert exact.asks(catalogue_by("sent")) == []
+    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", everyone=True)]
+    exact.heard(encode(Delta("r0", POOL, 7, 9, BLOCK)))
+    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
+    assert exact.asks(catalogue_by("bloom")) == [Ask(POOL, "bloom", ("r0",))]
+
+
+def test_figures(exact: ExactPrefixes) -> None:
+    tell(exact, "r0", list(taught(exact, admit()).names)[:7])
+    exact.matched_tokens(admit())
+    exact.matched_tokens(admit("short"))
+    registry = CollectorRegistry()
+    registry.register(ExactFigures(exact))
+    page = generate_latest(registry).decode()
+    for line in (
+        'shoal_prefix_answers_total{answer="known"} 1.0',
+        'shoal_prefix_answers_total{answer="unknown"} 1.0',
+        f'shoal_prefix_replicas_known{{pool="{POOL}",source="events"}} 1.0',
+        f'shoal_prefix_blocks_known{{pool="{POOL}",source="events"}} 7.0',
+        "shoal_prefix_lessons_total 1.0",
+    ):
+        assert line in page
+
+
+class FakeNews:
+    """A bus that tells what it was given and then is lost."""
+
+    def __init__(self, *news: bytes) -> None:
+        self.news, self.asked = news, asyncio.Queue[bytes]()
+
+    async def publish_prefixes(self, message: bytes) -> None:
+        raise AssertionError("a gateway tells nothing")
+
+    async def prefixes(self) -> AsyncIterator[bytes]:
+        for message in self.news:
+            yield message
+        raise BusUnavailable("gone")
+
+    async def ask_prefixes(self, message: bytes) -> None:
+        await self.asked.put(message)
+
+    async def prefix_asks(self) -> AsyncIterator[bytes]:
+        raise AssertionError("a gateway hears no questions")
+        yield b""
+
+    async def close(self) -> None:
+        return
+
+
+async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) -> None:
+    exact.asks(catalogue_by("events"))
+    for sequence in (0, 3):
+        with pytest.raises(BusUnavailable):
+            await prefix_feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
+    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
+
+
+async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
+    gateway, bus = world.World().gateway, FakeNews()
+    gateway.swap(catalogue_by("events"))
+    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway, exact, bus))
+    ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
+    task.cancel()
+    assert ask == Ask(POOL, "events", everyone=True)
+
+
+async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixes) -> None:
+    exact.start(asyncio.get_running_loop().call_soon_threadsafe)
+    tell(exact, "r0", [1])
+    admitted = admit()
+    assert exact.matched_tokens(admitted) is None
+    async with asyncio.timeout(60):
+        while exact.learnt_total == 0:
+            await asyncio.sleep(0.01)
+    assert exact.matched_tokens(admitted) == {}, "known, and nobody has it"
+    exact.close()
+
+
+def test_the_cost_of_asking_is_a_few_lookups(exact: ExactPrefixes) -> None:
+    """No tokenizer and no template on the path: with both taken away, a known prompt is still answered."""
+    names = list(taught(exact, admit()).names)
+    tell(exact, "r0", names)
+    exact.learner = None  # type: ignore[assignment]
+    admitted = admit()
+    known = msgspec.structs.replace(admitted, upstream_body=b"")
+    assert exact.matched_tokens(known) == {"r0": len(names) * BLOCK}

@@ -1,0 +1,58 @@
+"""The gateway's ports: taken ones are said in words, shared ones are shared."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from functions.gateway.server import StartFailed, _bind_all, _own_name
+from functions.gateway.settings import GatewaySettings
+
+NOWHERE = Path("nowhere")
+
+
+def settings(**given: Any) -> GatewaySettings:
+    files = {"internal_token_file": NOWHERE, "pepper_file": NOWHERE, "snapshot_cache_file": NOWHERE}
+    return GatewaySettings(**files, **given)
+
+
+@contextlib.contextmanager
+def taken(*, shared: bool) -> Iterator[int]:
+    with socket.socket() as other:
+        if shared:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield int(other.getsockname()[1])
+
+
+def test_two_processes_may_share_the_ports_of_clients() -> None:
+    with taken(shared=True) as port, taken(shared=True) as plain_port:
+        listeners = _bind_all(settings(port=port, plain_port=plain_port, metrics_port=0, reuse_port=True))
+        assert [listener.getsockname()[1] for listener in listeners] == [port, plain_port]
+        for listener in listeners:
+            listener.close()
+
+
+@pytest.mark.parametrize("given", [{"reuse_port": False}, {}])
+def test_unless_they_say_so_they_do_not(given: dict[str, bool]) -> None:
+    with taken(shared=True) as port, pytest.raises(StartFailed, match=f"{port}.*SHOAL_GATEWAY_PORT"):
+        _bind_all(settings(port=port, metrics_port=0, **given))
+
+
+def test_the_metrics_port_is_each_processes_own() -> None:
+    with (
+        taken(shared=True) as port,
+        taken(shared=True) as metrics_port,
+        pytest.raises(StartFailed, match="SHOAL_GATEWAY_METRICS_PORT"),
+    ):
+        _bind_all(settings(port=port, metrics_port=metrics_port, reuse_port=True))
+
+
+def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
+    alone, shared = _own_name(settings(port=8443)), _own_name(settings(port=8443, reuse_port=True))
+    assert alone.endswith("-8443")
+    assert shared.startswith(f"{alone}-") and shared.removeprefix(f"{alone}-").isdigit()

@@ -1,0 +1,96 @@
+"""media: what an engine may be sent to fetch."""
+
+from typing import Any
+
+import pytest
+
+from functions.gateway.media import media_problem, url_problem
+
+OUTSIDE = [
+    "https://images.example.com/cat.png",
+    "https://1.1.1.1/cat.png",
+    "https://[2606:4700:4700::1111]/cat.png",
+    "data:image/png;base64,iVBORw0KGgo=",
+    "DATA:image/png;base64,AA==",
+]
+INSIDE = [
+    "http://images.example.com/cat.png",
+    "file:///etc/passwd",
+    "ftp://example.com/x",
+    "//example.com/x",
+    "https://localhost/x",
+    "https://localhost./x",
+    "https://metadata/x",
+    "https://api.local/x",
+    "https://db.prod.svc.cluster.local/x",
+    "https://metadata.google.internal/x",
+    "https://127.0.0.1/x",
+    "https://127.1/x",
+    "https://2130706433/x",
+    "https://0x7f.0.0.1/x",
+    "https://0x7f.1/x",
+    "https://10.0.0.1/x",
+    "https://169.254.169.254/latest/meta-data",
+    "https://168.63.129.16/x",
+    "https://[::1]/x",
+    "https://[::ffff:127.0.0.1]/x",
+    "https://[64:ff9b::7f00:1]/x",
+    "https://[fe80::1%25eth0]/x",
+    "https://user@example.com/x",
+    "https://127.0.0.%31/x",
+    "https://localhos%74.example.com/x",
+    "https://example.com\\@127.0.0.1/x",
+    "https://exa\tmple.com/x",
+    "https://",
+    "https://[",
+    "https://example.com/" + "a" * 2048,
+    "data:" + "a" * (3 * 1024 * 1024),
+    "",
+    5,
+    ["https://example.com"],
+]
+
+
+@pytest.mark.parametrize("url", OUTSIDE)
+def test_what_lies_outside_passes(url: str) -> None:
+    assert url_problem(url) is None
+
+
+@pytest.mark.parametrize("url", INSIDE, ids=[str(url)[:40] for url in INSIDE])
+def test_what_lies_inside_is_refused(url: Any) -> None:
+    assert url_problem(url) is not None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://10.0.0.1/x"}},
+        {"type": "image_url", "image_url": "http://10.0.0.1/x"},
+        {"type": "text", "text": "hi", "image_url": {"url": "http://10.0.0.1/x"}},
+        {"image_url": "http://10.0.0.1/x"},
+        {"type": "input_image", "image_url": "http://10.0.0.1/x"},
+        {"type": "input_file", "file_url": "http://10.0.0.1/x"},
+        {"type": "audio_url", "audio_url": {"url": "http://10.0.0.1/x"}},
+        {"type": "video_url", "video_url": {"url": "http://10.0.0.1/x"}},
+        {"type": "image", "source": {"type": "url", "url": "http://10.0.0.1/x"}},
+        {"type": "image", "source": {"type": "base64", "url": "http://10.0.0.1/x"}},
+        {"type": "image_url", "url": "http://10.0.0.1/x"},
+    ],
+)
+def test_every_shape_of_part_is_looked_into(part: dict[str, Any]) -> None:
+    assert media_problem(part) is not None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": "see http://10.0.0.1/x"},
+        {"type": "image_url", "image_url": {"url": "https://images.example.com/cat.png", "detail": "low"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "AA==", "filename": "a.pdf"}},
+        {"type": "tool_result", "tool_use_id": "1", "content": "10.0.0.1"},
+    ],
+)
+def test_harmless_parts_pass(part: dict[str, Any]) -> None:
+    assert media_problem(part) is None

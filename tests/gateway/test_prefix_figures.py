@@ -1,0 +1,44 @@
+"""prefix_figures: what came from caches, and whether it was foreseen."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from functions.gateway.prefix_figures import PrefixFigures
+from functions.gateway.relay import Usage
+from tests.gateway.world import POOL
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_worked_example_of_the_prologue(registry: CollectorRegistry) -> None:
+    figures = PrefixFigures(registry)
+    figures.answered(POOL, 300, Usage(400, 10, 256), 0.0)
+    figures.answered(POOL, 0, Usage(400, 10, 100), 0.0)
+    assert registry.get_sample_value("shoal_prefix_predicted_tokens_total", {"pool": POOL}) == 300
+    over, under = (
+        registry.get_sample_value("shoal_prefix_misjudged_tokens_total", {"pool": POOL, "direction": direction})
+        for direction in ("over", "under")
+    )
+    assert (over, under) == (44, 100)
+    figures.scrape()
+    assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == pytest.approx(356 / 800)
+
+
+def test_the_ratio_is_of_the_last_minute_or_so(registry: CollectorRegistry) -> None:
+    figures = PrefixFigures(registry)
+    for second in range(600):
+        figures.answered(POOL, 0, Usage(100, 1, 0), float(second))
+    for second in range(600, 900):
+        figures.answered(POOL, 0, Usage(100, 1, 80), float(second))
+    figures.scrape()
+    assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_pool_without_prompts_has_no_hits(registry: CollectorRegistry) -> None:
+    figures = PrefixFigures(registry)
+    figures.answered(POOL, 0, Usage(0, 0, 0), 5.0)
+    figures.scrape()
+    assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == 0

@@ -1,0 +1,147 @@
+"""prefixes: predicted cached tokens, from whom the policy says, as long as a replica can have them."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.gateway.intake import Admitted, Intake, WireRequest
+from functions.gateway.prefixes import Prefixes
+from functions.gateway.routes import CHAT
+from functions.gateway.splits import Splits
+from tests.gateway import world
+from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
+
+INTAKE = Intake(PEPPER, world.limits(), Splits(time.monotonic))
+R0, R1 = ReplicaId("r0"), ReplicaId("r1")
+SYSTEM = {"role": "system", "content": "Rules of the house: " * 100}
+
+
+def chat(*turns: str, key: str = ACME_KEY, source: str = "sent") -> Admitted:
+    messages = [SYSTEM, *({"role": "user", "content": turn} for turn in turns)]
+    body = {"model": "acme/bot" if key == ACME_KEY else "globex/bot", "messages": messages, "max_tokens": 10}
+    catalogue = world.catalogue(routing=(world.routing(prefix_source=source),))
+    wire = WireRequest("r", world.headers(key), json.dumps(body).encode())
+    return INTAKE.admit(catalogue, CHAT, wire, INTAKE.recognise(catalogue, wire, NOW_UNIX_S))
+
+
+def prefixes(**arguments: Any) -> Prefixes:
+    known = Prefixes(**{"exact": None, "max_blocks": 100_000, "ttl_s": 600.0} | arguments)
+    known.swap([POOL])
+    return known
+
+
+class Telling:
+    def __init__(self, answer: Mapping[ReplicaId, int] | None) -> None:
+        self.answer = answer
+
+    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
+        return self.answer
+
+
+def test_worked_example_of_the_prologue() -> None:
+    known = prefixes()
+    four = chat("x")
+    features = msgspec.structs.replace(
+        four.features, prompt_bytes=2048, prompt_tokens=564, prompt_exact=False, text_blocks=(1, 2, 3, 4)
+    )
+    three = msgspec.structs.replace(features, text_blocks=(1, 2, 3, 5))
+    known.sent(msgspec.structs.replace(four, features=features), R0, 0.0)
+    assert known.cached_tokens(msgspec.structs.replace(four, features=three), 0.0) == {R0: 384}
+
+
+def test_the_next_turn_is_known_where_the_last_one_went() -> None:
+    known = prefixes()
+    first, second = chat("hello"), chat("hello", "and then?")
+    assert known.cached_tokens(first, 0.0) == {}
+    known.sent(first, R0, 0.0)
+    found = known.cached_tokens(second, 1.0)
+    assert set(found) == {R0}
+    assert 0.6 * second.features.prompt_tokens < found[R0] < second.features.prompt_tokens
+
+
+def test_a_whole_prompt_is_never_all_cached() -> None:
+    known = prefixes()
+    exact = chat("x")
+    features = msgspec.structs.replace(
+        exact.features, prompt_bytes=512, prompt_tokens=64, prompt_exact=True, text_blocks=(1,)
+    )
+    request = msgspec.structs.replace(exact, features=features)
+    known.sent(request, R0, 0.0)
+    assert known.cached_tokens(request, 0.0) == {R0: 63}
+
+
+def test_nothing_is_known_across_tenants() -> None:
+    known = prefixes()
+    known.sent(chat("hello"), R0, 0.0)
+    assert known.cached_tokens(chat("hello", key=GLOBEX_KEY), 0.0) == {}
+
+
+@pytest.mark.parametrize("phase", ["starting", "dead"])
+def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
+    known = prefixes()
+    known.heard(world.heartbeat("r0"))
+    known.heard(world.heartbeat("r1"))
+    known.sent(chat("hello"), R0, 0.0)
+    known.sent(chat("hello"), R1, 0.0)
+    known.heard(world.heartbeat("r0", phase=phase))
+    assert set(known.cached_tokens(chat("hello"), 0.0)) == {R1}
+    known.forget(R1)
+    assert known.cached_tokens(chat("hello"), 0.0) == {}
+
+
+def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> None:
+    known = prefixes()
+    for name, blocks in (("r0", 100), ("r1", 100_000)):
+        known.heard(world.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
+    mine = chat("hello")
+    known.sent(mine, R0, 0.0)
+    for number in range(8):
+        body = [SYSTEM | {"content": f"{number} other rules " * 100}]
+        other = msgspec.structs.replace(mine, features=_features_of(body))
+        known.sent(other, R0, 0.0)
+    assert R0 not in known.cached_tokens(mine, 0.0), "16 kB of others went there since, and it holds 6.4"
+
+
+def _features_of(messages: list[dict[str, Any]]) -> Any:
+    model = world.catalogue().resolve(world.snapshot().tenants[0].name, "acme/bot")
+    assert model is not None
+    return INTAKE.features.of({"messages": messages}, CHAT.output, model, world.snapshot().tenants[0].name, "s")
+
+
+@pytest.mark.parametrize("source", ["events", "bloom"])
+def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
+    telling = Telling({R1: 77})
+    known = prefixes(exact=telling)
+    known.sent(chat("hello"), R0, 0.0)
+    assert known.cached_tokens(chat("hello", source=source), 0.0) == {R1: 77}
+    telling.answer = {}
+    assert known.cached_tokens(chat("hello", source=source), 0.0) == {}, "nobody has it, and that is known"
+    telling.answer = None
+    assert set(known.cached_tokens(chat("hello", source=source), 0.0)) == {R0}, "not known: the own record speaks"
+    telling.answer = {R1: 77}
+    assert set(known.cached_tokens(chat("hello", source="sent"), 0.0)) == {R0}
+
+
+def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
+    known = prefixes(max_blocks=1000)
+    for number in range(200):
+        known.sent(
+            msgspec.structs.replace(chat("x"), features=_features_of([SYSTEM | {"content": f"{number} " * 999}])),
+            R0,
+            0.0,
+        )
+    assert 0 < len(known) <= 1500
+    known.swap([POOL, PoolName("other")])
+    assert len(known) > 0, "a pool that stays keeps its record"
+    assert known._records[POOL].max_blocks == 500
+    known.swap([PoolName("other")])
+    assert len(known) == 0
+    assert known.cached_tokens(chat("x"), 0.0) == {}
+    known.sent(chat("x"), R0, 0.0)
+    known.heard(world.heartbeat("r0"))
+    known.forget(R0)

@@ -1,0 +1,126 @@
+"""A prompt learnt is the chain that an engine would make of it, as far as its text goes."""
+
+import json
+import queue
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tokenizers import Tokenizer
+
+from functions.api.ids import PoolName
+from functions.decisions.token_blocks import chain, scope_seed
+from functions.engines.sim.model import ServedModel
+from functions.engines.sim.templates import ChatMessage
+from functions.gateway.prompt_chains import Learnt
+from functions.gateway.prompt_learner import PromptLearner
+from functions.gateway.prompt_models import RETRY_S, PromptModels, load_model
+from functions.gateway.prompt_template import PromptTemplate
+from functions.gateway.routes import COMPLETIONS
+from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
+
+CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
+BODY: dict[str, Any] = {"model": POOL, "messages": [{"role": "user", "content": CONTENT}], "cache_salt": "s3cret"}
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> PromptLearner:
+    return PromptLearner(model_dir(tmp_path_factory.mktemp("models")))
+
+
+def engines_chain(messages: list[dict[str, str]], adapter: str = "", salt: str = "") -> list[int]:
+    prompt = PromptTemplate(TEMPLATE, {}).render(messages)
+    ids = Tokenizer.from_str(trained()).encode(prompt, add_special_tokens=False).ids
+    return list(chain(scope_seed(adapter, salt), array("q", ids), 16))
+
+
+@pytest.mark.parametrize("adapter", ["", "acme/bot@sha256:0123456789abcdef"])
+def test_what_is_learnt_is_what_an_engine_stores(learner: PromptLearner, adapter: str) -> None:
+    learnt = learner.learn(lesson_of(BODY, adapter=adapter))
+    assert learnt is not None
+    whole = engines_chain(BODY["messages"], adapter, "s3cret")
+    assert list(learnt.names) == whole[: len(learnt.names)]
+    assert len(learnt.names) == learnt.settled[-1] >= len(whole) * 0.7, "all but the text after its last whole block"
+    assert len(learnt.settled) == len(learnt.text_blocks) == len(CONTENT) // 512
+
+
+def test_the_next_turn_has_the_same_beginning(learner: PromptLearner) -> None:
+    more = [{"role": "assistant", "content": "Indeed. " * 40}, {"role": "user", "content": "And then? " * 80}]
+    first = learner.learn(lesson_of(BODY))
+    second = learner.learn(lesson_of(BODY | {"messages": [*BODY["messages"], *more]}))
+    assert first is not None and second is not None
+    assert second.names[: len(first.names)] == first.names
+    assert len(second.names) > len(first.names) + 20
+
+
+def test_a_completion_is_learnt_too(learner: PromptLearner) -> None:
+    learnt = learner.learn(lesson_of({"model": POOL, "prompt": CONTENT}, route=COMPLETIONS))
+    ids = Tokenizer.from_str(trained()).encode(CONTENT).ids
+    assert learnt is not None and len(learnt.names) > 20
+    assert list(learnt.names) == list(chain(scope_seed("", ""), array("q", ids), 16))[: len(learnt.names)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BODY | {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {
+            "model": POOL,
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "x": CONTENT}, {"type": "text", "text": CONTENT}]}
+            ],
+        },
+    ],
+)
+def test_what_cannot_be_known_exactly_is_learnt_as_such(learner: PromptLearner, body: dict[str, Any]) -> None:
+    learnt = learner.learn(lesson_of(body))
+    assert learnt is not None and len(learnt.names) == 0 and set(learnt.settled) == {0}
+
+
+def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner) -> None:
+    lesson = lesson_of(BODY)
+    assert learner.learn(msgspec.structs.replace(lesson, body=json.dumps(BODY | {"cache_salt": "x"}).encode())) is None
+
+
+def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> None:
+    now_s = [5.0]
+    models = PromptModels(tmp_path, clock=lambda: now_s[0])
+    assert models.of(POOL) is None
+    model_dir(tmp_path)
+    assert models.of(POOL) is None
+    now_s[0] += RETRY_S
+    assert models.of(POOL) is not None
+    assert models.of(PoolName("another")) is None
+
+
+def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"shoal_tokenizer": "builtin"}))
+    model, engine = load_model(tmp_path), ServedModel.load(str(tmp_path), ())
+    messages = [{"role": "user", "content": "Größe, “quotes”\nand 1234567 words"}]
+    assert model.template is not None
+    prompt = model.template.render(messages)
+    spoken = [ChatMessage(message["role"], message["content"]) for message in messages]
+    assert prompt == engine.template.render(spoken, add_generation_prompt=True)
+    tokens = model.tokenizer.tokens(prompt, add_special_tokens=False)
+    assert list(tokens.ids) == engine.tokenizer.encode(prompt, add_special_tokens=False)
+    assert tokens.ends[-1] == len(prompt)
+
+
+def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner) -> None:
+    told: queue.Queue[Learnt] = queue.Queue()
+    lesson = lesson_of(BODY)
+    broken = msgspec.structs.replace(lesson, body=b"{")
+    learner.start(told.put)
+    for item in (broken, lesson):
+        assert learner.want(item)
+    assert told.get(timeout=60).text_blocks == lesson.text_blocks
+    learner.close()
+
+
+def test_the_queue_is_bounded(tmp_path: Path) -> None:
+    idle, lesson = PromptLearner(tmp_path), lesson_of(BODY)
+    wanted = [idle.want(lesson) for _ in range(1000)]
+    assert 0 < sum(wanted) < 1000
+    assert idle.left_out_total == 1000 - sum(wanted)

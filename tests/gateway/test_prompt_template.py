@@ -1,0 +1,85 @@
+"""Templates are a model's code: rendered as the engine does, in a sandbox, within bounds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from functions.gateway import prompt_template
+from functions.gateway.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
+from tests.gateway.prompt_world import TEMPLATE
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def test_a_conversation_ends_where_the_answer_begins() -> None:
+    assert (
+        PromptTemplate(TEMPLATE, {})
+        .render(HELLO)
+        .endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages[0]['content'] + 1 }}",
+        "{{ 1 / 0 }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_what_a_template_may_not_or_cannot(source: str) -> None:
+    with pytest.raises(TemplateFailed):
+        PromptTemplate(source, {}).render(HELLO)
+
+
+def test_length_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = PromptTemplate(
+        "{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxxxx{% endfor %}{% endfor %}", {}
+    )
+    monkeypatch.setattr(prompt_template, "MAX_PROMPT_CHARS", 10_000)
+    with pytest.raises(TemplateFailed, match="no end"):
+        endless.render(HELLO)
+    monkeypatch.setattr(prompt_template, "MAX_RENDER_S", 0.0)
+    with pytest.raises(TemplateFailed, match="no end"):
+        PromptTemplate("{% for i in range(9) %}x{% endfor %}", {}).render(HELLO)
+
+
+def test_a_directory_says_where_its_template_is(tmp_path: Path) -> None:
+    assert load_template(tmp_path) is None
+    config = {"chat_template": "{{ bos_token }}config", "bos_token": {"content": "<s>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    by_config = load_template(tmp_path)
+    assert by_config is not None and by_config.render(HELLO) == "<s>config"
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}file")
+    by_file = load_template(tmp_path)
+    assert by_file is not None and by_file.render(HELLO) == "<s>file"
+    (tmp_path / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(ValueError, match="its chat template"):
+        load_template(tmp_path)
+
+
+def test_a_text_as_the_only_part_is_a_text() -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    assert conversation({"messages": parts}) == conversation({"messages": HELLO}) == HELLO
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": HELLO, "tools": [{"type": "function"}]},
+        {"messages": HELLO, "chat_template_kwargs": {"thinking": True}},
+        {"messages": HELLO, "add_generation_prompt": False},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+        {"messages": [{"role": "user", "content": "hello", "name": "me"}]},
+        {"messages": []},
+    ],
+)
+def test_what_is_not_rendered_here(body: dict[str, Any]) -> None:
+    assert conversation(body) is None

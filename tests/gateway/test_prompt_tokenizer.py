@@ -1,0 +1,100 @@
+"""Token ids are the engine's, piece by piece or whole, and every token's end is known."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from tokenizers import Tokenizer
+
+from functions.gateway import prompt_tokenizer
+from functions.gateway.prompt_template import PromptTemplate, load_template
+from functions.gateway.prompt_tokenizer import ModelTokenizer
+from tests.gateway.prompt_world import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_dir(tmp_path_factory.mktemp("models")) / POOL
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory: Path) -> ModelTokenizer:
+    return ModelTokenizer.load(directory)
+
+
+WHOLE = Tokenizer.from_str(trained())
+CHATML = PromptTemplate(TEMPLATE, {})
+
+
+@settings(max_examples=200)
+@given(CONVERSATIONS)
+def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelTokenizer, messages: list[dict[str, str]]) -> None:
+    assert tokenizer.in_pieces
+    prompt = CHATML.render(messages)
+    tokens = tokenizer.tokens(prompt, add_special_tokens=False)
+    encoding = WHOLE.encode(prompt, add_special_tokens=False)
+    assert list(tokens.ids) == encoding.ids
+    assert list(tokens.ends) == [end for _, end in encoding.offsets]
+
+
+def test_token_ids_are_those_of_the_real_model() -> None:
+    """Thousands of conversations with the base model's own tokenizer and template."""
+    directory = real_model_dir()
+    tokenizer, template = ModelTokenizer.load(directory), load_template(directory)
+    whole = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    assert template is not None and tokenizer.in_pieces
+
+    @settings(max_examples=3000, database=None)
+    @given(CONVERSATIONS)
+    def same(messages: list[dict[str, str]]) -> None:
+        prompt = template.render(messages)
+        encoding = whole.encode(prompt, add_special_tokens=False)
+        tokens = tokenizer.tokens(prompt, add_special_tokens=False)
+        assert list(tokens.ids) == encoding.ids
+        assert list(tokens.ends) == [end for _, end in encoding.offsets]
+
+    same()
+
+
+@given(TEXTS)
+def test_a_piece_that_is_remembered_is_the_same(tokenizer: ModelTokenizer, text: str) -> None:
+    first = tokenizer.tokens(text, add_special_tokens=False)
+    assert tokenizer.tokens(text, add_special_tokens=False).ids == first.ids
+
+
+def test_a_special_token_that_takes_its_neighbours_spaces_is_never_cut_at(tmp_path: Path) -> None:
+    content = json.loads(trained())
+    content["added_tokens"] = [token | {"lstrip": True} for token in content["added_tokens"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = ModelTokenizer.load(tmp_path)
+    assert not tokenizer.in_pieces
+    text = "one two  <|im_start|> three"
+    whole = Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False)
+    assert list(tokenizer.tokens(text, add_special_tokens=False).ids) == whole.ids
+
+
+def test_a_tokenizer_that_adds_a_space_at_the_beginning_is_found_out(tmp_path: Path) -> None:
+    content = json.loads(trained())
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = ModelTokenizer.load(tmp_path)
+    text = "one<|im_start|>two"
+    whole = Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False)
+    assert list(tokenizer.tokens(text, add_special_tokens=False).ids) == whole.ids
+
+
+def test_what_is_remembered_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_tokenizer, "MAX_REMEMBERED_BYTES", 2000)
+    tokenizer = ModelTokenizer.load(directory)
+    for number in range(50):
+        tokenizer.tokens(f"message {number}", add_special_tokens=False)
+    assert len(tokenizer._remembered) <= 6
+    assert tokenizer._remembered_bytes <= 2000
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"model": 7}'])
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError):
+        ModelTokenizer.load(tmp_path)

@@ -1,0 +1,187 @@
+"""Several gateways and one limit: in virtual time, request by request, with the bus and without."""
+
+import asyncio
+from collections import deque
+from random import Random
+
+import pytest
+
+from functions.decisions.quota_account import OUTPUT
+from functions.decisions.request_features import RequestFeatures
+from functions.decisions.token_bucket import burst_of
+from tests.gateway.quota_rig import ACME, Shared
+
+LIMIT = 60_000
+PER_S = LIMIT // 60
+
+
+async def saturate(shared: Shared, seconds: float, dice: Random, factor: float = 3.0) -> list[tuple[float, int]]:
+    """Every request is whole in an instant: what was delivered, and when."""
+    delivered: list[tuple[float, int]] = []
+    until_s, next_round_s = shared.clock() + seconds, shared.clock()
+    while shared.clock() < until_s:
+        if shared.clock() >= next_round_s:
+            await shared.rounds()
+            next_round_s = shared.clock() + 0.25
+        expected = dice.randint(50, 150)
+        entry = await shared.enters(dice.randrange(len(shared.quotas)), expected)
+        if entry is not None:
+            tokens = dice.randint(20, expected)
+            shared.ends(entry, tokens)
+            delivered.append((shared.clock(), tokens))
+        shared.clock.forward(85.0 / (PER_S * factor))
+    return delivered
+
+
+def largest_minute(delivered: list[tuple[float, int]]) -> int:
+    window: deque[tuple[float, int]] = deque()
+    total = largest = 0
+    for at_s, tokens in delivered:
+        window.append((at_s, tokens))
+        total += tokens
+        while at_s - window[0][0] > 60.0:
+            total -= window.popleft()[1]
+        largest = max(largest, total)
+    return largest
+
+
+@pytest.mark.parametrize("gateways", [1, 4])
+async def test_three_times_the_limit_delivers_the_limit_within_two_percent_of_any_minute(gateways: int) -> None:
+    shared = Shared(gateways, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    delivered = await saturate(shared, 150.0, Random(gateways))
+    assert largest_minute(delivered) <= LIMIT + burst_of(LIMIT) + 150, "the bound, and one request's worth"
+    for start_s in (0, 30, 60, 90):
+        began_s = delivered[0][0] + start_s
+        minute = sum(tokens for at_s, tokens in delivered if began_s <= at_s < began_s + 60.0)
+        assert minute == pytest.approx(LIMIT, rel=0.02)
+
+
+async def test_the_bus_goes_and_comes_and_the_limit_holds() -> None:
+    shared = Shared(4, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    dice = Random(3)
+    before = await saturate(shared, 60.0, dice)
+    shared.broker.away = True
+    without = await saturate(shared, 60.0, dice)
+    assert {leases.regime.step for leases in shared.leases} == {"share"}, "half of it by the last rate, half by share"
+    shared.broker.away = False
+    after = await saturate(shared, 60.0, dice)
+    assert {leases.regime.step for leases in shared.leases} == {"leased"}
+    for delivered in (before, without, after):
+        assert sum(tokens for _, tokens in delivered) == pytest.approx(LIMIT, rel=0.03)
+    assert largest_minute([*before, *without, *after]) <= LIMIT + 2 * burst_of(LIMIT) + 150
+
+
+async def test_one_gateway_that_has_all_of_a_tenants_requests_gets_all_of_its_limit() -> None:
+    shared = Shared(4, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    only = shared.quotas[2:3]
+    shared.quotas = only
+    delivered = await saturate(shared, 60.0, Random(5))
+    assert sum(tokens for _, tokens in delivered) == pytest.approx(LIMIT, rel=0.02)
+
+
+async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    await saturate(shared, 10.0, Random(1))
+    account = shared.quotas[1].accounts[ACME]
+    bucket = account.buckets[OUTPUT]
+    assert bucket is not None
+    held = bucket.room // bucket.grain
+    assert held <= burst_of(LIMIT), "a lease"
+    shared.quotas, shared.leases = shared.quotas[:1], shared.leases[:1]
+    delivered = await saturate(shared, 60.0, Random(2))
+    assert sum(tokens for _, tokens in delivered) >= LIMIT - burst_of(LIMIT) - 150
+
+
+async def test_idle_gateways_give_back_what_they_hold() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT, concurrent_requests=8)
+    await shared.meet()
+    entry = await shared.enters(0, 100)
+    assert entry is not None
+    for _ in range(3):
+        await shared.rounds()
+        shared.clock.forward(0.25)
+    shared.ends(entry, 10)
+    for _ in range(12):
+        shared.clock.forward(0.25)
+        await shared.rounds()
+    account = shared.quotas[0].accounts[ACME]
+    assert account.slots in (0, None) and all(bucket.level == 0 for _, bucket in account.limited)
+    assert shared.broker.outstanding(ACME, OUTPUT) == 0
+    shared.clock.forward(1.0)
+    assert await shared.enters(0, 100) is not None, "and is asked for again"
+
+
+async def test_places_are_shared_to_the_last() -> None:
+    shared = Shared(3, concurrent_requests=5)
+    await shared.meet()
+    open_entries = [await shared.enters(number % 3, 1) for number in range(9)]
+    assert sum(1 for entry in open_entries if entry is not None) == 5
+    for entry in open_entries:
+        if entry is not None:
+            shared.ends(entry, 1)
+    for _ in range(3):
+        await shared.rounds()
+        shared.clock.forward(0.6)
+    assert await shared.enters(2, 1) is not None
+
+
+async def test_what_was_refused_costs_nothing_of_any_limit() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT, requests_per_minute=1000)
+    await shared.meet()
+    assert await shared.enters(0, burst_of(LIMIT)) is not None
+    refused = [await shared.enters(1, 1000) for _ in range(20)]
+    assert not any(refused)
+    requests, output = (bucket for _, bucket in shared.quotas[1].accounts[ACME].limited)
+    assert requests.level <= 0 and output.level <= 0, "no debt is left behind"
+    assert shared.quotas[1].in_flight(ACME) == 0
+
+
+async def test_a_bus_that_does_not_answer_costs_a_burst_and_no_more() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    shared.broker.slow = True
+    entered = [await shared.enters(0, 100) for _ in range(20)]
+    came = sum(100 for entry in entered if entry is not None)
+    assert 0 < came <= burst_of(LIMIT) // 2
+    assert shared.leases[0].asks["slow"] == 20
+
+
+async def test_before_the_bus_was_ever_reached_gateways_take_the_share_that_they_are_told() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    shared.broker.away = True
+    await shared.rounds()
+    entered = [await shared.enters(0, 100) for _ in range(20)]
+    assert sum(100 for entry in entered if entry is not None) == burst_of(LIMIT) // 2
+
+
+async def test_after_ten_minutes_without_the_bus_batch_waits_and_the_rest_goes_on() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    shared.broker.away = True
+    for _ in range(3):
+        await shared.rounds()
+        shared.clock.forward(300.5)
+    await shared.rounds()
+    assert shared.leases[0].regime.step == "urgent_only"
+    assert await shared.enters(0, 10, service_class="batch") is None
+    assert await shared.enters(0, 10, service_class="near-real-time") is not None
+    assert await shared.enters(0, 10) is not None
+
+
+async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothing_behind() -> None:
+    shared = Shared(2, output_tokens_per_minute=LIMIT)
+    await shared.meet()
+    quotas = shared.quotas[0]
+    entry = quotas.enter(ACME, shared.quota, shared.clock())
+    assert entry.reserve(RequestFeatures(4, 1, False, 10, 10), shared.clock()) is False
+    told: list[object] = []
+    quotas.ask(entry, shared.clock, told.append)
+    entry.leave(shared.clock())
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [None] and quotas.in_flight(ACME) == 0
+    assert all(bucket.level <= 0 for _, bucket in quotas.accounts[ACME].limited)

@@ -1,0 +1,69 @@
+"""The router on the gateway's side: what it counts, and what it gives back, whatever becomes of a request."""
+
+from tests.gateway import sse
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import Playing
+from tests.gateway.world import POOL
+
+LONG = "word " * 2000
+
+
+def ahead(p: Play) -> dict[str, int]:
+    return dict(p.gateway.router.load.ahead_tokens)
+
+
+async def test_a_streams_prompt_is_ahead_until_its_first_token(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask(stream=True)
+    assert ahead(p) == {"r0": exchange.admitted.features.prompt_tokens}
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.role("acme/bot"))
+    assert ahead(p) != {}, "a stream that has only said that it begins"
+    engine.streams(sse.token("acme/bot", "Hi"))
+    assert (ahead(p), p.gateway.in_flight) == ({}, {"r0": 1})
+    exchange.client_left()
+    assert p.quiet() and ahead(p) == {}
+
+
+async def test_a_whole_answers_prompt_is_taken_for_computed_at_the_predicted_time(play: Playing) -> None:
+    p = play("r0")
+    first = p.ask(stream=False)
+    assert ahead(p) == {"r0": first.admitted.features.prompt_tokens}
+    p.after(59.0)
+    second = p.ask(stream=True)
+    assert ahead(p) == {"r0": second.admitted.features.prompt_tokens}, "the first one's is over; both are in flight"
+    assert p.gateway.in_flight == {"r0": 2}
+    for exchange in (first, second):
+        exchange.client_left()
+    assert p.quiet() and ahead(p) == {}
+
+
+async def test_a_session_goes_back_to_its_replica(play: Playing) -> None:
+    p = play("r0", "r1", "r2", "r3")
+    homes = set()
+    for _ in range(8):
+        exchange = p.ask(stream=True, session_id="chat-1")
+        homes |= set(p.gateway.in_flight)
+        exchange.client_left()
+    assert len(homes) == 1
+
+
+async def test_long_prompts_spread_by_their_tokens(play: Playing) -> None:
+    p = play("r0", "r1")
+    long = p.ask(stream=True, messages=[{"role": "user", "content": LONG}])
+    (busy,) = p.gateway.in_flight
+    for _ in range(3):
+        p.ask(stream=True, messages=[{"role": "user", "content": f"short {_}"}])
+    assert p.gateway.in_flight[busy] == 1, "three short ones are sooner done behind each other than behind the long one"
+    assert not long.ended
+
+
+async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask(stream=True)
+    (refusing,) = p.gateway.in_flight
+    engine = await p.connects()
+    engine.refuses(503)
+    standing = p.gateway.fleet.standing(POOL, p.world.clock())
+    assert set(standing.penalties_ms) == {refusing} and not standing.out

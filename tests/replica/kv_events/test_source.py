@@ -1,0 +1,165 @@
+"""The agent's reading of a real publisher: gaps, replays, restarts, and an engine without a replay buffer."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.token_blocks import chain, scope_seed
+from functions.engines.sim.blocks import Remembered
+from functions.engines.sim.hashing import CacheScope, block_hash
+from functions.engines.sim.kv_events import KvEventPublisher, KvEventsConfig
+from functions.fleet.tasks import Supervised
+from functions.replica.kv_events.source import EventSource
+from functions.replica.kv_events.watch import KvWatch
+
+BLOCK = 4
+WAIT_S = 60.0
+
+
+class SilentBus:
+    """Nobody asks, so nothing is told."""
+
+    async def publish_prefixes(self, message: bytes) -> None:
+        raise AssertionError("told without being asked")
+
+    async def prefixes(self) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def ask_prefixes(self, message: bytes) -> None:
+        raise AssertionError("an agent asks nobody")
+
+    async def prefix_asks(self) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def close(self) -> None:
+        return
+
+
+class Engine:
+    """A publisher that stores one block after the other of one endless prompt."""
+
+    def __init__(
+        self, directory: Path, *, replays: bool = True, kept: int = 10_000, clock: Callable[[], float]
+    ) -> None:
+        self.config = KvEventsConfig(
+            enable_kv_cache_events=True,
+            endpoint=f"ipc://{directory}/events",
+            replay_endpoint=f"ipc://{directory}/replay" if replays else None,
+            buffer_steps=kept,
+        )
+        self.publisher = KvEventPublisher(self.config, clock)
+        self.publisher.start()
+        self._parent: bytes | None = None
+        self.tokens = array("q")
+
+    def store(self, blocks: int, first_token: int = 0) -> None:
+        """Each block in a batch of its own."""
+        for _ in range(blocks):
+            start = first_token + len(self.tokens)
+            tokens = array("q", range(start, start + BLOCK))
+            name = block_hash(self._parent, tokens, CacheScope())
+            self.publisher.publish([Remembered(name, self._parent, tokens, CacheScope())], BLOCK)
+            self._parent = name
+            self.tokens.extend(tokens)
+
+    @property
+    def names(self) -> set[int]:
+        return set(chain(scope_seed("", ""), self.tokens, BLOCK))
+
+
+@pytest.fixture
+def tick() -> Callable[[], float]:
+    """A wall clock that never stands still."""
+    numbers = count(1)
+    return lambda: float(next(numbers))
+
+
+def watching(engine: Engine) -> KvWatch:
+    source = EventSource(engine.config.endpoint, engine.config.replay_endpoint or "")
+    ticks = count(1)
+    return KvWatch(
+        replica_id=ReplicaId("r-0"),
+        pool=PoolName("base"),
+        source=source,
+        bus=SilentBus(),
+        clock=lambda: 0.0,
+        wall_clock=lambda: float(next(ticks)),
+    )
+
+
+async def until(what: str, condition: Callable[[], bool]) -> None:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path, tick: Callable[[], float]) -> None:
+    engine = Engine(tmp_path, clock=tick)
+    engine.store(20)
+    watch, tasks = watching(engine), Supervised()
+    watch.start(tasks)
+    await until("all of it", lambda: set(watch.blocks.names) == engine.names)
+    engine.store(20)
+    await until("all of it", lambda: set(watch.blocks.names) == engine.names)
+    assert watch.lost_total == 0
+    await tasks.close()
+    await watch.close()
+    engine.publisher.close()
+
+
+async def test_another_engine_at_the_same_address_begins_anew(tmp_path: Path, tick: Callable[[], float]) -> None:
+    first = Engine(tmp_path, clock=tick)
+    watch, tasks = watching(first), Supervised()
+    watch.start(tasks)
+    first.store(200)
+    await until("the first one's", lambda: set(watch.blocks.names) == first.names)
+    first.publisher.close()
+    second = Engine(tmp_path, clock=tick)
+    second.store(3, first_token=1000)
+    while set(watch.blocks.names) != second.names:  # whatever is lost while the socket connects again is replayed
+        second.store(1, first_token=1000)
+        assert len(second.tokens) < BLOCK * 200, "as many as the first engine's, and still not noticed"
+        await asyncio.sleep(0.2)
+    assert watch.lost_total == 1
+    await tasks.close()
+    await watch.close()
+    second.publisher.close()
+
+
+async def test_without_a_replay_buffer_a_gap_costs_the_index(tmp_path: Path, tick: Callable[[], float]) -> None:
+    engine = Engine(tmp_path, replays=False, clock=tick)
+    engine.store(5)
+    await until("published", lambda: len(engine.publisher._kept) == 5)
+    watch, tasks = watching(engine), Supervised()
+    watch.start(tasks)
+    while watch.batches_total == 0:  # a subscription takes its time
+        engine.store(1)
+        await asyncio.sleep(0.05)
+    assert len(watch.blocks) == 0, "a child of blocks that were never heard of has no name"
+    assert watch.blocks.left_out_total >= 1
+    await tasks.close()
+    await watch.close()
+    engine.publisher.close()
+
+
+async def test_a_buffer_that_is_too_short_costs_the_index_too(tmp_path: Path, tick: Callable[[], float]) -> None:
+    engine = Engine(tmp_path, kept=4, clock=tick)
+    engine.store(30)
+    await until("published", lambda: len(engine.publisher._kept) == 4)
+    watch, tasks = watching(engine), Supervised()
+    watch.start(tasks)
+    await until("the four that are left", lambda: watch.batches_total >= 4)
+    assert len(watch.blocks) == 0 and watch.lost_total == 0, "there was nothing yet that could be lost"
+    await tasks.close()
+    await watch.close()
+    engine.publisher.close()

@@ -1,0 +1,123 @@
+"""When the agent tells what: only what somebody asked for, seldom, and so that a gateway can keep count."""
+
+from array import array
+
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.token_blocks import chain, scope_seed
+from functions.fleet import prefix_news
+from functions.fleet.prefix_news import ASKED_FOR_S, Ask, Bloom, Delta, News, State, unpack
+from functions.replica.kv_events.decode import Stored
+from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, Telling
+
+EVENTS, BLOOM = Ask("base", "events"), Ask("base", "bloom")
+
+
+class Agent:
+    def __init__(self) -> None:
+        self.blocks = EngineBlocks(1_000_000)
+        self.telling = Telling(ReplicaId("r-0"), PoolName("base"), self.blocks, 100)
+        self._stored = 0
+
+    def store(self, blocks: int) -> set[int]:
+        """Blocks of one token, each the first of its chain."""
+        hashes = range(self._stored, self._stored + blocks)
+        self._stored += blocks
+        names = set()
+        for number in hashes:
+            self.blocks.take(Stored([number], [number], 1))
+            names |= set(chain(scope_seed("", ""), array("q", [number]), 1))
+        return names
+
+    def news(self, now_s: float) -> list[News]:
+        return list(self.telling.news(now_s))
+
+
+def kinds(news: list[News]) -> list[str]:
+    return [type(item).__name__ for item in news]
+
+
+def test_worked_example_of_an_afternoon() -> None:
+    agent = Agent()
+    agent.telling.heard(Ask("base", "events", everyone=True), 0.0)
+    assert kinds(agent.news(0.0)) == ["State"]
+    names = agent.store(1) | agent.store(1)
+    (delta,) = agent.news(0.2)
+    assert isinstance(delta, Delta) and delta.sequence == 1
+    assert set(unpack(delta.added)) == names
+    assert agent.news(0.4) == agent.news(5.1) == []
+    (sign,) = agent.news(5.2)
+    assert isinstance(sign, Delta) and (sign.sequence, sign.added) == (1, b"")
+    agent.store(1)
+    assert agent.news(ASKED_FOR_S) == []
+
+
+def test_nobody_asked_nothing_is_told() -> None:
+    agent = Agent()
+    agent.store(5)
+    assert agent.news(0.0) == []
+    agent.telling.heard(Ask("another", "events", everyone=True), 0.0)
+    assert agent.news(0.2) == []
+
+
+def test_a_state_is_told_to_whoever_wants_it_and_not_too_often() -> None:
+    agent = Agent()
+    agent.telling.heard(EVENTS, 0.0)
+    assert kinds(agent.news(0.0)) == ["State"], "whoever asks for the first time knows nothing"
+    agent.telling.heard(EVENTS, 5.0)
+    assert kinds(agent.news(5.0)) == ["Delta"]
+    agent.telling.heard(Ask("base", "events", states_of=("r-1",)), 6.0)
+    assert agent.news(6.0) == [], "that is another replica"
+    wanted = Ask("base", "events", states_of=("r-0",))
+    agent.telling.heard(wanted, 7.0)
+    assert kinds(agent.news(7.0)) == ["State"]
+    agent.telling.heard(wanted, 7.1)
+    assert agent.news(7.2) == []
+    assert kinds(agent.news(8.0)) == ["State"]
+
+
+def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
+    agent = Agent()
+    agent.telling.heard(EVENTS, 0.0)
+    agent.news(0.0)
+    names = agent.store(prefix_news.STATE_NAMES + 1)
+    agent.telling.heard(Ask("base", "events", states_of=("r-0",)), 2.0)
+    delta, first, second = agent.news(2.0)
+    assert isinstance(delta, Delta) and isinstance(first, State) and isinstance(second, State)
+    assert delta.sequence == first.sequence == second.sequence == 1
+    assert [(part.part, part.parts) for part in (first, second)] == [(0, 2), (1, 2)]
+    assert {*unpack(first.names), *unpack(second.names)} == names == set(unpack(delta.added))
+
+
+def test_too_much_at_once_is_a_new_beginning() -> None:
+    agent = Agent()
+    agent.telling.heard(EVENTS, 0.0)
+    agent.news(0.0)
+    agent.store(prefix_news.DELTA_NAMES + 1)
+    delta, *states = agent.news(2.0)
+    assert isinstance(delta, Delta) and delta.added == b"" and delta.generation == 101
+    assert all(isinstance(part, State) and part.generation == 101 for part in states)
+    assert all(len(prefix_news.encode(news)) <= prefix_news.NEWS_MAX_BYTES for news in (delta, *states))
+
+
+def test_another_engine_is_told_at_once() -> None:
+    agent = Agent()
+    agent.telling.heard(EVENTS, 0.0)
+    agent.store(3)
+    agent.news(0.0)
+    agent.blocks.clear()
+    agent.telling.begin_anew(50)
+    (delta,) = agent.news(0.2)
+    assert isinstance(delta, Delta)
+    assert (delta.generation, delta.sequence, delta.added) == (101, 0, b""), "a generation only grows"
+
+
+def test_blooms_while_something_changes() -> None:
+    agent = Agent()
+    agent.telling.heard(BLOOM, 0.0)
+    assert kinds(agent.news(0.0)) == ["Bloom"]
+    agent.store(1)
+    assert agent.news(BLOOM_INTERVAL_S - 0.1) == []
+    (bloom,) = agent.news(BLOOM_INTERVAL_S)
+    assert isinstance(bloom, Bloom) and bloom.names == 1
+    assert agent.news(BLOOM_INTERVAL_S * 2) == [], "it still says the same"
