@@ -108,6 +108,18 @@ def test_a_long_state_directory_still_has_usable_sockets(tmp_path: Path) -> None
     assert layout.control_socket != other.control_socket
 
 
+@pytest.mark.parametrize("length", range(0, 90, 3))
+def test_every_socket_has_its_directory_however_long_the_state_directory_is(tmp_path: Path, length: int) -> None:
+    """Short names may fit below run/ where long ones do not."""
+    layout = StateLayout.at(tmp_path / ("s" * (1 + length)))
+    layout.make()
+    long = f"kv-{'p' * 63}-12-replay.sock"
+    for name in ("controller.sock", "kv-smollm2-135m-0.sock", "kv-smollm2-135m-0-replay.sock", long):
+        path = layout.socket(name)
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert len(str(path).encode()) < 104  # what sun_path holds on macOS; Linux has 108
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,9 @@ async def run_stream(client: httpx.AsyncClient, stream: Stream, on_first: Callab
             stream.status = answer.status_code
             stream.replica = answer.headers.get("x-shoal-replica", "")
             stream.served_by = answer.headers.get("x-shoal-model", "")
+            if answer.status_code != 200:
+                await answer.aread()
+                stream.failure = answer.text[:300]
             async for line in answer.aiter_lines():
                 _take(stream, line, on_first)
     except httpx.HTTPError as error:

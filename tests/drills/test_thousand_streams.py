@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import psutil
 import pytest
 
 from tests.drills.streams import Stream, run_all
-from tests.fleets import PROJECT, Fleet, running_fleet, wait_until
+from tests.e2e.projects import PATIENT, project_with
+from tests.fleets import Fleet, running_fleet, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(300)]
 
@@ -24,15 +24,12 @@ def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
 
     The demo's own take 32 requests a step, so that the rest would only wait, and let no tenant have 500 under way.
     """
-    project = tmp_path / "project"
-    for folder in ("inferenceservices", "policies", "registry"):
-        shutil.copytree(PROJECT / folder, project / folder)
-    service = project / "inferenceservices" / "smollm2-135m.yaml"
-    text = service.read_text()
-    assert "--max-num-seqs=32" in text
-    service.write_text(text.replace("--max-num-seqs=32", "--max-num-seqs=1024"))
+    at_once = ("inferenceservices/smollm2-135m.yaml", "--max-num-seqs=32", "--max-num-seqs=1024")
+    long_queue = ("policies/admission.yaml", "maxQueuedTokens: 2000000", "maxQueuedTokens: 20000000")
+    project = project_with(tmp_path / "project", PATIENT, at_once, long_queue)
     quotas = project / "policies" / "quotas.yaml"
-    text, limits = re.subn(r"(concurrentRequests|requestsPerMinute): \d+", rf"\1: {100 * STREAMS}", quotas.read_text())
+    limit = r"(concurrentRequests|\w+PerMinute|gpuSecondsPerHour): \d+"
+    text, limits = re.subn(limit, rf"\1: {100_000 * STREAMS}", quotas.read_text())
     assert limits >= 2
     quotas.write_text(text)
     with running_fleet(tmp_path / "state", "sim", project=project) as fleet:

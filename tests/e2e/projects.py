@@ -4,6 +4,16 @@ from pathlib import Path
 
 from tests.fleets import PROJECT
 
+# Engines are slowed, stopped and killed, and the machine is shared: nobody shall be refused for that.
+PATIENT = ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 500ms, maxWait: 120s")
+
+# Hundreds of streams begin at the same moment, before anything is known of how long answers get.
+GENEROUS = (
+    "policies/quotas.yaml",
+    "outputTokensPerMinute: 500000",
+    "outputTokensPerMinute: 500000\n    tokenBurstSeconds: 60",
+)
+
 FOLDERS = ("inferenceservices", "policies", "registry")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 # sun_path holds 108 bytes on Linux and 104 on macOS; SeaweedFS and the gateway need a few for suffixes.
 SOCKET_PATH_MAX_BYTES = 96
+# A replica's own sockets have its pool's name, which may be long.
+SOCKET_NAME_MAX_BYTES = 84
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,11 @@ class StateLayout:
     def socket(self, name: str) -> Path:
         """A unix socket's path: below run/, or in a short private directory where that would be too long."""
         path = self.run_dir / name
-        if len(str(path).encode()) <= SOCKET_PATH_MAX_BYTES:
-            return path
-        mark = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"shoal-{mark}" / name
+        return path if _fits(path) else self._short_socket_dir / name
+
+    @property
+    def _short_socket_dir(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"shoal-{_mark(self.root)}"
 
     @property
     def control_socket(self) -> Path:
@@ -138,8 +141,19 @@ class StateLayout:
         """Create the directories; secrets and sockets for their owner only."""
         for directory in (self.root, self.logs_dir, self.tls_dir, self.models_dir, self.download_dir):
             directory.mkdir(parents=True, exist_ok=True)
-        for directory in (self.run_dir, self.secrets_dir, self.control_socket.parent):
+        private = [self.run_dir, self.secrets_dir]
+        if not _fits(self.run_dir / ("x" * SOCKET_NAME_MAX_BYTES)):
+            private.append(self._short_socket_dir)
+        for directory in private:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
         for name in ("s3", "bus", "registry", "controller"):
             self.data_dir(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _fits(socket: Path) -> bool:
+    return len(str(socket).encode()) <= SOCKET_PATH_MAX_BYTES
+
+
+def _mark(path: Path) -> str:
+    return hashlib.sha256(str(path).encode()).hexdigest()[:12]
