@@ -9,6 +9,7 @@ from functions.cli.controller_process import controller_status
 from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
+from functions.controller.local import kept_ports
 from functions.controller.local import ledger as ledgers
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
@@ -32,6 +33,7 @@ def down() -> None:
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
             raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
+        kept_ports.forget(place.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 

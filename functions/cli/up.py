@@ -18,6 +18,7 @@ from functions.cli.place import Place, here
 from functions.cli.preparation import prepare_basics, prepare_engine
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
+from functions.controller.local import kept_ports
 from functions.controller.local import ledger as ledgers
 from functions.controller.local.orphans import left_over
 from functions.controller.local.port_check import PortsTaken, check_ports
@@ -44,7 +45,7 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
 
 
 def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None:
-    """Before minutes of preparation, and before anything is started; the controller checks again."""
+    """Before minutes of preparation, and before anything is started; the controller checks again. Kept for later."""
     if controller_status(place) is not None:
         return
     with reporter.step("Ports") as step:
@@ -55,6 +56,7 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
             check_ports(place.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise Refused(str(error)) from error
+        kept_ports.keep(place.layout, place.settings)
         step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
 
 

@@ -117,6 +117,10 @@ class StateLayout:
     def demo_keys_file(self) -> Path:
         return self.secrets_dir / "demo-keys.json"
 
+    @property
+    def ports_file(self) -> Path:
+        return self.run_dir / "ports.json"
+
     def log_file(self, process: str) -> Path:
         return self.logs_dir / f"{process}.log"
 

@@ -1,0 +1,58 @@
+"""A fleet's ports are remembered where it keeps its state, so that another shell finds it without the settings."""
+
+from pathlib import Path
+
+import pytest
+
+from functions.controller.local import kept_ports
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ports import plan_ports
+from functions.controller.local.settings import LocalSettings
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> StateLayout:
+    layout = StateLayout.at(tmp_path)
+    layout.make()
+    return layout
+
+
+@pytest.fixture(autouse=True)
+def no_ports_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LocalSettings.model_fields:
+        monkeypatch.delenv(f"SHOAL_{name.upper()}", raising=False)
+
+
+def test_another_shell_finds_the_fleet_where_it_was_started(layout: StateLayout) -> None:
+    kept_ports.keep(layout, LocalSettings(port_base=16_000, port_gateway=443))
+    found = kept_ports.with_kept(LocalSettings(), layout, {"HOME": "/"})
+    assert plan_ports(found) == plan_ports(LocalSettings(port_base=16_000, port_gateway=443))
+
+
+def test_a_port_in_the_environment_wins_over_all_that_was_kept(layout: StateLayout) -> None:
+    kept_ports.keep(layout, LocalSettings(port_base=16_000, port_gateway=443))
+    named = LocalSettings(port_base=9_000)
+    assert kept_ports.with_kept(named, layout, {"SHOAL_PORT_BASE": "9000"}) is named
+
+
+def test_a_stopped_fleet_leaves_no_ports_behind(layout: StateLayout) -> None:
+    kept_ports.keep(layout, LocalSettings(port_base=16_000))
+    kept_ports.forget(layout)
+    kept_ports.forget(layout)
+    assert kept_ports.with_kept(LocalSettings(), layout, {}).port_base == 8440
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"port_base": "x"}', '{"port_base": -1}', '{"port_base": 99999}', '{"state_dir": 3}']
+)
+def test_a_file_that_makes_no_sense_is_as_none(layout: StateLayout, text: str) -> None:
+    layout.ports_file.write_text(text)
+    assert kept_ports.with_kept(LocalSettings(), layout, {}) == LocalSettings()
+
+
+def test_a_process_started_with_them_has_the_same_ports(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_ports.keep(layout, LocalSettings(port_base=16_000, port_bus=7_000))
+    found = kept_ports.with_kept(LocalSettings(), layout, {})
+    for name, value in kept_ports.as_environment(found).items():
+        monkeypatch.setenv(name, value)
+    assert LocalSettings() == found
