@@ -39,6 +39,41 @@ def simulate_cascade(
     command.cascade(trace, threshold or [], as_json=output is Output.JSON)
 
 
+@simulate_app.command("fleet")
+def simulate_fleet(
+    *,
+    trace: Annotated[
+        Path | None, typer.Option(help="Mooncake's .jsonl or Azure's .csv, .gz or not. None: synthetic chats.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
+    profile: Annotated[
+        str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim.")
+    ] = "h100-8b",
+    router: Annotated[
+        list[str] | None, typer.Option(help="shoal, cache-aware, least-loaded, round-robin; repeat. None: all.")
+    ] = None,
+    load: Annotated[
+        list[float] | None, typer.Option(help="Share of what the fleet can do; repeat. None: 0.6, 0.8 and 0.95.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=100)] = 3,
+    requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="Of each run.")] = 5_000,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Routers side by side on a fleet in virtual time."""
+    from functions.cli import simulate_fleet as command
+
+    command.fleet(
+        trace=trace,
+        replicas=replicas,
+        profile=profile,
+        routers=router or [],
+        loads=load or [0.6, 0.8, 0.95],
+        seeds=seeds,
+        requests=requests,
+        as_json=output is Output.JSON,
+    )
+
+
 @adapter_app.command("push")
 def adapter_push(
     target: Annotated[str, typer.Argument(help="tenant/name@version, such as acme/support-bot@v3.")],
@@ -129,6 +164,10 @@ def key_create(
         PriorityClass.INTERACTIVE
     ),
     expires: Annotated[str | None, typer.Option(help="The last day (2027-06-30) or a moment, in UTC.")] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="requestsPerMinute=60: a limit of this key alone; repeat it for several."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a key and print it, this once."""
@@ -141,6 +180,7 @@ def key_create(
         scopes=chosen,
         max_class=max_class.value,
         expires=expires,
+        limits=limits or (),
         as_json=output is Output.JSON,
     )
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from functions.simulator.distribution.assumptions import Assumptions
-from functions.simulator.distribution.events import Events
 from functions.simulator.distribution.links import Link
 from functions.simulator.distribution.world import simulate
+from functions.simulator.events import Events
 
 MB = 1_000_000
 SMALL = Assumptions(

@@ -14,9 +14,9 @@ from random import Random
 from functions.decisions.swarm import Answer, Swarm
 from functions.decisions.swarm_board import Announcement, Board
 from functions.simulator.distribution.assumptions import Assumptions, Outcome
-from functions.simulator.distribution.events import Events
 from functions.simulator.distribution.links import Link
 from functions.simulator.distribution.node import SimNode
+from functions.simulator.events import Events
 
 _LIMIT_S = 7 * 86_400.0
 

@@ -1,0 +1,129 @@
+"""`shoal simulate fleet`: routers side by side on a fleet in virtual time, at shares of what it can do.
+
+The table has, for each load and router, the median over the seeds and, where it was more than one, the range of the
+slowest first tokens. `-o json` has every run. Progress goes to standard error, so that what is printed is the answer.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console, make_error_console
+from functions.decisions.baselines import RouterName
+from functions.simulator.experiment import Cell, Chats, Recorded, Workload, compare
+from functions.simulator.fleet.engine_profile import PROFILES
+from functions.simulator.fleet.simulation import Setting
+from functions.simulator.workload.synthetic import Traffic
+from functions.simulator.workload.traces import TraceUnreadable
+
+MAX_LOAD = 20.0
+ROUTERS: tuple[RouterName, ...] = ("shoal", "cache-aware", "least-loaded", "round-robin")
+
+
+def fleet(
+    *,
+    trace: Path | None,
+    replicas: int,
+    profile: str,
+    routers: Sequence[str],
+    loads: Sequence[float],
+    seeds: int,
+    requests: int,
+    as_json: bool,
+) -> None:
+    wanted = _known_routers(routers)
+    if profile not in PROFILES:
+        raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
+    wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
+    if wrong:
+        raise Refused(f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}")
+    setting = Setting(replicas=replicas, profile=PROFILES[profile])
+    reporter = TerminalReporter(make_error_console())
+    try:
+        with reporter.step("Simulating") as step:
+            capacity, cells = compare(
+                setting,
+                _workload(trace, requests, seeds),
+                routers=wanted,
+                loads=loads,
+                seeds=seeds,
+                progress=step.update,
+            )
+            step.note(f"{len(cells) * seeds} runs of {requests} requests")
+    except (TraceUnreadable, OSError) as error:
+        raise Refused(f"the trace cannot be read: {error}") from error
+    if as_json:
+        shown = {
+            "capacity_per_s": capacity,
+            "profile": profile,
+            "replicas": replicas,
+            "cells": list(map(asdict, cells)),
+        }
+        sys.stdout.write(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    what = trace.name if trace is not None else "synthetic chats"
+    title = f"{what} on {replicas} x {profile}: the fleet keeps up with {capacity:.1f} requests/s"
+    _show(make_console(), title, cells)
+
+
+def _known_routers(names: Sequence[str]) -> list[RouterName]:
+    known: dict[str, RouterName] = {router: router for router in ROUTERS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise Refused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")
+    return [known[name] for name in names or ROUTERS]
+
+
+def _workload(trace: Path | None, requests: int, seeds: int) -> Workload:
+    if trace is not None:
+        return Recorded(trace, requests, seeds)
+    return Chats(Traffic(requests_per_s=1.0, seconds=1.0), requests)
+
+
+def _show(console: Console, title: str, cells: Sequence[Cell]) -> None:
+    console.print(title)
+    table = Table(
+        "load", "router", "TTFT p50 ms", "p99 ms", "range", "in time", "shed", "ITL p99 ms", "hits", "busy",
+        box=None, pad_edge=False,
+    )  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    former = None
+    for cell in cells:
+        if former not in (None, cell.load_ratio):
+            table.add_row()
+        table.add_row(*_row(cell, is_first=former != cell.load_ratio))
+        former = cell.load_ratio
+    console.print(table)
+
+
+def _row(cell: Cell, *, is_first: bool) -> list[str]:
+    band = ("bands", "interactive")
+    slowest = cell.each(*band, "ttft_p99_ms")
+    ranged = f"{min(slowest):,.0f}-{max(slowest):,.0f}" if len(slowest) > 1 else ""
+    return [
+        f"{cell.load_ratio:.0%}" if is_first else "",
+        cell.router,
+        _number(cell.middle(*band, "ttft_p50_ms")),
+        _number(cell.middle(*band, "ttft_p99_ms")),
+        ranged,
+        _percent(cell.middle(*band, "goodput_ratio")),
+        _percent(cell.middle(*band, "shed_ratio")),
+        _number(cell.middle("itl_p99_ms")),
+        _percent(cell.middle("hit_ratio")),
+        _percent(cell.middle("utilization_ratio")),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1%}"

@@ -1,0 +1,315 @@
+"""An engine in virtual time that is looked at only when something changes, not once a step.
+
+Between two changes (a request comes, a prompt has been read, an answer ends, the cache is full) every step is like the
+one before, so all of them are one formula. With n decoding sequences in a cache that holds c tokens, k steps in which
+r prompt tokens are read take
+
+    k x (step + n x sequence) + kv x (c k + n k^2 / 2) + r x prefill        milliseconds
+
+since each step adds a token to each sequence. Time is counted in steps, as a real number: a sequence that is to make m
+more tokens ends when m more steps are done, whoever comes or goes meanwhile. So the next end is the head of a heap, and
+a request costs a few events however many tokens it has.
+
+Exact are the number of steps, the order of service (prompts by priority and arrival, decodes beside them), the token
+budget, seats and memory, and that a first token comes at the end of a step. Smoothed: who comes within a step waits for
+half of one; what several prompts read in one step counts for the first of them first.
+`test_agrees_with_the_engine_that_steps` holds the error.
+
+Neighbours: `functions.engines.sim` is the engine that steps; `replica` owns one of these.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+
+from functions.simulator.fleet.engine_profile import EngineProfile
+from functions.simulator.fleet.prefix_cache import PrefixCache
+from functions.simulator.fleet.token_gaps import TokenGaps
+
+IDLE = inf
+_NEARLY = 1e-7  # steps
+_NO_TOKENS = 1e-3  # what rounding leaves of a prompt that has been read
+_HEADROOM_RATIO = 0.02  # of the cache, free before one that was preempted is taken in again: the others grow into it
+
+
+class Work:
+    """One sequence in an engine."""
+
+    __slots__ = (
+        "admitted_s",
+        "arrived_s",
+        "blocks",
+        "computed_tokens",
+        "holds_tokens",
+        "is_over",
+        "joined_steps",
+        "left_tokens",
+        "number",
+        "order",
+        "owner",
+        "preemptions",
+        "prompt_tokens",
+        "started",
+        "unread_tokens",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        owner: object,
+        *,
+        blocks: Sequence[int] = (),
+        priority: int = 0,
+    ) -> None:
+        self.number = number
+        self.order = (priority, number)
+        self.owner = owner
+        self.prompt_tokens = prompt_tokens
+        self.blocks = blocks
+        self.unread_tokens: float = prompt_tokens
+        self.computed_tokens = prompt_tokens  # of the prompt, without what was cached
+        self.left_tokens: float = max(1, output_tokens)
+        self.holds_tokens: float = prompt_tokens  # of the cache, when it joined
+        self.joined_steps = 0.0  # the count of steps at its first token
+        self.started = False  # its first token has come
+        self.arrived_s = self.admitted_s = 0.0
+        self.preemptions = 0
+        self.is_over = False
+
+
+class FluidEngine:
+    """Call `advance` at `next_s`; every call changes `next_s`. `first` and `over` collect for whoever takes them."""
+
+    __slots__ = (
+        "_began_steps",
+        "_decoding",
+        "_leap",
+        "_profile",
+        "_reading",
+        "_slots",
+        "_steps",
+        "_waiting",
+        "busy_s",
+        "cache",
+        "computed_tokens",
+        "e2e_s",
+        "finished",
+        "first",
+        "gaps",
+        "kv_tokens",
+        "next_s",
+        "now_s",
+        "over",
+        "prefill_s",
+        "reading_tokens",
+    )
+
+    def __init__(self, profile: EngineProfile, gaps: TokenGaps, cache: PrefixCache | None = None) -> None:
+        self._profile = profile
+        self.cache = cache
+        self.gaps = gaps
+        self.now_s = 0.0
+        self.next_s = IDLE
+        self.kv_tokens = 0.0  # held by sequences
+        self.reading_tokens = 0.0  # of prompts under way, still to be read
+        self.first: list[Work] = []
+        self.over: list[Work] = []
+        self.busy_s = 0.0
+        self.finished = 0  # this and the next three as vLLM's histograms sum them up
+        self.e2e_s = 0.0
+        self.prefill_s = 0.0
+        self.computed_tokens = 0
+        self._steps = 0.0  # ever
+        self._began_steps = 0.0  # when a step began in which prompts are read; all of those are whole steps from there
+        self._reading: deque[Work] = deque()
+        self._slots: dict[int, Work] = {}  # who decodes, by number, the youngest last
+        self._decoding: list[tuple[float, int, Work]] = []  # the same by the count of steps at their last token
+        self._waiting: list[tuple[tuple[int, int], Work]] = []
+        self._leap = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
+
+    @property
+    def running(self) -> int:
+        return len(self._slots) + len(self._reading)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def add(self, work: Work, now_s: float) -> None:
+        self.advance(now_s)
+        work.arrived_s = now_s
+        heappush(self._waiting, (work.order, work))
+        self._admit()
+        self._plan()
+
+    def advance(self, now_s: float) -> None:
+        """Up to a time, and over the change that is due at it."""
+        while now_s >= self.next_s:
+            self._change()
+        if now_s > self.now_s:
+            steps, tokens, seconds = self._leap
+            if seconds > 0.0:
+                part = min(1.0, (now_s - self.now_s) / seconds)
+                self._move(steps * part, tokens * part, seconds * part)
+                self._leap = (steps * (1 - part), tokens * (1 - part), seconds * (1 - part))
+            self.now_s = now_s
+
+    # a change
+
+    def _change(self) -> None:
+        self._move(*self._leap)
+        self.now_s = self.next_s
+        reading, decoding = self._reading, self._decoding
+        while reading and reading[0].unread_tokens <= _NO_TOKENS:
+            self._has_read(reading.popleft())
+        while decoding and decoding[0][0] <= self._steps + _NEARLY:
+            work = heappop(decoding)[2]
+            if work.number in self._slots:
+                self._release(work)
+                self._end(work)
+        while self._is_full() and self.running > 1:
+            self._preempt()
+        self._admit()
+        self._plan()
+
+    def _move(self, steps: float, tokens: float, seconds: float) -> None:
+        decoding = len(self._slots)
+        self._steps += steps
+        self.kv_tokens += steps * decoding
+        self.busy_s += seconds
+        if decoding and steps > 0.0:
+            self._count_gaps(steps, tokens, seconds, decoding)
+        if tokens > 0.0:
+            self.reading_tokens -= tokens
+            for work in self._reading:
+                if tokens <= work.unread_tokens:
+                    work.unread_tokens -= tokens
+                    break
+                tokens -= work.unread_tokens
+                work.unread_tokens = 0.0
+
+    def _count_gaps(self, steps: float, tokens: float, seconds: float, decoding: int) -> None:
+        """Steps that read as much as they can are longer than the last one of a prompt."""
+        chunk = self._profile.step_budget_tokens - decoding
+        full = float(int(tokens / chunk + _NEARLY))
+        if 0.0 < full < steps:
+            difference_s = full * chunk * self._profile.prefill_ms_per_token / 1000
+            even_s = (seconds - difference_s) / steps
+            self.gaps.add(even_s + difference_s / full, full * decoding)
+            self.gaps.add(even_s, (steps - full) * decoding)
+        else:
+            self.gaps.add(seconds / steps, steps * decoding)
+
+    def _has_read(self, work: Work) -> None:
+        """The step that read the last of a prompt also makes a token."""
+        if not self._reading:
+            self.reading_tokens = 0.0  # what rounding has left
+        if not work.started:
+            work.started = True
+            self.prefill_s += self.now_s - work.admitted_s
+            self.computed_tokens += work.computed_tokens
+            if self.cache is not None:
+                self.cache.enter(work.blocks)
+            self.first.append(work)
+        work.left_tokens -= 1
+        if work.left_tokens < 1:
+            self.kv_tokens -= work.holds_tokens
+            self._end(work)
+            return
+        work.joined_steps = self._steps
+        self._slots[work.number] = work
+        heappush(self._decoding, (self._steps + work.left_tokens, work.number, work))
+
+    def _end(self, work: Work) -> None:
+        work.is_over = True
+        self.finished += 1
+        self.e2e_s += self.now_s - work.arrived_s
+        self.over.append(work)
+
+    def _release(self, work: Work) -> None:
+        """Seat and memory of one that decodes; its entry in the heap is passed over later."""
+        del self._slots[work.number]
+        self.kv_tokens -= work.holds_tokens + self._steps - work.joined_steps
+
+    def _unread(self, work: Work) -> None:
+        self._reading.remove(work)
+        self.reading_tokens = max(0.0, self.reading_tokens - work.unread_tokens) if self._reading else 0.0
+        self.kv_tokens -= work.holds_tokens
+
+    # memory
+
+    def _is_full(self) -> bool:
+        """Whether the next step would not fit."""
+        return bool(self._slots) and self.kv_tokens + len(self._slots) > self._profile.kv_tokens + _NEARLY
+
+    def _preempt(self) -> None:
+        """The one served last waits again, and has everything computed again."""
+        if self._reading:
+            work = self._reading[-1]
+            self._unread(work)
+        else:
+            work = self._slots[next(reversed(self._slots))]
+            self._release(work)
+            made = round(self._steps - work.joined_steps)
+            work.left_tokens = max(1, work.left_tokens - made)
+            work.holds_tokens += made + 1
+            self._decoding = [entry for entry in self._decoding if entry[2] is not work]
+            heapify(self._decoding)
+        work.unread_tokens = work.holds_tokens
+        work.preemptions += 1
+        heappush(self._waiting, (work.order, work))
+
+    def _admit(self) -> None:
+        profile, waiting = self._profile, self._waiting
+        while waiting and self.running < profile.max_sequences:
+            work = waiting[0][1]
+            room = profile.kv_tokens - self.kv_tokens - len(self._slots)
+            needed = work.holds_tokens
+            if work.preemptions:
+                needed += _HEADROOM_RATIO * profile.kv_tokens
+            if needed > room and self.running:
+                return
+            heappop(waiting)
+            if not self._reading:
+                self._began_steps = self._steps + (0.5 if self._slots else 0.0)
+            if self.cache is not None and not work.preemptions:
+                work.computed_tokens -= self.cache.cached_tokens(work.blocks, work.prompt_tokens)
+                work.unread_tokens = work.computed_tokens
+            work.admitted_s = self.now_s
+            self._reading.append(work)
+            self.reading_tokens += work.unread_tokens
+            self.kv_tokens += work.holds_tokens
+
+    # the next change
+
+    def _plan(self) -> None:
+        profile, decoding = self._profile, len(self._slots)
+        if not decoding and not self._reading:
+            self._leap, self.next_s = (0.0, 0.0, 0.0), IDLE
+            return
+        until = self._next_end()
+        if decoding and self.running > 1:
+            until = min(until, self._steps + (profile.kv_tokens - self.kv_tokens) / decoding)
+        tokens = 0.0
+        if self._reading:
+            chunk = profile.step_budget_tokens - decoding
+            began = max(self._steps, self._began_steps)
+            whole = ceil(began - self._began_steps + self._reading[0].unread_tokens / chunk - _NEARLY)
+            until = min(until, self._began_steps + whole)
+            tokens = min(self.reading_tokens, max(0.0, until - began) * chunk)
+        steps = max(0.0, until - self._steps)
+        even_ms = profile.step_ms + decoding * profile.decode_ms_per_sequence
+        attended_tokens = self.kv_tokens * steps + decoding * steps * steps / 2
+        seconds = (
+            steps * even_ms + attended_tokens * profile.decode_ms_per_kv_token + tokens * profile.prefill_ms_per_token
+        ) / 1000
+        self._leap = (steps, tokens, seconds)
+        self.next_s = self.now_s + seconds
+
+    def _next_end(self) -> float:
+        """The count of steps at which the next answer ends."""
+        decoding = self._decoding
+        return decoding[0][0] if decoding else inf

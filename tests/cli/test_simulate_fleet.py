@@ -1,0 +1,58 @@
+"""`shoal simulate fleet` as it is typed: a table for people, every run for machines, and words for what is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def shoal(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "functions.cli.main", "simulate", "fleet", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+SMALL = ("--requests", "200", "--replicas", "2", "--seeds", "2", "--load", "0.5")
+
+
+def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
+    done = shoal(*SMALL, "--router", "shoal", "--router", "round-robin")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("synthetic chats on 2 x h100-8b: the fleet keeps up with ")
+    assert [line.split()[:2] for line in lines[2:4]] == [["50%", "shoal"], ["round-robin", lines[3].split()[1]]]
+    assert "round-robin at 50%" not in done.stdout, "progress is not part of the answer"
+
+
+def test_machines_get_every_run() -> None:
+    done = shoal(*SMALL, "--router", "shoal", "-o", "json")
+    answer = json.loads(done.stdout)
+    (cell,) = answer["cells"]
+    assert answer["capacity_per_s"] > 0
+    assert len(cell["runs"]) == 2
+    assert cell["runs"][0]["bands"]["interactive"]["served"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--router", "fastest"), "there is no router 'fastest': one of shoal, cache-aware"),
+        (("--profile", "tpu"), "there is no profile 'tpu': one of h100-8b"),
+        (("--load", "0"), "a load of 0.0 is none"),
+        (("--load", "nan"), "a load of nan is none"),
+        (("--trace", "missing.csv"), "the trace cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said(words: tuple[str, ...], said: str) -> None:
+    done = shoal(*words)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_a_trace_that_breaks_off_is_said_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n{"timestamp": 1')
+    done = shoal("--trace", str(path))
+    assert done.returncode == 1
+    assert "line 2" in done.stderr
