@@ -29,7 +29,7 @@ DEFAULT_BUCKET = "shoal-models"
 _CREDENTIALS_MAX_BYTES = 4096
 _PAGE_KEYS = 1000  # what one listing or one deletion may name, by S3's own limit
 _READ_BYTES = 256 * 1024
-_NOT_FOUND = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
+NOT_FOUND = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 _ALREADY_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 _CONDITION_UNKNOWN = ("NotImplemented", "501")
 
@@ -103,27 +103,32 @@ class S3Store:
     def bucket(self) -> str:
         return self.settings.bucket
 
+    @property
+    def client(self) -> "S3Client":
+        """For what is said beside these verbs, in `s3_large`."""
+        return self._client
+
     def ensure_bucket(self) -> None:
         """Create the bucket unless it is there."""
         try:
             self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
-            if _code(error) not in _NOT_FOUND:
-                raise _unavailable("bucket " + self.bucket, error) from error
+            if code_of(error) not in NOT_FOUND:
+                raise unavailable("bucket " + self.bucket, error) from error
             self._create_bucket()
         except BotoCoreError as error:
-            raise _unavailable("bucket " + self.bucket, error) from error
+            raise unavailable("bucket " + self.bucket, error) from error
 
     def size_of(self, key: str) -> int | None:
         """The object's bytes, or None where there is no such object."""
         try:
             return self._client.head_object(Bucket=self.bucket, Key=key)["ContentLength"]
         except ClientError as error:
-            if _code(error) in _NOT_FOUND:
+            if code_of(error) in NOT_FOUND:
                 return None
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
         except BotoCoreError as error:
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
 
     def read_small(self, key: str, max_bytes: int) -> bytes:
         """A whole object of at most `max_bytes`."""
@@ -141,11 +146,11 @@ class S3Store:
                         raise ArtifactCorrupt(f"{key} has more than the {max_bytes} bytes it should have")
                     yield block
         except ClientError as error:
-            if _code(error) in _NOT_FOUND:
+            if code_of(error) in NOT_FOUND:
                 raise ArtifactMissing(f"the store has no {key}") from error
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
         except (BotoCoreError, OSError) as error:
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
 
     def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
         """Write the object unless one is there; whether it was written. `sha256` (hex) spares hashing it again."""
@@ -154,13 +159,13 @@ class S3Store:
                 Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=_checksum(body, sha256), IfNoneMatch="*"
             )
         except ClientError as error:
-            if _code(error) in _ALREADY_THERE:
+            if code_of(error) in _ALREADY_THERE:
                 return False
-            if _code(error) in _CONDITION_UNKNOWN:  # an older store: look first, then write; equal content either way
+            if code_of(error) in _CONDITION_UNKNOWN:  # an older store: look first, then write; equal content either way
                 return self._put_after_looking(key, body)
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
         except BotoCoreError as error:
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
         return True
 
     def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:
@@ -169,7 +174,7 @@ class S3Store:
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
         except (ClientError, BotoCoreError) as error:
-            raise _unavailable(key, error) from error
+            raise unavailable(key, error) from error
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object whose key begins with `prefix`, page by page, in the order of keys."""
@@ -181,7 +186,7 @@ class S3Store:
                 for found in page.get("Contents", ()):
                     yield StoredObject(found["Key"], found["Size"], found["LastModified"].timestamp())
         except (ClientError, BotoCoreError) as error:
-            raise _unavailable(f"the listing of {prefix}", error) from error
+            raise unavailable(f"the listing of {prefix}", error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the objects; one that is not there is as good as deleted."""
@@ -192,9 +197,9 @@ class S3Store:
                     Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in page], "Quiet": True}
                 )
             except (ClientError, BotoCoreError) as error:
-                raise _unavailable(f"the deletion of {len(page)} objects", error) from error
+                raise unavailable(f"the deletion of {len(page)} objects", error) from error
             for failed in answer.get("Errors", ()):
-                if failed.get("Code") not in _NOT_FOUND:
+                if failed.get("Code") not in NOT_FOUND:
                     raise StoreUnavailable(f"the store did not delete {failed.get('Key')}: {failed.get('Message')}")
 
     def close(self) -> None:
@@ -210,19 +215,19 @@ class S3Store:
         try:
             self._client.create_bucket(Bucket=self.bucket)
         except ClientError as error:
-            if _code(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
-                raise _unavailable("bucket " + self.bucket, error) from error
+            if code_of(error) not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise unavailable("bucket " + self.bucket, error) from error
         except BotoCoreError as error:
-            raise _unavailable("bucket " + self.bucket, error) from error
+            raise unavailable("bucket " + self.bucket, error) from error
 
 
 def _checksum(body: bytes, sha256: str | None) -> str:
     return base64.b64encode(bytes.fromhex(sha256) if sha256 else hashlib.sha256(body).digest()).decode()
 
 
-def _code(error: ClientError) -> str:
+def code_of(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _unavailable(what: str, error: Exception) -> StoreUnavailable:
+def unavailable(what: str, error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"the store failed on {what}: {error}")

@@ -125,13 +125,16 @@ class StateLayout:
         return self.logs_dir / f"{process}.log"
 
     def socket(self, name: str) -> Path:
-        """A unix socket's path: below run/, or in a short private directory where that would be too long."""
-        path = self.run_dir / name
-        return path if _fits(path) else self._short_socket_dir / name
+        """A unix socket's path: below run/, or where that is too long in a short private directory."""
+        short = self._short_socket_dir
+        for path in (self.run_dir / name, short / name):
+            if _fits(path):
+                return path
+        return short / f"{_mark(name)}.sock"
 
     @property
     def _short_socket_dir(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"shoal-{_mark(self.root)}"
+        return Path(tempfile.gettempdir()) / f"shoal-{_mark(str(self.root))}"
 
     @property
     def control_socket(self) -> Path:
@@ -159,5 +162,5 @@ def _fits(socket: Path) -> bool:
     return len(str(socket).encode()) <= SOCKET_PATH_MAX_BYTES
 
 
-def _mark(path: Path) -> str:
-    return hashlib.sha256(str(path).encode()).hexdigest()[:12]
+def _mark(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:12]

@@ -116,6 +116,8 @@ def gateway(context: PlanContext) -> ProcessSpec:
         "SNAPSHOT_CACHE_FILE": layout.root / "gateway" / "snapshot.json",
         "TRACE_DIR": layout.traces_dir,
         "HANDOVER_SOCKET": layout.handover_socket,
+        "S3_ENDPOINT_URL": context.s3_url,
+        "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
         "TOKENIZERS_DIR": context.models_root,  # what replicas tell of their caches is compared with prompts
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
     }

@@ -1,0 +1,79 @@
+"""What is old goes: files and batches past their retention, parts and bytes that somebody's end left behind.
+
+Any gateway may do it, and several may at once: deleting is the same however often it is done. What an open batch reads
+or writes is left alone, whatever its age. Ages are told by the store's clock against this one's, in days: a clock that
+is minutes off changes nothing that matters.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from functions.artifacts.s3 import StoredObject
+from functions.artifacts.s3_large import abort_stale
+from functions.decisions.batch_window import MAX_WINDOW_S
+from functions.gateway.batches.shared import Shared
+from functions.gateway.files import names
+
+_log = logging.getLogger(__name__)
+_DAY_S = 24 * 3600.0
+_PARTS_S = MAX_WINDOW_S + _DAY_S  # no batch is open for longer
+
+
+class Collecting:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._store = shared.store
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._shared.limits.collect_s * (0.5 + self._shared.dice()))
+            await self.collect()
+
+    async def collect(self) -> int:
+        """How many objects went."""
+        retention_s = self._shared.limits.file_retention_s
+        open_ids, read_ids = await self._in_use()
+        gone = await self._delete("parts/", _PARTS_S, open_ids)
+        gone += await self._delete("batches/", retention_s + MAX_WINDOW_S, open_ids)  # after their files
+        gone += await self._delete("records/", retention_s, read_ids)
+        gone += await self._delete_unrecorded()
+        stale_s = self._shared.gateway.wall_clock() - _DAY_S
+        gone += await self._store.call(abort_stale, self._store.raw, stale_s)
+        _log.info("%d objects of old files and batches went", gone)
+        return gone
+
+    async def _in_use(self) -> tuple[set[str], set[str]]:
+        """Open batches, and what they read and are about to write."""
+        log, open_ids, read_ids = self._shared.log, set[str](), set[str]()
+        for one in await log.all_open():
+            open_ids.add(one.id)
+            latest = await log.latest(one.tenant, one.id)
+            if latest is not None:
+                read_ids |= {latest.input_file_id, latest.output_file_id, latest.error_file_id}
+        return open_ids, read_ids
+
+    async def _delete(self, prefix: str, age_s: float, but: set[str]) -> int:
+        gone = 0
+        async for page in self._older(prefix, age_s):
+            old = [one.key for one in page if one.key.split("/")[2] not in but]
+            await self._store.delete(old)
+            gone += len(old)
+        return gone
+
+    async def _delete_unrecorded(self) -> int:
+        """Bytes whose file was deleted, or never came to be."""
+        gone = 0
+        async for page in self._older("contents/", _DAY_S):
+            for one in page:
+                _, tenant, file_id = one.key.split("/")
+                if await self._store.size_of(names.record_key(tenant, file_id)) is None:
+                    await self._store.delete([one.key])
+                    gone += 1
+        return gone
+
+    async def _older(self, prefix: str, age_s: float) -> AsyncIterator[list[StoredObject]]:
+        before_s = self._shared.gateway.wall_clock() - age_s
+        async for page in self._store.pages(prefix):
+            yield [one for one in page if one.modified_unix_s < before_s and one.key.count("/") >= 2]

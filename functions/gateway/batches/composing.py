@@ -1,0 +1,101 @@
+"""Parts become two files: answers, and failures. Each line once, however often it was asked; then the parts may go.
+
+Both are written as they are read, a few MiB of each in memory. Whoever is killed in between leaves nothing that counts:
+the next one writes the same files again, under the same ids.
+"""
+
+from dataclasses import dataclass
+
+import orjson
+
+from functions.artifacts.errors import ArtifactMissing
+from functions.artifacts.s3_large import LargeWriter
+from functions.decisions.batch_lines import Line, read_line
+from functions.decisions.batch_parts import Done
+from functions.decisions.batch_record import BatchRecord, Tally
+from functions.gateway.batches.asking import result_text
+from functions.gateway.batches.metrics import BatchMetrics
+from functions.gateway.batches.parts import Parts
+from functions.gateway.batches.reading import lines_of
+from functions.gateway.files.shelf import Shelf
+from functions.gateway.files.store import FileStore
+
+_EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    tally: Tally
+    has_output: bool
+    has_errors: bool
+
+
+class Composing:
+    """Of one batch; `run` once."""
+
+    def __init__(
+        self, store: FileStore, shelf: Shelf, record: BatchRecord, max_line_bytes: int, metrics: BatchMetrics
+    ) -> None:
+        self._store = store
+        self._shelf = shelf
+        self._record = record
+        self._max_line_bytes = max_line_bytes
+        self._metrics = metrics
+        self._output = shelf.begin(record.tenant, record.output_file_id)
+        self._errors = shelf.begin(record.tenant, record.error_file_id)
+
+    async def run(self, parts: Parts, now_unix_s: float) -> Composed:
+        done = Done()
+        try:
+            for key in parts.keys:
+                await self._take(done, parts, key)
+            tally = done.tally
+            if self._record.ends_as == "expired" and self._record.status == "finalizing":
+                tally = tally.plus(Tally(failed=await self._tell_expired(done)))
+            has_output = await self._keep(self._output, self._record.output_file_id, "output", now_unix_s)
+            has_errors = await self._keep(self._errors, self._record.error_file_id, "errors", now_unix_s)
+        finally:
+            for writer in (self._output, self._errors):
+                await self._store.call(writer.abort)
+        return Composed(tally, has_output, has_errors)
+
+    async def _take(self, done: Done, parts: Parts, key: str) -> None:
+        answers, failures = bytearray(), bytearray()
+        for result in done.take(await parts.read(key)):
+            (answers if result.is_success else failures).extend(result.text + b"\n")
+        await self._store.call(self._output.write, bytes(answers))
+        await self._store.call(self._errors.write, bytes(failures))
+
+    async def _tell_expired(self, done: Done) -> int:
+        """A line in the error file for each that has no result; how many."""
+        record, told = self._record, 0
+        try:
+            async for raw in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):
+                if raw.ordinal in done or raw.text is None:
+                    continue
+                line = read_line(raw, orjson.loads(raw.text), record.endpoint)
+                if isinstance(line, Line):
+                    text = result_text(record.id, line, None, _EXPIRED)
+                    await self._store.call(self._errors.write, text + b"\n")
+                    self._metrics.line("expired")
+                    told += 1
+        except ArtifactMissing:
+            return told
+        return told
+
+    async def _keep(self, writer: LargeWriter, file_id: str, what: str, now_unix_s: float) -> bool:
+        if not writer.written_bytes:
+            return False
+        await self._store.call(writer.finish)
+        await self._shelf.keep(
+            self._record.tenant,
+            file_id,
+            size_bytes=writer.written_bytes,
+            filename=f"{self._record.id}_{what}.jsonl",
+            purpose="batch_output",
+            now_unix_s=now_unix_s,
+        )
+        return True

@@ -1,0 +1,64 @@
+"""Files and batches as one thing that a gateway has, or has not: made once, where a store is configured."""
+
+import random
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.s3 import S3Store
+from functions.gateway.batches.collecting import Collecting
+from functions.gateway.batches.conductor import Conductor
+from functions.gateway.batches.limits import BatchLimits
+from functions.gateway.batches.log import BatchLog
+from functions.gateway.batches.metrics import BatchMetrics
+from functions.gateway.batches.places import LinePlaces
+from functions.gateway.batches.shared import Shared
+from functions.gateway.core import Gateway
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.files.shelf import Shelf
+from functions.gateway.files.store import FileStore
+from functions.gateway.files.upload import UploadPlaces
+
+
+class Batches:
+    def __init__(self, gateway: Gateway, store: S3Store, limits: BatchLimits) -> None:
+        self.gateway = gateway
+        self.limits = limits
+        self.store = FileStore(store)
+        self.shelf = Shelf(self.store, limits.file_retention_s)
+        self.log = BatchLog(self.store)
+        self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
+        places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
+        metrics = BatchMetrics(gateway.metrics.registry, lambda: self.conductor.running, lambda: places.held)
+        shared = Shared(gateway, limits, self.store, self.shelf, self.log, places, metrics, random.random)
+        self.conductor = Conductor(shared)
+        self._collecting = Collecting(shared)
+
+    def start(self) -> None:
+        tasks = self.gateway.tasks
+        tasks.forever("batches", self._conduct, expected=(StoreUnavailable,))
+        tasks.forever("old files", self._collecting.run, expected=(StoreUnavailable,))
+
+    async def close(self) -> None:
+        """What runs stops where another gateway can go on; may be called again, to wait for that."""
+        await self.conductor.leave()
+
+    async def reader_of(self, tenant: str, file_id: str) -> str | None:
+        """The open batch that reads this file."""
+        for one in await self.log.all_open(tenant):
+            beat = await self.log.beat(tenant, one.id)
+            if beat is not None and beat.input_file_id == file_id:
+                latest = await self.log.latest(tenant, one.id)
+                if latest is not None and not latest.is_over:  # else its marker is about to go
+                    return one.id
+        return None
+
+    async def _conduct(self) -> None:
+        await self.store.ensure_bucket()
+        await self.conductor.run()
+
+
+def offered(gateway: Gateway) -> Batches:
+    """Raises Refused (404) where this installation keeps no files."""
+    if gateway.batches is None:
+        message = "This installation keeps no files and runs no batches. Ask its operator."
+        raise Refused(ErrorAnswer(404, "invalid_request_error", "files_not_offered", message))
+    return gateway.batches

@@ -1,0 +1,24 @@
+"""What all of a gateway's batches share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from functions.gateway.batches.limits import BatchLimits
+from functions.gateway.batches.log import BatchLog
+from functions.gateway.batches.metrics import BatchMetrics
+from functions.gateway.batches.places import LinePlaces
+from functions.gateway.core import Gateway
+from functions.gateway.files.shelf import Shelf
+from functions.gateway.files.store import FileStore
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    gateway: Gateway
+    limits: BatchLimits
+    store: FileStore
+    shelf: Shelf
+    log: BatchLog
+    places: LinePlaces
+    metrics: BatchMetrics
+    dice: Callable[[], float]  # in [0, 1)

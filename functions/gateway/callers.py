@@ -1,0 +1,18 @@
+"""Who calls a route that is no engine's: the same keys, the same refusals."""
+
+from fastapi import Request
+
+from functions.decisions.access import Caller
+from functions.decisions.catalogue import Catalogue
+from functions.gateway import errors
+from functions.gateway.core import Gateway
+from functions.gateway.errors import Refused
+from functions.gateway.request_headers import read_headers
+
+
+def identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+    """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
+    if gateway.catalogue is None:
+        raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+    read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
+    return gateway.catalogue, gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())

@@ -1,0 +1,126 @@
+"""One file on its way from a form to the store: a few MiB of it in memory at any time, however large it is.
+
+The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
+and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from functions.artifacts.s3_large import LargeWriter
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.files.form import FormInvalid, UploadForm
+from functions.gateway.files.store import FileStore
+from functions.gateway.plain import ClientLeft
+from functions.gateway.request_headers import announced_bytes
+
+_WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
+_FORM_BYTES = 64 * 1024  # around the file
+_SILENCE_S = 30.0  # between two blocks
+_FILENAME_CHARS = 255
+PURPOSES = ("batch",)
+
+
+@dataclass(slots=True)
+class UploadPlaces:
+    """How many may come at a time. Owned by one event loop."""
+
+    most: int
+    most_per_tenant: int
+    _held: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def taken(self, tenant: str) -> Iterator[None]:
+        held = self._held.get(tenant, 0)
+        if held >= self.most_per_tenant:
+            message = f"Another {held} uploads of yours are under way. Wait for one to end."
+            raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
+        if sum(self._held.values()) >= self.most:
+            raise Refused(errors.unavailable("As many uploads as may be are under way.", "overloaded", 5))
+        self._held[tenant] = held + 1
+        try:
+            yield
+        finally:
+            self._held[tenant] -= 1
+            if not self._held[tenant]:
+                del self._held[tenant]
+
+
+async def receive(request: Request, store: FileStore, writer: LargeWriter, max_bytes: int) -> UploadForm:
+    """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
+    if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
+        raise too_large(max_bytes)
+    try:
+        form = UploadForm(request.headers.get("content-type", ""))
+        await _write(form, _blocks(request, max_bytes + _FORM_BYTES), store, writer, max_bytes)
+        form.end()
+        check_fields(form)
+        if not writer.written_bytes:
+            raise bad_request("The file is empty. Send one JSON object a line.", param="file", code="empty_file")
+        await store.call(writer.finish)
+    except FormInvalid as error:
+        await store.call(writer.abort)
+        raise bad_request(str(error), code="invalid_form") from error
+    except BaseException:
+        await asyncio.shield(store.call(writer.abort))
+        raise
+    return form
+
+
+def check_fields(form: UploadForm) -> None:
+    for name in form.fields:
+        if name != "purpose":
+            raise bad_request(f"{quote(name)} is not offered.", param=name[:64], code="unknown_parameter")
+    if form.fields.get("purpose") not in PURPOSES:
+        raise bad_request("'purpose' is required: \"batch\".", param="purpose")
+
+
+def filename_of(form: UploadForm) -> str:
+    shown = "".join(char for char in form.filename or "" if char.isprintable())
+    return shown[:_FILENAME_CHARS] or "file"
+
+
+def too_large(max_bytes: int) -> Refused:
+    message = f"A file has at most {max_bytes} bytes. Send several."
+    return Refused(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
+
+
+async def _write(
+    form: UploadForm, blocks: AsyncIterator[bytes], store: FileStore, writer: LargeWriter, max_bytes: int
+) -> None:
+    held, written_bytes = bytearray(), 0
+    async for block in blocks:
+        for piece in form.feed(block):
+            held += piece
+        if written_bytes + len(held) > max_bytes:
+            raise too_large(max_bytes)
+        if len(held) >= _WRITE_BYTES:
+            written_bytes += len(held)
+            await store.call(writer.write, bytes(held))
+            held.clear()
+    await store.call(writer.write, bytes(held))
+
+
+async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    received_bytes = 0
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                block = await anext(stream, None)
+        except TimeoutError as error:
+            raise Refused(errors.request_timeout("The body")) from error
+        except ClientDisconnect as error:
+            raise ClientLeft from error
+        if block is None:
+            return
+        received_bytes += len(block)
+        if received_bytes > max_bytes:
+            raise too_large(max_bytes - _FORM_BYTES)
+        yield block

@@ -1,0 +1,62 @@
+"""Who takes up which batch, and when nobody may."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.decisions.batch_choice import LEASE_S, Markers, OpenBatch, choose
+from functions.decisions.batch_window import MAX_WINDOW_S, window_s
+
+
+def test_a_batch_is_free_once_its_marker_has_not_changed_for_the_lease() -> None:
+    markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
+    assert not markers.look([batch], 100.0)
+    assert not markers.look([batch], 100.0 + LEASE_S - 0.1)
+    assert markers.look([batch], 100.0 + LEASE_S) == [batch]
+
+
+def test_a_touched_marker_has_the_whole_lease_again_whatever_time_it_tells() -> None:
+    """The store's clock may jump either way: it is only asked whether it said something else."""
+    markers = Markers()
+    markers.look([OpenBatch("acme", "b1", 7.0)], 100.0)
+    assert not markers.look([OpenBatch("acme", "b1", -5000.0)], 119.0)
+    assert not markers.look([OpenBatch("acme", "b1", -5000.0)], 130.0)
+    assert markers.look([OpenBatch("acme", "b1", -5000.0)], 139.0)
+
+
+def test_an_outage_of_the_store_takes_no_batch_from_its_owner() -> None:
+    markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
+    markers.look([batch], 100.0)
+    markers.forget()  # a minute in which neither owner nor looker reached the store
+    assert not markers.look([batch], 160.0)
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
+    markers.look([batch], 100.0)
+    markers.look([], 110.0)
+    assert not markers.look([batch], 130.0) and len(markers._seen) == 1
+
+
+def test_a_tenant_with_a_thousand_batches_does_not_keep_another_out() -> None:
+    flood = [OpenBatch("acme", f"a{n:04d}", 0.0) for n in range(1000)]
+    chosen = choose([*flood, OpenBatch("globex", "z", 0.0)], ["acme"], places=3, places_per_tenant=4)
+    assert [one.id for one in chosen] == ["z", "a0000", "a0001"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=20, unique_by=lambda one: one[1]),
+    st.lists(st.sampled_from("abc"), max_size=6),
+    st.integers(0, 8),
+)
+def test_no_more_than_there_are_places_for(idle: list[tuple[str, int]], mine: list[str], places: int) -> None:
+    batches = [OpenBatch(tenant, f"b{number:02d}", 0.0) for tenant, number in idle]
+    chosen = choose(batches, mine, places, places_per_tenant=4)
+    assert len(chosen) <= places and len({one.id for one in chosen}) == len(chosen)
+    for tenant in "abc":
+        taken = sum(one.tenant == tenant for one in chosen)
+        assert not taken or mine.count(tenant) + taken <= 4
+
+
+def test_a_window_is_minutes_or_hours_up_to_a_week() -> None:
+    assert [window_s(text) for text in ("24h", "1m", "168h")] == [86_400, 60, MAX_WINDOW_S]
+    assert [window_s(text) for text in ("169h", "0h", "1d", "24H", "-1h", "", "99999h", "24h ", "٣h")] == [None] * 9

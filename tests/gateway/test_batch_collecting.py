@@ -1,0 +1,76 @@
+"""What is old goes, what an open batch needs stays: against a real store."""
+
+import time
+
+import pytest
+
+from functions.artifacts.s3 import S3Store
+from functions.artifacts.s3_large import LargeWriter, read_range
+from functions.decisions import batch_moves
+from functions.gateway.batches.collecting import Collecting
+from functions.gateway.batches.limits import BatchLimits
+from functions.gateway.batches.service import Batches
+from functions.gateway.batches.shared import Shared
+from functions.gateway.files import names
+from tests.decisions.test_batch_moves import record
+from tests.gateway.world import World
+
+pytestmark = pytest.mark.servers
+MONTH_S = 31 * 24 * 3600.0
+
+
+async def kept(batches: Batches, tenant: str, file_id: str) -> None:
+    writer = batches.shelf.begin(tenant, file_id)
+    writer.write(b"{}")
+    writer.finish()
+    await batches.shelf.keep(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=time.time())
+
+
+async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
+    gateway = World().gateway
+    gateway.wall_clock = lambda: time.time() + MONTH_S + 8 * 24 * 3600
+    batches = Batches(gateway, store, BatchLimits())
+    shared: Shared = batches.conductor._shared
+    read, old, orphan = (names.new_id("file", 0) for _ in range(3))
+    for file_id in (read, old):
+        await kept(batches, "acme", file_id)
+    await batches.store.put(names.content_key("acme", orphan), b"{}")  # its gateway was killed before the record
+    open_id, over_id = names.new_id("batch", 0), names.new_id("batch", 1)
+    await batches.log.open(record(id=open_id, input_file_id=read))
+    over = record(id=over_id, input_file_id=old)
+    await batches.log.open(over)
+    await batches.log.append(batch_moves.failed(over, (), 1))
+    await batches.log.close(over)
+    await batches.store.put(names.part_key("acme", over_id, 1, 0), b"[]\n")
+    unfinished = LargeWriter(store, names.content_key("acme", names.new_id("file", 2)))
+    unfinished.write(bytes(9 * 1024 * 1024))
+
+    await Collecting(shared).collect()
+
+    assert await batches.shelf.find("acme", read) is not None and await batches.shelf.find("acme", old) is None
+    for gone in (old, orphan):
+        assert await batches.store.size_of(names.content_key("acme", gone)) is None
+    assert await batches.store.size_of(names.content_key("acme", read)) == 2
+    assert await batches.log.ids("acme") == [open_id]
+    assert not await batches.store.found("parts/", 10)
+    assert not store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads")
+    await Collecting(shared).collect()
+    assert await batches.log.ids("acme") == [open_id]
+    await batches.store.delete([one.key for one in await batches.store.found("", 1000) if one.key != "ready"])
+
+
+def test_a_large_object_is_there_once_it_is_whole_and_is_read_by_ranges(store: S3Store) -> None:
+    content = bytes(range(256)) * (70 * 1024)  # 17.5 MiB: three parts
+    writer = LargeWriter(store, "large")
+    for begin in range(0, len(content), 1024 * 1024):
+        writer.write(content[begin : begin + 1024 * 1024])
+    assert store.size_of("large") is None
+    writer.finish()
+    assert store.size_of("large") == len(content) == writer.written_bytes
+    assert read_range(store, "large", 8 * 1024 * 1024 - 5, 10) == content[8 * 1024 * 1024 - 5 :][:10]
+    assert read_range(store, "large", len(content), 10) == b""
+    again = LargeWriter(store, "large")
+    again.write(content)
+    again.abort()
+    assert store.size_of("large") == len(content), "what was there stays"
+    store.delete(["large"])

@@ -1,0 +1,132 @@
+"""The log and the parts of a batch against a store that is shared, slow to answer, or gone."""
+
+import asyncio
+
+import pytest
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.decisions import batch_moves
+from functions.decisions.batch_parts import LineResult
+from functions.gateway.batches.limits import BatchLimits
+from functions.gateway.batches.log import BatchLog, Overtaken
+from functions.gateway.batches.parts import Parts
+from functions.gateway.files import names
+from functions.gateway.files.store import FileStore
+from tests.artifacts.memory_store import MemoryStore
+from tests.decisions.test_batch_moves import record
+from tests.gateway.world import Clock
+
+
+class GoneStore(MemoryStore):
+    """Fails while `is_gone`; with `loses_answers` it writes and says that it did not."""
+
+    is_gone = loses_answers = False
+
+    def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:
+        if self.is_gone:
+            raise StoreUnavailable("gone")
+        super().put(key, body)
+
+    def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
+        return super().put_new(key, body) and not self.loses_answers
+
+
+@pytest.fixture
+def objects() -> GoneStore:
+    return GoneStore()
+
+
+@pytest.fixture
+def store(objects: GoneStore) -> FileStore:
+    return FileStore(objects)  # type: ignore[arg-type]
+
+
+def result(ordinal: int, text: bytes = b"{}") -> LineResult:
+    return LineResult(ordinal, True, text, 1, 0, 2)
+
+
+async def test_of_two_who_claim_a_batch_at_once_one_is_told(store: FileStore) -> None:
+    log, first = BatchLog(store), record()
+    await log.open(first)
+    claims = [batch_moves.claimed(first, owner, 2) for owner in ("g1", "g2")]
+    await log.append(claims[0])
+    with pytest.raises(Overtaken) as overtaken:
+        await log.append(claims[1])
+    assert overtaken.value.latest == claims[0] == await log.latest("acme", first.id)
+    assert await log.follows(first) == claims[0] and await log.follows(claims[0]) is None
+
+
+async def test_a_record_whose_answer_was_lost_is_no_defeat(store: FileStore, objects: GoneStore) -> None:
+    objects.loses_answers = True  # as where the store was slow, and the client library asked again
+    log = BatchLog(store)
+    await log.open(record())
+    assert await log.latest("acme", record().id) == record()
+
+
+async def test_a_batch_is_only_there_for_its_tenant(store: FileStore) -> None:
+    log = BatchLog(store)
+    await log.open(record())
+    for tenant, batch_id in (("globex", record().id), ("acme", "../" + record().id), ("acme", "")):
+        assert await log.latest(tenant, batch_id) is None
+    assert await log.ids("globex") == [] and await log.ids("acme") == [record().id]
+    assert [one.id for one in await log.all_open()] == [record().id] and not await log.all_open("globex")
+
+
+async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileStore, objects: GoneStore) -> None:
+    parts = Parts(store, record(), BatchLimits(part_lines=2), Clock())
+    objects.is_gone = True
+    for ordinal in range(5):
+        parts.add(result(ordinal))
+    writing = asyncio.create_task(parts.keep_writing())
+    parts.stop()
+    async with asyncio.timeout(30):
+        while parts.undurable != 5:
+            await asyncio.sleep(0)
+    assert parts.done.tally.done == 0 and not parts.keys
+    objects.is_gone = False
+    async with asyncio.timeout(30):
+        await writing
+    assert parts.undurable == 0 and parts.done.tally.completed == 5 and len(parts.keys) == 3
+
+
+async def test_who_goes_on_knows_what_is_done_and_counts_no_line_twice(store: FileStore) -> None:
+    first = Parts(store, record(number=2), BatchLimits(), Clock())
+    first.add(result(0, b"first"))
+    first.add(result(1))
+    await first.write()
+    second = Parts(store, record(number=4), BatchLimits(), Clock())
+    await second.recall()
+    assert 0 in second.done and 1 in second.done and 2 not in second.done
+    second.add(result(2))
+    second.add(result(0, b"again"))  # it was in flight at the first one's when that was overtaken
+    await second.write()
+    assert (second.done.tally.completed, second.done.tally.completion_tokens) == (3, 6)
+    third = Parts(store, record(number=9), BatchLimits(), Clock())
+    await third.recall()
+    assert third.keys == second.keys and third.done.tally == second.done.tally
+
+
+async def test_what_lies_among_the_parts_and_is_none_is_passed_over(store: FileStore, objects: GoneStore) -> None:
+    objects.objects[names.part_key("acme", record().id, 1, 0)] = b"no part"
+    parts = Parts(store, record(), BatchLimits(), Clock())
+    await parts.recall()
+    assert parts.done.tally.done == 0
+
+
+async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileStore, objects: GoneStore) -> None:
+    parts = Parts(store, record(), BatchLimits(part_bytes=100), Clock())
+    for ordinal, size_bytes in enumerate((60, 60, 500, 10)):
+        parts.add(result(ordinal, b"x" * size_bytes))
+    parts.stop()
+    await parts.keep_writing()
+    assert [[one.ordinal for one in await parts.read(key)] for key in parts.keys] == [[0], [1], [2], [3]]
+
+
+async def test_heavy_answers_hold_back_further_lines(store: FileStore) -> None:
+    parts = Parts(store, record(), BatchLimits(undurable_bytes=100), Clock())
+    parts.add(result(0, b"x" * 99))
+    assert not parts.is_heavy
+    parts.add(result(1, b"x"))
+    assert parts.is_heavy
+    await parts.write()
+    assert not parts.is_heavy

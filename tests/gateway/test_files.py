@@ -1,0 +1,100 @@
+"""Ids, keys and forms: what of a client's text gets where."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.gateway.errors import Refused
+from functions.gateway.files import names
+from functions.gateway.files.form import FormInvalid, UploadForm
+from functions.gateway.files.upload import UploadPlaces, check_fields, filename_of
+
+BOUNDARY = "xyz"
+TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def part(name: str, content: bytes, filename: str | None = None) -> bytes:
+    named = f'; filename="{filename}"' if filename is not None else ""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{named}\r\n\r\n'
+    return head.encode() + content + b"\r\n"
+
+
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+def fed(*blocks: bytes) -> tuple[UploadForm, bytes]:
+    form = UploadForm(TYPE)
+    content = b"".join(piece for block in blocks for piece in form.feed(block))
+    form.end()
+    return form, content
+
+
+@given(st.text())
+def test_no_text_but_an_id_is_an_id(text: str) -> None:
+    assert not names.is_id("file", text) and not names.is_id("batch", "batch_" + text)
+    assert not names.is_id("file", f"file-{'0' * 31}/") and not names.is_id("file", f"file-{'0' * 32}\n")
+
+
+def test_ids_sort_by_age_and_do_not_repeat() -> None:
+    older = [names.new_id("batch", 1_800_000_000.0) for _ in range(100)]
+    newer = names.new_id("batch", 1_800_000_000.1)
+    assert max(older) < newer and len(set(older)) == 100
+    assert all(names.is_id("batch", one) for one in older)
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_a_files_bytes_pass_unchanged_however_they_come(content: bytes, step: int) -> None:
+    if f"--{BOUNDARY}".encode() in content:
+        return
+    body = part("file", content, "in.jsonl") + part("purpose", b"batch") + END
+    form, found = fed(*(body[begin : begin + step] for begin in range(0, len(body), step)))
+    assert found == content and form.fields == {"purpose": "batch"} and form.filename == "in.jsonl"
+    check_fields(form)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        part("purpose", b"batch"),  # no end
+        part("purpose", b"batch") + END,  # no file
+        part("file", b"x", "a") + part("file", b"y", "b") + END,
+        part("purpose", b"batch") + part("purpose", b"batch") + END,
+        part("purpose", b"b" * 2000) + END,
+        b"".join(part(f"p{n}", b"") for n in range(20)) + END,
+        part("n" * 3000, b"") + END,
+        b"not a form at all",
+    ],
+)
+def test_a_form_that_is_not_in_order_is_refused(body: bytes) -> None:
+    with pytest.raises(FormInvalid):
+        fed(body)
+
+
+@pytest.mark.parametrize("content_type", ["", "application/json", "multipart/form-data", f"{TYPE}{'b' * 80}"])
+def test_what_is_no_form_is_refused(content_type: str) -> None:
+    with pytest.raises(FormInvalid):
+        UploadForm(content_type)
+
+
+def test_a_field_that_would_not_be_heeded_is_refused() -> None:
+    form, _ = fed(part("purpose", b"batch") + part("expires_after[seconds]", b"60") + part("file", b"x", "a") + END)
+    with pytest.raises(Refused, match="not offered"):
+        check_fields(form)
+
+
+def test_a_files_name_is_only_ever_shown() -> None:
+    form, _ = fed(part("purpose", b"batch") + part("file", b"x", "../../etc/\tpasswd" + "y" * 300) + END)
+    assert len(filename_of(form)) == 255 and "\t" not in filename_of(form)
+
+
+def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
+    places = UploadPlaces(most=2, most_per_tenant=1)
+    with places.taken("acme"):
+        with pytest.raises(Refused) as own, places.taken("acme"):
+            raise AssertionError
+        with places.taken("globex"), pytest.raises(Refused) as full, places.taken("initech"):
+            raise AssertionError
+    assert (own.value.answer.status, full.value.answer.status) == (429, 503)
+    with places.taken("acme"):
+        assert places._held == {"acme": 1}

@@ -1,0 +1,40 @@
+"""Work in a caller's name: as long as the key would open, and no longer than the work."""
+
+import pytest
+
+from functions.api.ids import KeyId, TenantId
+from functions.gateway.errors import Refused
+from functions.gateway.request_headers import RequestHeaders
+from tests.gateway.world import NOW_UNIX_S, World, catalogue, key_entry, mint
+
+OLD = mint("acme-soon", b"x")
+
+
+def test_a_mandate_is_the_key_until_the_work_ends() -> None:
+    gateway = World().gateway
+    assert gateway.catalogue is not None
+    with gateway.intake.mandates.given(TenantId("acme"), KeyId("acme-ci")) as token:
+        caller = gateway.intake.identify(gateway.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S)
+        assert (caller.tenant, caller.key_id) == ("acme", "acme-ci")
+    with pytest.raises(Refused):
+        gateway.intake.identify(gateway.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S)
+
+
+def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> None:
+    gateway = World().gateway
+    keys = (key_entry(OLD, "acme", expires_unix_s=NOW_UNIX_S + 10),)
+    known = catalogue(2, keys=keys)
+    mandates = gateway.intake.mandates
+    with mandates.given(TenantId("acme"), KeyId("acme-soon")) as token:
+        assert mandates.caller(known, token, NOW_UNIX_S) is not None
+        assert mandates.caller(known, token, NOW_UNIX_S + 10) is None
+        assert mandates.caller(catalogue(3, keys=()), token, NOW_UNIX_S) is None
+    with mandates.given(TenantId("globex"), KeyId("acme-soon")) as token:
+        assert mandates.caller(known, token, NOW_UNIX_S) is None
+
+
+def test_nobody_else_has_one() -> None:
+    gateway = World().gateway
+    assert gateway.catalogue is not None
+    for guess in (None, "", "Mandate ", "Bearer x"):
+        assert gateway.intake.mandates.caller(gateway.catalogue, guess, NOW_UNIX_S) is None
