@@ -12,12 +12,12 @@ in the queue, or withdrawn. While nobody waits and each limit is half free, arri
 
 Nobody overtakes the one whose turn it is because he is smaller: large requests would never go. A tenant that holds more
 of what runs than its part, its weight among the active, is passed over while others are active: what runs cannot be
-taken back, and a long prompt holds its replica for seconds. While the others find room whenever they come, a quarter of
-the pool is lent to whoever has a smaller part.
+taken back, and a long prompt holds its replica for seconds (`admission_gate` says what its part is).
 
-Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over 90 % of the time that there is,
-or when what may wait is waiting already: of tokens, requests and bytes, in all and of one tenant, light tenants first
-(`overload`). Nothing that was dispatched is ever taken back.
+Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over what `patience` allows of the
+time that there is, when the room is kept for those that were told to come now, or when what may wait is waiting
+already: of tokens, requests and bytes, in all and of one tenant, light tenants first (`overload`). Nothing that was
+dispatched is ever taken back.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,10 +35,10 @@ from functions.decisions.bands import STARVED_S, BandRules, rules_of
 from functions.decisions.drain_rate import Rate, wait_s
 from functions.decisions.fair_queue import FairQueue, Flow
 from functions.decisions.overload import Strain
+from functions.decisions.patience import Patience
 from functions.decisions.replicas import ReplicaView
 
-CROWDED_S = 10.0  # for so long after others had to wait, nobody is lent more than his part
-HOPELESS_RATIO = 0.9  # of the time that there is
+KEPT_BELOW_RATIO = 0.9  # of the pool: the rest is kept for those that were told to come now
 MAX_QUEUED_REQUESTS = 20_000
 MAX_QUEUED_BYTES = 256 << 20
 TENANT_MAX_BYTES = 64 << 20
@@ -71,6 +71,7 @@ class Admission:
         "gate",
         "heaviest",
         "max_queued_tokens",
+        "patience",
         "queues",
         "rules",
         "waiting",
@@ -82,6 +83,7 @@ class Admission:
         self.drain = Rate(now_s)
         self.waiting = 0  # requests, in all bands
         self.heaviest = 1.0  # weight of an active tenant
+        self.patience = Patience()
         self._strain = Strain()
         self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
         self._has_passed = True  # without waiting, since the last second began
@@ -106,12 +108,17 @@ class Admission:
             and gate.reading_tokens < gate.easy_reading_tokens
             and flow.running < gate.part_requests
             and flow.kv_tokens < gate.part_kv_tokens
-            and flow.reading_tokens < gate.part_reading_tokens
-        ) or self._may_pass(ticket, flow, queue, now_s):
+            and flow.reading_tokens + ticket.prompt_tokens < gate.part_reading_tokens
+        ):
+            self._has_passed = True
+            self._dispatch(ticket, flow, queue, now_s)
+            return "dispatch"
+        is_expected = bool(flow.returns) and flow.returns.take(xxh3_64_intdigest(ticket.content), now_s)
+        if self._may_pass(ticket, flow, queue, now_s, is_expected=is_expected):
             self._has_passed = self._has_passed or not self.waiting
             self._dispatch(ticket, flow, queue, now_s)
             return "dispatch"
-        refusal = self._refusal(ticket, flow, queue, now_s)
+        refusal = self._refusal(ticket, flow, queue, now_s, is_expected=is_expected)
         if refusal is not None:
             ticket.state = OVER
             return refusal
@@ -137,9 +144,10 @@ class Admission:
                 return ticket
             if not self.gate.has_room(ticket, self._reads_little(flow, queue)):
                 self._blocked = -1 if starved[band] else band
-                self.gate.crowded_s = now_s
+                self.gate.crowd(now_s)
                 return None
             self._unqueue(ticket, RUNNING)
+            self.patience.in_time()
             self._dispatch(ticket, flow, queue, now_s)
             return ticket
         return None
@@ -153,6 +161,8 @@ class Admission:
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
         """What to tell one that `next` or `late` gave up."""
+        self.patience.late()
+        self.drain.still_full(now_s)
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
         return Refuse("queue_timeout", self._send_away(ticket, flow, now_s))
 
@@ -221,7 +231,8 @@ class Admission:
         """For one more request of a tenant; 0 where nothing is known."""
         queue = self.queues[band]
         ahead, own = cost + queue.queued_cost, cost + flow.queued_cost
-        return wait_s(ahead, own, flow.weight, queue.active_weight, self._drain_per_s(band))
+        drain_per_s = self._per_s(self.drain.per_replica, band) if self.drain.has_been_full else 0.0
+        return wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
 
     @property
     def is_overloaded(self) -> bool:
@@ -236,6 +247,7 @@ class Admission:
         if reading_tokens > gate.window.per_replica_tokens:
             reading_tokens = ceil(gate.window.per_replica_tokens)
         ticket.state, ticket.flow, ticket.reading_tokens = RUNNING, flow, reading_tokens
+        ticket.content = b""  # it comes back here no more, and may run for minutes
         gate.running += 1
         gate.kv_tokens += kv_tokens
         gate.reading_tokens += reading_tokens
@@ -250,31 +262,33 @@ class Admission:
         if not ticket.streams:
             gate.window.entered(ticket, now_s)
 
-    def _may_pass(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> bool:
+    def _may_pass(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool) -> bool:
         """Whether it goes at once although the pool is not empty: nobody waits whom it would overtake."""
         if self._blocked is not None and ticket.band >= self._blocked:
             return False
-        if flow.queued_requests or self._is_over_its_part(flow, queue, now_s) or self._turn(queue, now_s) is not None:
+        if flow.queued_requests or self._is_over_its_part(ticket, flow, queue, now_s):
+            return False
+        if self._turn(queue, now_s) is not None:
             return False
         ratios, total = self._use_ratios()
+        if total >= KEPT_BELOW_RATIO and not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
+            return False
         if not bands.may_go(ticket.band, ratios, total, self.rules, self.is_overloaded):
             return False
         return self.gate.has_room(ticket, self._reads_little(flow, queue))
 
     def _turn(self, queue: FairQueue, now_s: float) -> Flow | None:
         while (flow := queue.peek()) is not None:
-            if not self._is_over_its_part(flow, queue, now_s):
+            if not self._is_over_its_part(flow.head(queue.newest_first), flow, queue, now_s):
                 return flow
             queue.park(flow)
         return None
 
-    def _is_over_its_part(self, flow: Flow, queue: FairQueue, now_s: float) -> bool:
+    def _is_over_its_part(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> bool:
+        """Whether its next request has to wait for one of its own to end."""
         if not flow.running or queue.active_weight <= flow.weight:
             return False
-        part = flow.weight / queue.active_weight
-        if part < PART_RATIO and now_s - self.gate.crowded_s > CROWDED_S:
-            part = PART_RATIO
-        return self.gate.use_ratio(flow.running, flow.kv_tokens, flow.reading_tokens) >= part
+        return self.gate.has_its_part(flow, ticket, flow.weight / queue.active_weight, now_s)
 
     def _reads_little(self, flow: Flow, queue: FairQueue) -> bool:
         part = flow.weight / max(queue.active_weight, flow.weight)
@@ -303,27 +317,33 @@ class Admission:
         if not self.waiting:
             self._blocked = None
 
-    def _refusal(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> Refuse | None:
+    def _refusal(
+        self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool
+    ) -> Refuse | None:
         reason = self._bound_broken(ticket, flow, queue)
-        if reason is None and not self._is_hopeless(ticket, flow, now_s):
+        if reason is None and not self._is_hopeless(ticket, flow, now_s, is_expected=is_expected):
             return None
-        return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s))
+        if reason is None:
+            self.drain.still_full(now_s)
+        return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s, is_expected=is_expected))
 
-    def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float) -> bool:
-        """Whether it would be late, and was not told to come now."""
-        if flow.returns and flow.returns.take(xxh3_64_intdigest(ticket.content), now_s):
-            return False
-        if flow.returns.are_due(ticket.deadline_s, now_s):
+    def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
+        """Whether it would be late, or the room is kept for those that were told to come now."""
+        if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return True
-        patience_s = ticket.deadline_s - now_s
-        return self.expected_wait_s(ticket.band, flow, ticket.cost) > HOPELESS_RATIO * patience_s
+        expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
+        return expected_s > self.patience.ratio * (ticket.deadline_s - now_s)
 
-    def _send_away(self, ticket: Ticket, flow: Flow, now_s: float) -> float:
+    def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
         queue = self.queues[ticket.band]
         own_part = flow.weight / max(queue.active_weight, flow.weight)
-        expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
-        drain_per_s = own_part * self._drain_per_s(ticket.band)
-        return flow.returns.send_away(xxh3_64_intdigest(ticket.content), ticket.cost, expected_s, drain_per_s, now_s)
+        drain_per_s = self._per_s(self.drain.at_least(now_s, self.gate.replicas), ticket.band)
+        ahead, own = ticket.cost + queue.queued_cost, ticket.cost + flow.queued_cost
+        expected_s = wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
+        request = xxh3_64_intdigest(ticket.content)
+        if is_expected:
+            return flow.returns.put_back(request, expected_s, now_s)
+        return flow.returns.send_away(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
 
     def _bound_broken(self, ticket: Ticket, flow: Flow, queue: FairQueue) -> Reason | None:
         queued_tokens = ticket.kv_tokens + sum(each.queued_kv_tokens for each in self.queues)
@@ -344,13 +364,11 @@ class Admission:
             return "low_tier"
         return None
 
-    def _drain_per_s(self, band: int) -> float:
-        """Of the pool's rate, the band's part while all wait that wait now; 0 where nothing is known."""
-        if not self.drain.has_been_full:
-            return 0.0
+    def _per_s(self, per_replica: float, band: int) -> float:
+        """Of what the pool does at this rate, the band's part while all wait that wait now."""
         waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
         part = bands.part_of_drain(band, waiting, self.rules, self.is_overloaded)
-        return self.drain.per_replica * self.gate.replicas * part
+        return per_replica * self.gate.replicas * part
 
     def _is_full(self) -> bool:
         """Whether somebody waits because the pool is full, not because he has his part."""

@@ -13,7 +13,8 @@ Who is refused is told when there will be room. All that are refused would come 
 in a queue that exists only in arithmetic and drains at most of the tenant's part of the real rate. The request that
 comes back in its time (it is known by its content) is not refused again; and while places are due, others of the tenant
 that find no room are sent to the end instead of waiting. Nobody's flood moves another tenant's places. A place that
-nobody comes for is forgotten, and room that is free at the moment is anybody's.
+nobody comes for is forgotten, and room that is free at the moment is anybody's, but for the last tenth (`admission`).
+Who comes in its time and finds no room all the same is put back, before the others.
 Worked example (test_the_refused_are_asked_back_one_after_the_other): three requests that cost 80 are refused at once,
 the wait is 1 s, the tenant's part of the rate 100 a second. They are told 1, 2 and 3 s: 80 / (0.8 x 100) apart.
 """
@@ -23,6 +24,7 @@ from zlib import crc32
 
 _FOLLOW = 0.3  # of each new sample: a change shows to two thirds after three seconds
 _FORGET_S = 10.0
+_SAMPLE_S = 1.0
 _JITTER_RATIO = 0.25
 MAX_RETRY_AFTER_S = 300.0  # who is told this has no place: there is none within sight
 _MAX_PLACES = 1_000  # of a tenant
@@ -44,6 +46,17 @@ class Rate:
 
     def passed(self, amount: float) -> None:
         self._passed += amount
+
+    def still_full(self, now_s: float) -> None:
+        """Somebody was refused: nobody may be left to wait, but the pool is no less full for that."""
+        self._full_s = now_s
+        self.has_been_full = self.per_replica > 0.0
+
+    def at_least(self, now_s: float, replicas: int) -> float:
+        """The rate, or what has passed until now: for whoever is sent away before the pool was full for a while."""
+        if self.per_replica or replicas <= 0:
+            return self.per_replica
+        return self._passed / max(_SAMPLE_S, now_s - self._since_s) / replicas
 
     def tick(self, now_s: float, replicas: int, full: bool) -> None:
         """Take a sample; `full`: somebody waited for room since the last one, all the time."""
@@ -104,10 +117,21 @@ class ReturnTimes:
         del self._places[request]
         return True
 
+    def put_back(self, request: int, wait_s: float, now_s: float) -> float:
+        """It had a place and came in its time, and there is no room: seconds until it may try again, before others."""
+        if len(self._places) < _MAX_PLACES:
+            self._places[request] = (now_s + wait_s, now_s + (1.0 + _JITTER_RATIO) * wait_s + _LATE_S)
+        return wait_s
+
     def are_due(self, until_s: float, now_s: float) -> bool:
         """Whether room is kept for somebody until then: who comes without a place had better not wait."""
         self._forget(now_s)
         return any(due_s <= until_s for due_s, _ in islice(self._places.values(), 1))
+
+    def are_over(self, now_s: float) -> bool:
+        """Whether nobody is expected any more, as far as one look tells."""
+        self._forget(now_s)
+        return not self._places
 
     def __len__(self) -> int:
         return len(self._places)

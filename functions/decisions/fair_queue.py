@@ -220,7 +220,10 @@ class FairQueue:
         gone = [
             flow.tenant
             for flow in self.flows.values()
-            if not flow.queued_requests and not flow.running and flow.last_s + _FORGET_S < now_s
+            if not flow.queued_requests
+            and not flow.running
+            and flow.last_s + _FORGET_S < now_s
+            and flow.returns.are_over(now_s)
         ]
         for tenant in gone:
             del self.flows[tenant]

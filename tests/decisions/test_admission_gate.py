@@ -4,8 +4,9 @@ from math import inf
 import pytest
 
 from functions.api.ids import ReplicaId, TenantId
-from functions.decisions.admission_gate import Gate, learnt_seats
+from functions.decisions.admission_gate import Gate, learnt_seats, with_bursts
 from functions.decisions.admission_ticket import Ticket
+from functions.decisions.fair_queue import Flow
 from functions.decisions.replicas import ReplicaView
 from tests.decisions.test_routing import replica
 
@@ -44,6 +45,12 @@ def test_what_is_not_known_does_not_limit() -> None:
     gate.look([beat(capacity=0)], SLO_S, 1.0)
     assert gate.kv_limit_tokens == inf and gate.request_limit == inf
     assert gate.has_room(ticket(), reads_less_than_its_part=False)
+
+
+def test_replicas_that_do_not_say_how_fast_they_read_bound_nothing_by_it() -> None:
+    gate = Gate(0.0)
+    gate.look([replace(beat(), prefill_ms_per_token=0.0)], SLO_S, 1.0)
+    assert gate.window.per_replica_tokens == inf and gate.has_room(ticket(), reads_less_than_its_part=False)
 
 
 def test_kv_blocks_limit_what_may_run() -> None:
@@ -119,3 +126,64 @@ def test_without_ready_replicas_nobody_waits_for_them() -> None:
     hold(gate, 100, 10**6)
     gate.look([], SLO_S, 1.2)
     assert gate.has_room(ticket(), reads_less_than_its_part=False)
+
+
+def test_worked_example_of_lending_after_a_crowd() -> None:
+    gate = Gate(0.0)
+    assert gate.lends(100.0)
+    for crowded_s, until_s in ((100.0, 110.0), (115.0, 135.0), (140.0, 180.0), (181.0, 261.0)):
+        gate.crowd(crowded_s)
+        assert not gate.lends(until_s)
+        assert gate.lends(until_s + 0.1)
+    gate.crowd(261.0 + 301.0)
+    assert gate.lends(572.1)
+
+
+def test_who_is_crowded_for_long_is_not_forgotten_sooner_nor_later() -> None:
+    gate = Gate(0.0)
+    for second in range(100, 150):
+        gate.crowd(float(second))
+    assert not gate.lends(158.9) and gate.lends(159.1)
+
+
+def test_worked_example_of_bursts() -> None:
+    assert with_bursts(0.1, 1 / 512) == pytest.approx(0.128, abs=0.0005)
+    assert with_bursts(0.1, 0.125) == 0.1
+    assert with_bursts(0.01, 0.005) == 0.02, "never more than twice a part"
+    assert with_bursts(0.5, 0.2) == 0.6, "nor more than a tenth of the pool above it"
+
+
+def test_a_tenant_of_many_may_hold_a_burst_of_small_requests_and_no_second_large_one() -> None:
+    gate = Gate(0.0)
+    gate.look([beat(capacity=100_000)], SLO_S, 1.0)
+    gate.crowd(1.0)
+    small, large = ticket(100), ticket(20_000)
+    bursty, noisy = Flow(TenantId("bursty"), 1.0), Flow(TenantId("noisy"), 1.0)
+    bursty.running = noisy.running = 1
+    bursty.kv_tokens = noisy.kv_tokens = 9_500  # a part is 9,000 of 90,000
+    assert not gate.has_its_part(bursty, small, 0.1, 1.5)
+    assert gate.has_its_part(noisy, large, 0.1, 1.5)
+    bursty.kv_tokens = 18_500  # twice its part
+    assert gate.has_its_part(bursty, small, 0.1, 1.5)
+
+
+def test_lent_are_small_requests_and_no_second_large_one() -> None:
+    gate = Gate(0.0)
+    gate.look([beat(capacity=100_000)], SLO_S, 1.0)
+    flow = Flow(TenantId("noisy"), 1.0)
+    flow.running, flow.kv_tokens = 1, 20_000  # twice its part, and less than a quarter of 90,000
+    small, large = ticket(100), ticket(10_000)
+    assert not gate.has_its_part(flow, small, 0.1, 1.5)
+    assert gate.has_its_part(flow, large, 0.1, 1.5)
+    gate.crowd(2.0)
+    assert gate.has_its_part(flow, small, 0.1, 2.5)
+
+
+def test_long_prompts_of_one_tenant_are_read_one_after_the_other_though_the_window_grows() -> None:
+    gate = Gate(0.0)
+    gate.look([beat("r0", capacity=100_000), beat("r1", capacity=100_000)], SLO_S, 1.0)
+    flow = Flow(TenantId("noisy"), 1.0)
+    flow.running, flow.reading_tokens = 1, 50  # all of a replica's window, when it went
+    assert gate.has_its_part(flow, ticket(10_000), 0.1, 1.5)
+    flow.reading_tokens = 0
+    assert not gate.has_its_part(flow, ticket(10_000), 0.1, 1.5)

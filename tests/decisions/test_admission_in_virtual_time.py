@@ -27,6 +27,33 @@ def test_a_flood_of_long_prompts_is_hardly_felt_by_those_who_chat() -> None:
     assert any(each.tenant == NOISY and each.ttft_s is not None for each in beside), "it is served, in its part"
 
 
+def test_long_prompts_are_lent_no_second_replica_where_the_others_would_miss_it() -> None:
+    """Above half load, where two long prompts at a time would be a quarter of the pool."""
+    policy = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.6, ttft_slo_ms=500), BandEntry("batch", 0.1)))
+    alone = VirtualFleet(Shape(), policy).run(beside_the_nine(160, 0, 5, SECONDS, 1), SECONDS)
+    beside = VirtualFleet(Shape(), policy).run(beside_the_nine(160, 9.3, 5, SECONDS, 1), SECONDS)
+    assert p99_s(beside) < 1.3 * p99_s(alone)
+    assert sum(each.tenant == NOISY and each.ttft_s is not None for each in beside) >= 5, "it has its share"
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_under_overload_who_is_refused_is_refused_at_once_and_told_the_truth(times: int) -> None:
+    seconds, per_s = 40.0, 60.0 * times
+    asked = [
+        each
+        for number in range(10)
+        for each in chats(f"t{number}", per_s / 10, seconds, Random(f"{number} {times}"), tries=1)
+    ]
+    found = VirtualFleet(Shape(replicas=2), POLICY).run(sorted(asked, key=lambda each: each.at_s), seconds)
+    counted = [each for each in found if each.at_s > 10.0]
+    refused_s = sorted(each.ended_s - each.at_s for each in counted if each.refused and each.ended_s is not None)
+    first_s = sorted(each.ttft_s for each in counted if each.ttft_s is not None)
+    back = [each.refused is None for each in counted if each.returned_from is not None]
+    assert refused_s[int(0.98 * len(refused_s))] == 0.0
+    assert first_s[int(0.99 * len(first_s))] < 0.5
+    assert len(back) > 100 and sum(back) > 0.7 * len(back)
+
+
 @pytest.mark.parametrize("times", [2, 10])
 def test_under_overload_as_much_is_served_in_time_as_at_the_best_of_times(times: int) -> None:
     def goodput(per_s: float) -> int:

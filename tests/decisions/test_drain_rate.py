@@ -93,3 +93,30 @@ def test_a_rate_of_ten_seconds_ago_foretells_nothing() -> None:
     assert rate.has_been_full
     rate.tick(11.5, 1, full=False)
     assert not rate.has_been_full, "the engines may have been slow then"
+
+
+def test_while_somebody_is_refused_the_rate_is_not_forgotten_though_nobody_waits() -> None:
+    rate = Rate(0.0)
+    rate.passed(10)
+    rate.tick(1.0, 1, full=True)
+    rate.still_full(9.0)
+    rate.tick(18.0, 1, full=False)
+    assert rate.has_been_full
+
+
+def test_who_is_sent_away_in_the_first_second_is_told_by_what_has_passed() -> None:
+    rate = Rate(0.0)
+    rate.passed(100)
+    assert rate.at_least(0.5, 2) == 50.0
+    assert rate.at_least(0.5, 0) == 0.0
+    rate.tick(1.0, 2, full=True)
+    assert rate.at_least(1.5, 2) == 50.0
+
+
+def test_who_came_in_its_time_and_found_no_room_goes_before_others_the_next_time() -> None:
+    returns = ReturnTimes()
+    for request in (1, 2, 3):
+        returns.send_away(request, 800, 1.0, 100.0, 5.0)
+    assert returns.take(1, 6.5)
+    assert returns.put_back(1, 0.5, 6.5) == 0.5
+    assert not returns.take(1, 6.9) and returns.take(1, 7.1)

@@ -168,3 +168,14 @@ def test_each_that_comes_goes_or_leaves_once_and_the_sums_are_true(steps: list[t
         assert line.queue.waiting == len(here)
         assert line.queue.queued_cost == sum(ticket.cost for ticket in here)
     assert len(line.go_all(1000)) == len(here)
+
+
+def test_a_tenant_that_was_told_to_come_back_later_is_not_forgotten_before() -> None:
+    queue = FairQueue()
+    flow = queue.flow(TenantId("a"), 1.0, 0.0)
+    told_s = flow.returns.send_away(1, 80, 200.0, 100.0, 0.0)
+    queue.tidy(told_s - 1.0)
+    assert queue.flow(TenantId("a"), 1.0, told_s).returns.take(1, told_s)
+    flow.returns.send_away(2, 80, 200.0, 100.0, 300.0)
+    queue.tidy(1_000.0)
+    assert not queue.flows, "nor is it remembered for ever"
