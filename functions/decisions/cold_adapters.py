@@ -2,21 +2,25 @@
 
 In order, each a reason to prefer some over others:
 
-    1 room       a replica that can load at once, over one that must first drain an adapter (`withdraw_s`, seconds)
-    2 share      a replica below its share of the pool's load, as for every request (`routing`)
-    3 on disk    a node that has the files, over one that must fetch them
-    4 soon       those whose predicted time to first token is at most NEAR_MS behind the least
-    5 gather     the heaviest by rendezvous hash of the adapter's name
+    1 there      a replica that withdrew it a moment ago: its engine has it still, and nothing need be loaded
+    2 room       one that can load at once, over one that must first drain an adapter (`withdraw_s`, seconds)
+    3 share      a replica below its share of the pool's load, as for every request (`routing`)
+    4 on disk    a node that has the files, over one that must fetch them
+    5 soon       those whose predicted time to first token is at most NEAR_MS behind the least
+    6 gather     the heaviest by rendezvous hash of the adapter's name
 
 The last makes one adapter gather on few replicas: gateways that know nothing of each other choose the same one, and
-an adapter that was unloaded comes back to where its files lie. Step 4 is a band and not a minimum, since two
+an adapter that was unloaded comes back to where its files lie. Step 5 is a band and not a minimum, since two
 predictions are never equal and the hash would never speak.
 Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. A is predicted at 42 ms and B at
 126; both are within 250 ms of the least, so the hash of the name says which, and says the same in every gateway. With
-B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B.
+B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B. And had C withdrawn it a second ago, C.
+
+Why 1: with more adapters in use than there is room for, a fifth of what is withdrawn is asked for again before it is
+unloaded; loaded elsewhere it would push out another, which is asked for again in its turn (docs/routing.md).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
@@ -32,6 +36,8 @@ from functions.decisions.routing import (
     rendezvous,
 )
 
+ColdChoice = Callable[[RouteRequest, PoolView, RoutingEntry, OwnLoad, Collection[ReplicaId]], ReplicaView | NoReplica]
+
 NEAR_MS = 250.0  # what a load costs at least: a shorter queue elsewhere is not worth a second copy
 
 
@@ -39,7 +45,7 @@ def choose_cold(
     request: RouteRequest,
     pool: PoolView,
     policy: RoutingEntry,
-    in_flight: Mapping[ReplicaId, int],
+    load: OwnLoad,
     excluded: Collection[ReplicaId] = (),
 ) -> ReplicaView | NoReplica:
     """The replica to ask; `excluded` are those already asked, tried or ejected.
@@ -57,13 +63,20 @@ def choose_cold(
     loaders = [replica for replica in untried if replica.peer_port]
     if not loaders:
         return NoReplica("adapter_not_loaded")
-    able = [replica for replica in loaders if replica.adapter_room > 0] or loaders
-    load = OwnLoad(in_flight)
-    predictions = [predict(request, replica, load) for replica in able]
+    predictions = [predict(request, replica, load) for replica in loaders]
     share = fair_share(predictions, policy)
-    left = [prediction for prediction in predictions if prediction.outstanding < share]
+    there = [each for each in predictions if request.engine_name in each.replica.withdrawn and each.outstanding < share]
+    if there:
+        return _heaviest(there, request).replica
+    able = [prediction for prediction in predictions if prediction.replica.adapter_room > 0] or predictions
+    share = fair_share(able, policy)
+    left = [prediction for prediction in able if prediction.outstanding < share]
     left = [prediction for prediction in left if prediction.replica.has_on_disk(request.engine_name)] or left
-    return max(_near(left), key=lambda near: rendezvous(request.engine_name, near.replica.id)).replica
+    return _heaviest(_near(left), request).replica
+
+
+def _heaviest(predictions: list[Prediction], request: RouteRequest) -> Prediction:
+    return max(predictions, key=lambda each: rendezvous(request.engine_name, each.replica.id))
 
 
 def _near(predictions: list[Prediction]) -> list[Prediction]:

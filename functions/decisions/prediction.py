@@ -5,22 +5,27 @@ One unit, milliseconds to first token, so that every term can be measured and co
     predicted = queue + prefill + adapter
     queue     = tokens ahead x prefill_ms  +  strangers that wait x service_ms  +  outstanding x service_ms / CROWD
     prefill   = (prompt - cached) x prefill_ms
-    score     = predicted - BEHIND x cached x prefill_ms - session's credit + zone's and refusals' penalties
+    crowding  = (tokens ahead + prompt - (1 + BEHIND) x cached, where positive) x prefill_ms x outstanding / CROWD
+    score     = predicted + crowding - BEHIND x cached x prefill_ms - session's credit + zone's and refusals' penalties
 
 The least score answers. Tokens ahead are this gateway's own (`own_load`). Strangers are what the beat counts beyond
 that: other gateways' requests, of which only the number is known; at a KV cache that is full, whoever waits counts.
 `outstanding` is the larger of the beat's count and our own; those that run cost a newcomer little, a share of the step.
 What is cached need not be computed, which spares the time of those behind as well: hence BEHIND.
+Crowding is what a prompt takes from those that run: each of them waits for its next token while the prompt is read. So
+the longest prompts go where the fewest run, and those that come often end up with a replica almost to themselves.
 Worked example (test_worked_example_from_the_prologue): A runs 20 at 40 ms between two ends, and 1,000 tokens of ours
 wait there; B runs 10, nothing waits. Both compute a token in 0.5 ms. For a prompt of 800 tokens, 600 of which are
 cached on A, A is predicted at 500 + 20 x 40 / 20 + 200 x 0.5 = 640 ms, B at 10 x 40 / 20 + 800 x 0.5 = 420. But the 600
-tokens spare those behind 2 x 300 ms: A's score is 40, and A answers. With 3,000 tokens ahead it would be B.
+tokens spare those behind 2 x 300 ms: A's score is 40, B's with the 10 that run there 620, and A answers. With 3,000
+tokens ahead it would be B.
 
 Above the policy's utilization a cache attracts less, and at a full pool nothing: kept = (1 - u) / (1 - spreadAbove) of
 what is cached counts in the score.
 
 The constants were measured on the Mooncake trace (docs/routing.md): BEHIND from 0 to 2 takes p99 from 4.8 to 4.6 s and
-the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains nothing.
+the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains nothing there; where
+conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
 
 Neighbours: `routing` takes the least of the scores; `own_load`, `replicas` and `routing_request` are what goes in.
 """
@@ -31,7 +36,7 @@ from math import inf
 from functions.api.ids import ReplicaId
 from functions.decisions.own_load import OwnLoad
 from functions.decisions.replicas import ReplicaView, Row
-from functions.decisions.routing_request import Prediction, RouteRequest
+from functions.decisions.routing_request import Prediction, RouteReason, RouteRequest
 
 BEHIND = 2.0  # requests that wait for each token computed, on average: what a cached token saves them, too
 CROWD = 20.0  # so many requests that run delay a newcomer as much as one that waits
@@ -41,8 +46,10 @@ SESSION_CACHED_RATIO = 0.5  # of a prompt, believed to be cached where its sessi
 CROSS_ZONE_MS = 20.0  # another zone's replica answers where it is faster by more than that
 
 
-def predict(request: RouteRequest, replica: ReplicaView, load: OwnLoad) -> Prediction:
-    """The formula of the prologue for one replica, without credits and penalties."""
+def predict(
+    request: RouteRequest, replica: ReplicaView, load: OwnLoad, reason: RouteReason = "least_predicted_wait"
+) -> Prediction:
+    """The formula of the prologue for one replica, without credits and penalties; `reason` is why it is asked."""
     own = load.in_flight.get(replica.id, 0)
     reported = replica.running + replica.waiting
     outstanding = max(reported, own)
@@ -55,7 +62,7 @@ def predict(request: RouteRequest, replica: ReplicaView, load: OwnLoad) -> Predi
     )
     cached_tokens = min(request.prompt_tokens, request.cached_tokens.get(replica.id, 0))
     prefill_ms = (request.prompt_tokens - cached_tokens) * replica.prefill_ms_per_token
-    return Prediction(replica, outstanding, queue_ms, prefill_ms, cached_tokens)
+    return Prediction(replica, outstanding, queue_ms, prefill_ms, cached_tokens, 0.0, reason)
 
 
 def score_ms(
@@ -63,8 +70,10 @@ def score_ms(
 ) -> float:
     """What replicas are compared by: the prediction, with what speaks for and against."""
     predicted = predict(request, replica, load)
-    cached_ms = predicted.cached_tokens * replica.prefill_ms_per_token
-    score = predicted.total_ms + cached_ms * (1.0 - kept * (1.0 + BEHIND))
+    spared = kept * (1.0 + BEHIND) * predicted.cached_tokens
+    read_tokens = load.ahead_tokens.get(replica.id, 0) + request.prompt_tokens - spared
+    score = predicted.total_ms + (predicted.cached_tokens - spared) * replica.prefill_ms_per_token
+    score += max(0.0, read_tokens * replica.prefill_ms_per_token) * predicted.outstanding / CROWD
     if replica.id == request.session_replica:
         score -= session_credit_ms(request, replica.prefill_ms_per_token)
     if request.zone and replica.zone != request.zone:
@@ -94,13 +103,14 @@ def least(
     The same formula in one loop without calls (test_the_loop_is_the_formula): it runs for every request and replica.
     """
     in_flight, ahead_tokens, cached = load.in_flight, load.ahead_tokens, request.cached_tokens
+    attraction = (1.0 + BEHIND) * kept
     prompt_tokens, session, zone = request.prompt_tokens, request.session_replica, request.zone
     least, tied, outstanding_sum = inf, [], 0
     for row in rows:
         replica_id, outstanding, waiting, service_ms, prefill_ms, _, view = row
-        own = in_flight.get(replica_id, 0)
-        tokens: float = prompt_tokens
-        if own:
+        own, tokens = 0, float(prompt_tokens)
+        if replica_id in in_flight:  # no `get` and no `min`: what is no call takes a third
+            own = in_flight[replica_id]
             tokens += ahead_tokens.get(replica_id, 0)
             if own > outstanding:  # noqa: PLR1730  max() is a call, and 32 of them 2 us
                 outstanding = own
@@ -108,8 +118,12 @@ def least(
             waiting = outstanding - own
         outstanding_sum += outstanding
         if cached and replica_id in cached:
-            tokens -= (1.0 + BEHIND) * kept * min(prompt_tokens, cached[replica_id])
-        score = tokens * prefill_ms + (waiting + outstanding / CROWD) * service_ms
+            hit = cached[replica_id]
+            tokens -= attraction * (hit if hit < prompt_tokens else prompt_tokens)
+        crowd = outstanding / CROWD
+        score = tokens * prefill_ms + (waiting + crowd) * service_ms
+        if tokens > 0:
+            score += tokens * prefill_ms * crowd
         if replica_id == session:
             score -= session_credit_ms(request, prefill_ms)
         if zone and view.zone != zone:

@@ -41,6 +41,7 @@ class ReplicaView:
     adapter_room: int = 0  # how many more adapters it could load at once
     on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
     kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
+    withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
 
     def has_on_disk(self, name: EngineName) -> bool:
         """Whether the adapter's files lie on the node, as far as the node has told."""
@@ -63,7 +64,7 @@ Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView]
 class PoolIndex:
     """One pool's ready replicas. Owned by one event loop."""
 
-    __slots__ = ("_ids", "holders", "known", "kv_usage_sum", "ready", "rows")
+    __slots__ = ("_held", "_ids", "holders", "known", "kv_usage_sum", "ready", "rows")
 
     def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
         self.known = 0  # replicas in any phase
@@ -72,6 +73,7 @@ class PoolIndex:
         self.holders: dict[EngineName, set[ReplicaId]] = {}  # of an adapter, ready ones only
         self.kv_usage_sum = 0.0
         self._ids: list[ReplicaId] = []
+        self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
         for replica in replicas:
             self.put(None, replica)
 
@@ -98,7 +100,17 @@ class PoolIndex:
         """Mean share of the KV cache that is in use."""
         return self.kv_usage_sum / len(self.ready) if self.ready else 0.0
 
+    def rows_of(self, name: EngineName) -> list[Row]:
+        """The rows of those that hold the adapter, in no order that means anything."""
+        rows = self._held.get(name)
+        if rows is None:
+            rows = [self.ready[holder] for holder in self.holders.get(name, ())]
+            if rows:  # and nobody can fill the memory with names of their own invention
+                self._held[name] = rows
+        return rows
+
     def _enter(self, view: ReplicaView) -> None:
+        self._held.clear()
         row = _row_of(view, xxh3_64_intdigest(view.id.encode()))
         at = bisect_left(self._ids, view.id)
         self._ids.insert(at, view.id)
@@ -108,6 +120,7 @@ class PoolIndex:
         self._announce(view.id, view.adapters)
 
     def _change(self, former: ReplicaView, view: ReplicaView) -> None:
+        self._held.clear()
         row = _row_of(view, self.ready[view.id][5])
         self.rows[bisect_left(self._ids, view.id)] = self.ready[view.id] = row
         self.kv_usage_sum += view.kv_usage_ratio - former.kv_usage_ratio
@@ -116,6 +129,7 @@ class PoolIndex:
             self._announce(view.id, view.adapters - former.adapters)
 
     def _leave(self, view: ReplicaView) -> None:
+        self._held.clear()
         at = bisect_left(self._ids, view.id)
         del self.ready[view.id], self._ids[at], self.rows[at]
         self.kv_usage_sum = self.kv_usage_sum - view.kv_usage_ratio if self.ready else 0.0

@@ -3,8 +3,8 @@
 Load is bounded (consistent hashing with bounded loads; c is the RoutingPolicy's `boundedLoad`): a replica that already
 has more than its share, ceil(c x (all outstanding + 1) / replicas) + SLACK, is no candidate, however fast it looks.
 Measured rates lag: one slow minute would otherwise send nearly everything elsewhere for as long as nobody corrects it.
-Worked example (test_no_replica_gets_more_than_its_share): with c = 1.25, 12 and 2 outstanding make a share of
-ceil(1.25 x 15 / 2) + 2 = 12, so the first takes no more, though it seems ten times as fast.
+Worked example (test_no_replica_gets_more_than_its_share): with c = 1.25, 16 and 2 outstanding make a share of
+ceil(1.25 x 19 / 2) + 4 = 16, so the first takes no more, though it seems ten times as fast.
 A replica that has more tokens ahead than the request itself is no refuge, however few requests those are: our own count
 of tokens does not lag. (A 30,000-token prompt is one request, and whoever is sent behind it waits for two seconds.)
 
@@ -53,7 +53,7 @@ __all__ = [
     "route",
 ]
 
-SLACK = 2  # requests above the share that are no imbalance yet
+SLACK = 4  # requests above the share that are no imbalance yet (`prediction` says how it was found)
 
 
 def decide(
@@ -112,17 +112,15 @@ def _reads_more(request: RouteRequest, row: Row, load: OwnLoad) -> bool:
 
 
 def _explained(request: RouteRequest, row: Row, load: OwnLoad, kept: float, *, is_first: bool) -> Prediction:
-    predicted = predict(request, row[6], load)
+    is_cached = request.cached_tokens.get(row[0], 0) > 0
     reason: RouteReason = "least_predicted_wait"
     if row[0] == request.session_replica:
         reason = "session"
-    elif not is_first or (kept < 1.0 and not predicted.cached_tokens):
+    elif not is_first or (kept < 1.0 and not is_cached):
         reason = "spread"
-    elif predicted.cached_tokens:
+    elif is_cached:
         reason = "prefix"
-    if reason == "least_predicted_wait":
-        return predicted
-    return msgspec.structs.replace(predicted, reason=reason)
+    return predict(request, row[6], load, reason)
 
 
 def _with_copy(

@@ -75,14 +75,14 @@ def rendezvous(key: str, replica: ReplicaId) -> bytes:
 
 
 def _holders(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
-    names = pool.holders.get(request.engine_name, ())
-    able = [pool.ready[name] for name in names if name not in excluded]
+    held = pool.rows_of(request.engine_name)
+    able = [row for row in held if row[0] not in excluded] if excluded else held
     if not able:
         untried = excluded and all(name in excluded for name in pool.ready)
         return NoReplica("all_tried" if untried else "adapter_not_loaded")
     if len(able) > SCAN_MAX:
-        able.sort()  # ids first, which are unlike: by the order of a set nothing may be decided
-        return _drawn(request, pool, able, excluded)
+        by_id = sorted(able)  # ids are unlike: by the order of a set nothing may be decided
+        return _drawn(request, pool, by_id, excluded)
     return able
 
 

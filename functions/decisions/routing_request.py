@@ -75,4 +75,5 @@ class Prediction(msgspec.Struct, frozen=True):
 class NoReplica(msgspec.Struct, frozen=True):
     """Nobody can take the request now; `reason` is a metric label."""
 
-    reason: Literal["pool_empty", "no_replica_ready", "all_tried", "adapter_not_loaded"]
+    reason: Literal["pool_empty", "no_replica_ready", "all_tried", "adapter_not_loaded", "told_to_wait"]
+    after_s: float = 0.0  # `told_to_wait`: whoever could take it is full, and wants to be left alone for so long

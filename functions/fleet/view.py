@@ -18,6 +18,7 @@ from functions.fleet.standing import Standing, Standings
 
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
 NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded
+WITHDRAWN_FOR_S = 3.0  # an agent keeps what it withdrew for as long at least, that all may have heard (`adapters`)
 _MAX_NOTED = 256  # adapters of one replica
 
 
@@ -27,6 +28,7 @@ class _Known:
     view: ReplicaView
     seen_s: float
     noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, though no beat has said so yet
+    withdrawn: dict[EngineName, float] = field(default_factory=dict)  # until when: most likely in the engine still
 
 
 @dataclass(slots=True)
@@ -87,11 +89,16 @@ class FleetView:
         if _order(heartbeat) <= _order(known.heartbeat):
             return False
         former = known.view
-        if heartbeat.incarnation != known.heartbeat.incarnation:
+        is_same_agent = heartbeat.incarnation == known.heartbeat.incarnation
+        if not is_same_agent:
             self.standings.forget(former.pool, view.id)  # a new agent: the evidence was against the old one
             known.noted.clear()
         if known.noted:
             view = _with_noted(view, known, now_s)
+        if not is_same_agent or view.phase != "ready":
+            known.withdrawn.clear()  # its engine may be another one
+        elif known.withdrawn or not former.adapters <= view.adapters:
+            view = _with_withdrawn(view, known, now_s)
         known.heartbeat, known.view, known.seen_s = heartbeat, view, now_s
         if former.pool != view.pool:
             self.standings.forget(former.pool, view.id)
@@ -129,11 +136,11 @@ class FleetView:
         self.standings.seen(known.view.pool, replica_id).failed()
         return self.standings.breaker(known.view.pool, replica_id).fault(now_s)
 
-    def refuse(self, replica_id: ReplicaId, now_s: float) -> None:
-        """It answered 429 or 503: it counts as slower for a while."""
+    def refuse(self, replica_id: ReplicaId, now_s: float, told_to_wait_s: float = 0.0) -> None:
+        """It answered 429 or 503: it counts as slower for a while, and is left alone for as long as it said."""
         known = self._known.get(replica_id)
         if known is not None:
-            self.standings.breaker(known.view.pool, replica_id).refuse(now_s)
+            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, told_to_wait_s)
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """A request goes to it."""
@@ -160,14 +167,27 @@ class FleetView:
         known = self._known.get(replica_id)
         if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
             known.noted[name] = now_s + NOTED_FOR_S
-            known.view = _with_noted(to_view(known.heartbeat), known, now_s)
+            known.withdrawn.pop(name, None)
+            view = replace(to_view(known.heartbeat), adapter_room=known.view.adapter_room)
+            known.view = replace(_with_noted(view, known, now_s), withdrawn=frozenset(known.withdrawn))
+            self._put(known.view)
+
+    def take_room(self, replica_id: ReplicaId) -> None:
+        """A load was asked for there: it has room for one less, until its next beat, which knows better.
+
+        Else all that comes within a second goes where room was, and waits there for an adapter to be drained.
+        """
+        known = self._known.get(replica_id)
+        if known is not None and known.view.adapter_room:
+            known.view = replace(known.view, adapter_room=known.view.adapter_room - 1)
             self._put(known.view)
 
     def retract_adapter(self, replica_id: ReplicaId, name: EngineName) -> None:
         """Its engine does not know the adapter, whatever its agent told us."""
         known = self._known.get(replica_id)
         if known is not None and known.noted.pop(name, None) is not None:
-            known.view = replace(known.view, adapters=to_view(known.heartbeat).adapters | known.noted.keys())
+            adapters = to_view(known.heartbeat).adapters.union(known.noted)
+            known.view = replace(known.view, adapters=adapters)
             self._put(known.view)
 
     def standing(self, pool: PoolName, now_s: float) -> Standing:
@@ -213,7 +233,17 @@ def _with_noted(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
     """The view with the adapters that are noted still."""
     for name in [name for name, until_s in known.noted.items() if now_s >= until_s or name in view.adapters]:
         del known.noted[name]
-    return replace(view, adapters=view.adapters | known.noted.keys()) if known.noted else view
+    return replace(view, adapters=view.adapters.union(known.noted)) if known.noted else view
+
+
+def _with_withdrawn(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
+    """The view with what it advertised until lately; `known` still has the former one."""
+    for name in known.view.adapters - view.adapters:
+        if len(known.withdrawn) < _MAX_NOTED:
+            known.withdrawn[name] = now_s + WITHDRAWN_FOR_S
+    for name in [name for name, until_s in known.withdrawn.items() if now_s >= until_s or name in view.adapters]:
+        del known.withdrawn[name]
+    return replace(view, withdrawn=frozenset(known.withdrawn)) if known.withdrawn else view
 
 
 def _order(heartbeat: Heartbeat) -> tuple[int, int]:

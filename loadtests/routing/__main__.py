@@ -1,4 +1,10 @@
-"""`python -m loadtests.routing {replay,virtual,decide} [--router A,B] [--minutes M] [--compression C] [-o json]`."""
+"""`python -m loadtests.routing {replay,virtual,capacity,decide} [--trace mooncake,lora] [-o json] [--plot FILE]`.
+
+capacity   what the engines can do at most: requests a second in time, by least-loaded, in virtual time
+virtual    the routers at a share of that, engines in virtual time: the same figures each time
+replay     the same with processes: a fleet for each router, so many at once; rounds take turns over the routers
+decide     what one decision costs
+"""
 
 import argparse
 import asyncio
@@ -6,19 +12,36 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from functions.decisions.baselines import RouterName
 from loadtests.adapters import fleet as fleets
 from loadtests.adapters.library import publish_all
 from loadtests.fan_out.store import running_store, store_at
-from loadtests.routing import decide, live, trace, virtual
+from loadtests.routing import capacity, decide, live, picture, trace, virtual
 from loadtests.routing.report import figures, table
 
 _WARMUP_RATIO = 0.2
 _NO_STORE = 9  # a port where nothing listens
+TraceName = Literal["mooncake", "lora"]
+_RATES_PER_S = {"mooncake": (6.0, 8.0, 10.0, 12.0, 16.0), "lora": (60.0, 80.0, 100.0, 120.0, 150.0)}
+_LORA_COMPRESSION = 3.0  # thinking of 10 s between turns becomes 3.3 s
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One trace at one load."""
+
+    name: TraceName
+    asked: list[trace.Asked]  # of the trace's own time
+    compression: float  # of that
+    seconds: float  # of the trace
+    note: str
 
 
 def main() -> int:
@@ -26,71 +49,152 @@ def main() -> int:
     if arguments.what == "decide":
         sys.stdout.write(decide.table())
         return 0
-    asked = _asked(arguments)
-    routers: list[RouterName] = arguments.router.split(",")
-    found = {}
-    for router in routers:
-        run = _live if arguments.what == "replay" else _virtual
-        found[router] = run(arguments, router, asked)
-        sys.stderr.write(table({router: found[router]}))
+    names: list[TraceName] = arguments.trace.split(",")
+    if arguments.what == "capacity":
+        for name in names:
+            sys.stdout.write(f"{name}\n{capacity.table(_sweep(name, _shape(arguments)))}")
+        return 0
+    run = _live if arguments.what == "replay" else _virtual
+    done = []
+    for name in names:
+        plan = _plan(arguments, name)
+        sys.stderr.write(plan.note + "\n")
+        for turn in range(arguments.rounds):
+            found = run(arguments, plan)
+            done.append((f"{name}, round {turn + 1}" if arguments.rounds > 1 else name, plan.note, found))
+            sys.stderr.write(table(found))
+    _report(arguments, done)
+    return 1 if any(each["failed"] for _, _, found in done for each in found.values()) else 0
+
+
+def _report(arguments: argparse.Namespace, done: list[tuple[str, str, dict[RouterName, dict[str, Any]]]]) -> None:
     if arguments.output == "json":
-        sys.stdout.write(json.dumps({"run": vars(arguments), "routers": found}, indent=1) + "\n")
+        runs = [{"run": title, "load": note, "routers": found} for title, note, found in done]
+        sys.stdout.write(json.dumps({"arguments": vars(arguments), "runs": runs}, indent=1) + "\n")
     else:
-        sys.stdout.write(table(found))
-    return 1 if any(each["failed"] for each in found.values()) else 0
+        sys.stdout.write("\n".join(f"{title}: {note}\n{table(found)}" for title, note, found in done))
+    if arguments.plot:
+        Path(arguments.plot).write_text(picture.svg([(title, found) for title, _, found in done]))
 
 
-def _asked(arguments: argparse.Namespace) -> list[trace.Asked]:
-    seconds = arguments.minutes * 60 * arguments.compression / arguments.slowdown
-    if arguments.trace == "lora":
-        return trace.lora(seconds, arguments.rate / arguments.compression)
+def _plan(arguments: argparse.Namespace, name: TraceName) -> Plan:
+    most_per_s = arguments.capacity or capacity.capacity_per_s(_sweep(name, _shape(arguments)))
+    rate_per_s, seconds = arguments.load * most_per_s, arguments.minutes * 60
+    if name == "mooncake":
+        compression = rate_per_s / trace.MOONCAKE_PER_S
+        asked = [each for each in _mooncake() if each.at_s < seconds]
+    else:
+        compression = _LORA_COMPRESSION
+        asked = trace.lora(seconds, rate_per_s / compression)
+    note = (
+        f"{arguments.minutes:g} minutes of the trace, {compression:.2f} times as fast: {rate_per_s:.1f} requests a"
+        f" second are {arguments.load:.0%} of the {most_per_s:.1f} that least-loaded serves in time at most"
+    )
+    if arguments.what == "replay":
+        note += f"; engines, adapters' loads and arrivals {arguments.slowdown:g} times as slow"
+    return Plan(name, asked, compression, seconds, note)
+
+
+def _sweep(name: TraceName, shape: virtual.Shape) -> list[capacity.Point]:
+    def asked(rate_per_s: float, seconds: float) -> list[trace.Asked]:
+        if name == "lora":
+            return _faster(trace.lora(seconds * _LORA_COMPRESSION, rate_per_s / _LORA_COMPRESSION), _LORA_COMPRESSION)
+        return [each for each in _faster(_mooncake(), rate_per_s / trace.MOONCAKE_PER_S) if each.at_s < seconds]
+
+    return capacity.sweep(asked, _RATES_PER_S[name], shape)
+
+
+def _faster(asked: list[trace.Asked], compression: float) -> list[trace.Asked]:
+    return [replace(each, at_s=each.at_s / compression) for each in asked]
+
+
+@cache
+def _mooncake() -> list[trace.Asked]:
     folder = os.environ.get("SHOAL_TRACES_DIR")
     if not folder:
         sys.exit(f"set SHOAL_TRACES_DIR to the folder that has {trace.MOONCAKE}")
-    return [asked for asked in trace.mooncake(Path(folder)) if asked.at_s < seconds]
+    return trace.mooncake(Path(folder))
 
 
-def _virtual(arguments: argparse.Namespace, router: RouterName, asked: list[trace.Asked]) -> dict[str, Any]:
-    shape = virtual.Shape(arguments.replicas, arguments.kv_tokens)
-    samples = virtual.Replay(router, shape).run(asked, arguments.compression)
-    return figures(samples, arguments.minutes * 60 * _WARMUP_RATIO)
+def _shape(arguments: argparse.Namespace) -> virtual.Shape:
+    return virtual.Shape(arguments.replicas, arguments.kv_tokens)
 
 
-def _live(arguments: argparse.Namespace, router: RouterName, asked: list[trace.Asked]) -> dict[str, Any]:
+def _virtual(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict[str, Any]]:
+    found: dict[RouterName, dict[str, Any]] = {}
+    for router in _routers(arguments):
+        replay = virtual.Replay(router, _shape(arguments))
+        samples = replay.run(plan.asked, plan.compression)
+        found[router] = figures(samples, plan.seconds / plan.compression * _WARMUP_RATIO)
+    return found
+
+
+def _live(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict[str, Any]]:
+    found: dict[RouterName, dict[str, Any]] = {}
+    routers = _routers(arguments)
+    for at in range(0, len(routers), arguments.at_once):
+        found |= _together(arguments, plan, routers[at : at + arguments.at_once])
+        sys.stderr.write(table(found))
+    return found
+
+
+def _together(arguments: argparse.Namespace, plan: Plan, routers: list[RouterName]) -> dict[RouterName, dict[str, Any]]:
     engines = live.Engines(replicas=arguments.replicas, kv_tokens=arguments.kv_tokens, slowdown=arguments.slowdown)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, s3_port, digests = Path(name), _NO_STORE, []
-        if arguments.trace == "lora":
+        if plan.name == "lora":
             s3_port = stack.enter_context(running_store(folder / "s3"))
             store = store_at(s3_port)
             digests = publish_all(store, folder / "sources", trace.ADAPTERS)
             store.close()
-        shape = live.shape_of(engines, router)
-        fleet = stack.enter_context(fleets.running(folder, shape, digests, s3_port))
-        sys.stderr.write(f"{router}: {shape.replicas} replicas are ready\n")
-        samples = asyncio.run(
-            live.replay(fleet.url, fleet.api_key, asked, arguments.compression / arguments.slowdown, _tell)
-        )
-        return figures(samples, arguments.minutes * 60 * _WARMUP_RATIO)
+        running: dict[RouterName, fleets.Fleet] = {}
+        for router in routers:
+            (folder / router).mkdir()
+            shape = live.shape_of(engines, router)
+            running[router] = stack.enter_context(fleets.running(folder / router, shape, digests, s3_port))
+            sys.stderr.write(f"{router}: {shape.replicas} replicas are ready\n")
+        speed = plan.compression / arguments.slowdown
+        samples = asyncio.run(_replay_all(running, plan.asked, speed))
+        return {router: figures(each, plan.seconds / speed * _WARMUP_RATIO) for router, each in samples.items()}
 
 
-def _tell(text: str) -> None:
-    sys.stderr.write(f"\r{text} ")
+async def _replay_all(
+    running: dict[RouterName, fleets.Fleet], asked: list[trace.Asked], speed: float
+) -> dict[RouterName, list[live.Sample]]:
+    def tell_of(router: RouterName) -> Callable[[str], None]:
+        def tell(text: str) -> None:
+            sys.stderr.write(f"{router}: {text}\n")
+
+        return tell
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {
+            router: group.create_task(live.replay(fleet.url, fleet.api_key, asked, speed, tell_of(router)))
+            for router, fleet in running.items()
+        }
+    return {router: task.result() for router, task in tasks.items()}
+
+
+def _routers(arguments: argparse.Namespace) -> list[RouterName]:
+    return list(arguments.router.split(","))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.routing", description=__doc__)
-    parser.add_argument("what", choices=("replay", "virtual", "decide"))
-    parser.add_argument("--trace", choices=("mooncake", "lora"), default="mooncake")
-    parser.add_argument("--router", default=",".join(get_args(RouterName)), help="one or several, by commas")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of real (or virtual) time a router")
-    parser.add_argument(
-        "--compression", type=float, default=3.0, help="of the trace's time; 3 loads 8 engines to 80 %%"
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.routing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rate", type=float, default=12.0, help="requests a second of the lora mix")
+    parser.add_argument("what", choices=("replay", "virtual", "capacity", "decide"))
+    parser.add_argument("--trace", default="mooncake,lora", help="one or several, by commas")
+    parser.add_argument("--router", default=",".join(get_args(RouterName)), help="one or several, by commas")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the trace's own time")
+    parser.add_argument("--load", type=float, default=0.8, help="share of the capacity that is offered")
+    parser.add_argument("--capacity", type=float, help="requests a second; left out, it is found first (a minute)")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--kv-tokens", type=int, default=1_000_000, help="of a replica's cache")
-    parser.add_argument("--slowdown", type=float, default=1.0, help="of engines and trace alike, for a busy machine")
+    parser.add_argument("--at-once", type=int, default=1, help="fleets of 17 processes that run beside each other")
+    parser.add_argument("--slowdown", type=float, default=1.0, help="of engines and arrivals alike, in replay")
+    parser.add_argument("--plot", help="where to write a picture of the result, as SVG")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args()
 

@@ -79,7 +79,7 @@ def shape_of(engines: Engines, router: str) -> Shape:
         places=engines.places,
         cache_max_bytes=2**32,
         engine="sim",
-        adapter_load_ms=engines.adapter_load_ms,
+        adapter_load_ms=engines.adapter_load_ms * engines.slowdown,
         context_tokens=40_000,
         engine_flags=(*(str(part) for flag in flags.items() for part in flag), "--enable-prompt-tokens-details"),
         ttft_slo_ms=_PATIENCE_MS,

@@ -1,35 +1,42 @@
 """The replay in virtual time: real decisions, real engine steps, no processes; the same seed gives the same figures.
 
-Engines are `functions.engines.sim.core`, told of time instead of sleeping; what a gateway would know of them is folded
-from beats once a second, with the rates that an agent would measure. One block of the trace is `BLOCK` engine tokens.
+Engines are `functions.engines.sim.core`, told of time instead of sleeping, and their agents' real plans
+(`virtual_engine`); what a gateway would know of them is folded from beats once a second, with the rates that an agent
+would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK engine
+tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import EngineName, ReplicaId, TenantId
 from functions.api.snapshot import RoutingEntry
+from functions.decisions.adapters import AdapterPolicy
 from functions.decisions.baselines import RouterName, baseline
-from functions.decisions.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.own_load import OwnLoad, Place
+from functions.decisions.baselines.compared import Compared
+from functions.decisions.cold_adapters import choose_cold
+from functions.decisions.own_load import OwnLoad
 from functions.decisions.prefix_record import PrefixRecord
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing import NoReplica, Prediction, RouteRequest, predict, route
+from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
-from loadtests.routing.live import Sample
-from loadtests.routing.trace import BLOCK_TOKENS, Asked
+from functions.fleet.view import FleetView
+from functions.gateway.session_affinity import SessionAffinity
+from loadtests.routing.live import SCALE, Sample
+from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
+from loadtests.routing.virtual_cold import VirtualCold
+from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, wishes
 
-POOL, BASE = PoolName("base"), EngineName("base")
-SCALE = 16
+BASE, TENANT = EngineName("base"), TenantId("acme")
 BLOCK = BLOCK_TOKENS // SCALE
 _BEAT_S = 1.0
+_NODES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,152 +48,175 @@ class Shape:
     prefill_us_per_token: float = 50.0
     step_ms: float = 8.0
     decode_us_per_seq: float = 100.0
-
-
-@dataclass(slots=True)
-class Engine:
-    view: ReplicaView
-    core: EngineCore
-    rates: EngineRates = field(default_factory=EngineRates)
-    busy: bool = False
-    places: dict[int, Place] = field(default_factory=dict)
+    places: int = 16  # adapters in a replica
+    slots: int = 8  # of them in one step
+    adapter_load_ms: float = 200.0
 
 
 class Replay:
     def __init__(self, router: RouterName, shape: Shape, policy: RoutingEntry | None = None) -> None:
-        self._other = baseline(router)
+        self.now_s = 0.0
+        self.samples: list[Sample] = []
+        other = baseline(router)
+        self._compared = Compared(other) if other is not None else None
         self._policy = policy or RoutingEntry("default", ("*",))
-        self._shape = shape
         self._load = OwnLoad()
         self._record = PrefixRecord(200_000, 3600.0)
-        self._index = PoolIndex()
-        self._engines = {engine.view.id: engine for engine in _engines(shape)}
-        for engine in self._engines.values():
-            self._index.put(None, engine.view)
-            self._record.holds_at_most(engine.view.id, 2 * shape.kv_tokens)
-        self._events: list[tuple[float, int, str, object]] = []
+        self._fleet = FleetView()
+        self._sessions = SessionAffinity(lambda: self.now_s)
+        self._engines = {engine.id: engine for engine in self._new_engines(shape)}
+        self.cold = VirtualCold(self._engines, self._fleet, self._load, self._policy, self, self._choose_cold)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._asked: dict[int, tuple[Asked, float, float]] = {}  # by sequence: when it was asked and routed
         self._number = 0
-        self.samples: list[Sample] = []
+        for engine in self._engines.values():
+            self._record.holds_at_most(engine.id, 2 * shape.kv_tokens)
 
     def run(self, asked: Sequence[Asked], compression: float) -> list[Sample]:
+        """Until each has its first token; a minute passes before the first, in which adapters are loaded ahead."""
+        began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
-            self._at(each.at_s / compression, "ask", each)
-        self._at(_BEAT_S, "beat", None)
-        waiting = len(asked)
-        while self._events and len(self.samples) < waiting:
-            now_s, _, what, subject = heapq.heappop(self._events)
-            if what == "ask":
-                assert isinstance(subject, Asked)
-                self._ask(subject, now_s)
-            elif what == "step":
-                assert isinstance(subject, Engine)
-                self._stepped(subject, now_s)
-            else:
-                self._beat()
-                self._at(now_s + _BEAT_S, "beat", None)
+            at_s = began_s + each.at_s / compression
+            self.at(at_s, lambda each=each, at_s=at_s: self._ask(each, at_s, at_s - began_s))  # type: ignore[misc]
+        self._beat()
+        while self._events and len(self.samples) < len(asked):
+            self.now_s, _, call = heapq.heappop(self._events)
+            call()
         return self.samples
 
-    def _at(self, when_s: float, what: str, subject: object) -> None:
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
         self._number += 1
-        heapq.heappush(self._events, (when_s, self._number, what, subject))
+        heapq.heappush(self._events, (when_s, self._number, call))
 
-    def _ask(self, asked: Asked, now_s: float) -> None:
-        decision = self._decide(asked, now_s)
+    def busy_ratios(self) -> dict[str, float]:
+        """Of each engine: the share of the time in which it computed."""
+        return {engine.id: round(engine.busy_s / self.now_s, 3) for engine in self._engines.values()}
+
+    def _ask(self, asked: Asked, since_s: float, at_s: float) -> None:
+        decision = self._decide(asked)
+        if isinstance(decision, NoReplica):
+            request = RouteRequest(_name(asked), True, 0, "")
+            self.cold.wait(request, lambda: self._ask(asked, since_s, at_s))
+            return
         engine = self._engines[decision.replica.id]
         prompt = [block * BLOCK + at + 1 for block in asked.blocks for at in range(BLOCK)]
         reply = range(1, 2 + max(1, asked.output_tokens // SCALE))
         self._number += 1
-        running = Running.arrive(self._number, prompt, reply, now_s=now_s)
+        adapter = engine.adapter_ids[_name(asked)] if asked.adapter is not None else None
+        running = Running.arrive(self._number, prompt, reply, now_s=self.now_s, adapter=adapter)
         tokens = len(asked.blocks) * BLOCK_TOKENS - decision.cached_tokens
-        engine.places[running.seq_id] = self._load.enter(decision.replica.id, max(0, tokens), now_s)
+        engine.places[running.seq_id] = self._load.enter(decision.replica.id, max(0, tokens), self.now_s)
+        self._asked[running.seq_id] = (asked, since_s, at_s)
         engine.core.add(running)
         if not engine.busy:
-            self._step(engine, now_s)
+            self._step(engine)
 
-    def _decide(self, asked: Asked, now_s: float) -> Prediction:
+    def _decide(self, asked: Asked) -> Prediction | NoReplica:
         tokens = len(asked.blocks) * BLOCK_TOKENS
         hashes = tuple(_chained(asked.blocks))
         self._number += 1
-        key = str(self._number)
-        if self._other is not None:
-            row = self._other.pick(POOL, BASE, hashes, self._index.rows, self._load)
-            return predict(RouteRequest(BASE, False, tokens, key), row[6], self._load)
-        cached = {each: blocks * BLOCK_TOKENS for each, blocks in self._record.match(hashes, now_s).items()}
-        request = RouteRequest(BASE, False, tokens, key, cached)
-        decision = route(request, self._index, self._policy, self._load)
-        assert not isinstance(decision, NoReplica)
-        self._record.enter(hashes, decision.replica.id, tokens, BLOCK_TOKENS, now_s)
+        name, is_adapter, index = _name(asked), asked.adapter is not None, self._fleet.index(POOL)
+        request = RouteRequest(name, is_adapter, tokens, asked.session or str(self._number))
+        if self._compared is not None:
+            return self._compared.choose(request, index, hashes, self._load, ())
+        cached = {each: blocks * BLOCK_TOKENS for each, blocks in self._record.match(hashes, self.now_s).items()}
+        home = self._sessions.replica_of(POOL, TENANT, asked.session) if asked.session else None
+        request = RouteRequest(name, is_adapter, tokens, request.tie_key, cached, home)
+        decision = route(request, index, self._policy, self._load)
+        if isinstance(decision, NoReplica):
+            return decision
+        self._record.enter(hashes, decision.replica.id, tokens, BLOCK_TOKENS, self.now_s)
+        if asked.session:
+            self._sessions.sent(POOL, TENANT, asked.session, decision.replica.id, self._policy.session_ttl_s)
+        if decision.load_elsewhere is not None:
+            self.cold.copy(name, decision.load_elsewhere)
         return decision
 
-    def _step(self, engine: Engine, now_s: float) -> None:
+    def _loaded(self, engine: Engine, name: EngineName) -> None:
+        self.cold.loaded(engine, name)
+
+    def _refused(self, engine: Engine, name: EngineName) -> None:
+        self.cold.refused(engine, name)
+
+    def _choose_cold(
+        self,
+        request: RouteRequest,
+        pool: PoolView,
+        policy: RoutingEntry,
+        load: OwnLoad,
+        excluded: Collection[ReplicaId],
+    ) -> ReplicaView | NoReplica:
+        if self._compared is None:
+            return choose_cold(request, pool, policy, load, excluded)
+        return self._compared.choose_cold(request, self._fleet.index(POOL), load, excluded)
+
+    def _step(self, engine: Engine) -> None:
         engine.busy = engine.core.has_work
         if engine.busy:
-            took_s = engine.core.begin_step(now_s).duration_s
-            self._at(now_s + took_s, "step", engine)
+            took_s = engine.core.begin_step(self.now_s).duration_s
+            engine.busy_s += took_s
+            self.at(self.now_s + took_s, lambda: self._stepped(engine))
 
-    def _stepped(self, engine: Engine, now_s: float) -> None:
-        for running in engine.core.end_step(now_s):
+    def _stepped(self, engine: Engine) -> None:
+        for running in engine.core.end_step(self.now_s):
             if running.emitted_tokens == 1:
                 self._load.start(engine.places[running.seq_id])
-                self.samples.append(
-                    Sample(
-                        running.marks.arrived_s,
-                        200,
-                        (now_s - running.marks.arrived_s) * 1000,
-                        running.prompt_tokens,
-                        running.cached_tokens,
-                        None,
-                    )
-                )
+                self.samples.append(self._sample(running))
             if running.status is Status.FINISHED:
                 self._load.leave(engine.places.pop(running.seq_id))
-        self._step(engine, now_s)
+        self._step(engine)
+
+    def _sample(self, running: Running) -> Sample:
+        _, since_s, at_s = self._asked.pop(running.seq_id)
+        waited_ms = (running.marks.arrived_s - since_s) * 1000
+        return Sample(
+            at_s,
+            200,
+            (self.now_s - since_s) * 1000,
+            running.prompt_tokens,
+            running.cached_tokens,
+            waited_ms if waited_ms > 0.0 else None,
+        )
 
     def _beat(self) -> None:
         for engine in self._engines.values():
-            core, former = engine.core, engine.view
-            stats, scheduler = core.stats, core.scheduler
-            counters = RateCounters(
-                finished=float(sum(stats.e2e_s.counts)),
-                e2e_s=stats.e2e_s.total,
-                prefill_s=stats.prefill_s.total,
-                computed_prompt_tokens=stats.request_computed_tokens.total,
-                running=len(scheduler.running),
+            self._fleet.fold(engine.beat(), self.now_s)
+        self.at(self.now_s + _BEAT_S, self._beat)
+
+    def _new_engines(self, shape: Shape) -> Iterator[Engine]:
+        limits = EngineLimits(
+            max_model_len_tokens=40_000,
+            max_num_seqs=shape.max_num_seqs,
+            max_num_batched_tokens=shape.batched_tokens // SCALE,
+            block_size_tokens=16,
+            num_kv_blocks=shape.kv_tokens // SCALE // 16,
+            max_loras=shape.slots,
+            max_cpu_loras=shape.places,
+        )
+        costs = StepCosts(
+            overhead_s=shape.step_ms / 1000,
+            prefill_s_per_token=shape.prefill_us_per_token * SCALE / 1e6,
+            decode_s_per_seq=shape.decode_us_per_seq / 1e6,
+            adapter_load_s=shape.adapter_load_ms / 1000,
+        )
+        nodes = [Node() for _ in range(_NODES)]
+        ranked = wishes(ADAPTERS)
+        for number in range(shape.replicas):
+            yield Engine(
+                id=ReplicaId(f"r{number}"),
+                core=EngineCore(limits, costs, Random(number)),
+                node=nodes[number % _NODES],
+                wishes=ranked,
+                policy=AdapterPolicy(max_adapters=shape.places),
+                clock=self,
+                loaded=self._loaded,
+                refused=self._refused,
+                scale=SCALE,
             )
-            engine.rates = update(engine.rates, counters)
-            engine.view = ReplicaView(
-                id=former.id,
-                pool=POOL,
-                host="",
-                port=0,
-                phase="ready",
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                kv_usage_ratio=scheduler.blocks.usage_ratio,
-                adapters=frozenset(),
-                service_ms=engine.rates.service_ms,
-                prefill_ms_per_token=engine.rates.prefill_ms_per_token / SCALE,
-            )
-            self._index.put(former, engine.view)
 
 
-def _engines(shape: Shape) -> Iterator[Engine]:
-    limits = EngineLimits(
-        max_model_len_tokens=10_000,
-        max_num_seqs=shape.max_num_seqs,
-        max_num_batched_tokens=shape.batched_tokens // SCALE,
-        block_size_tokens=BLOCK // 2,
-        num_kv_blocks=shape.kv_tokens // SCALE // (BLOCK // 2),
-    )
-    costs = StepCosts(
-        overhead_s=shape.step_ms / 1000,
-        prefill_s_per_token=shape.prefill_us_per_token * SCALE / 1e6,
-        decode_s_per_seq=shape.decode_us_per_seq / 1e6,
-    )
-    prefill_ms = shape.prefill_us_per_token / 1000
-    for number in range(shape.replicas):
-        view = ReplicaView(ReplicaId(f"r{number}"), POOL, "", 0, "ready", 0, 0, 0.0, frozenset(), 50.0, prefill_ms)
-        yield Engine(view, EngineCore(limits, costs, Random(number)))
+def _name(asked: Asked) -> EngineName:
+    return BASE if asked.adapter is None else adapter_name(asked.adapter)
 
 
 def _chained(blocks: Sequence[int]) -> Iterator[int]:

@@ -1,8 +1,14 @@
 """The replay in virtual time: the same figures each time, and shoal's router first where caches and lengths differ."""
 
 import random
+from typing import Any
+
+import pytest
 
 from functions.decisions.baselines import RouterName
+from loadtests.routing import capacity
+from loadtests.routing.capacity import capacity_per_s, sweep
+from loadtests.routing.picture import svg
 from loadtests.routing.report import figures, quantile, table
 from loadtests.routing.trace import ADAPTERS, Asked, lora
 from loadtests.routing.virtual import Replay, Shape
@@ -21,18 +27,37 @@ def conversations(count: int = 300) -> list[Asked]:
     return found
 
 
-def p99_ms(router: RouterName, count: int = 300) -> float:
-    samples = Replay(router, Shape(replicas=4)).run(conversations(count), 1.0)
-    return float(figures(samples, 5.0)["ttft_p99_ms"])
+def ran(router: RouterName, asked: list[Asked]) -> dict[str, Any]:
+    return figures(Replay(router, Shape(replicas=4)).run(asked, 1.0), 10.0)
 
 
 def test_shoal_is_first_in_the_slowest_answers() -> None:
-    found = {name: p99_ms(name) for name in ("shoal", "cache-aware")}
-    assert min(found, key=lambda name: found[name]) == "shoal", found
+    found = {name: ran(name, conversations(600))["ttft_p90_ms"] for name in ("shoal", "cache-aware")}
+    assert found["shoal"] < found["cache-aware"], found
+
+
+def test_with_more_adapters_than_places_shoal_loads_the_fewest_and_is_first() -> None:
+    asked = lora(60.0, 24.0)
+    shoal, *others = [ran(name, asked) for name in ("shoal", "cache-aware", "least-loaded")]
+    assert all(shoal["cold_ratio"] < other["cold_ratio"] for other in others), (shoal, others)
+    assert all(shoal["ttft_p90_ms"] < 0.7 * other["ttft_p90_ms"] for other in others), (shoal, others)
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    assert p99_ms("shoal", 40) == p99_ms("shoal", 40)
+    assert ran("shoal", lora(20.0, 10.0)) == ran("shoal", lora(20.0, 10.0))
+
+
+def test_capacity_is_the_most_that_is_served_in_time_whatever_is_offered() -> None:
+    def trace(rate_per_s: float, seconds: float) -> list[Asked]:
+        return [Asked(number / rate_per_s, (number,), 16) for number in range(int(rate_per_s * seconds))]
+
+    points = sweep(trace, (2.0, 40.0), Shape(replicas=1, prefill_us_per_token=100.0))
+    assert [point.offered_per_s for point in points] == [2.0, 40.0]
+    assert points[0].served_per_s == pytest.approx(2.0, rel=0.02)
+    # one block of 512 tokens at 100 us is 51 ms: fewer than 20 a second
+    assert 10.0 < points[1].served_per_s < 20.0 and points[1].good_per_s < points[1].served_per_s
+    assert capacity_per_s(points) == max(point.good_per_s for point in points)
+    assert len(capacity.table(points).splitlines()) == 3
 
 
 def test_the_lora_mix_has_sessions_that_share_their_beginning() -> None:
@@ -50,4 +75,6 @@ def test_the_table_has_a_line_a_router() -> None:
     figure = figures(Replay("shoal", Shape(replicas=2)).run(conversations(20), 1.0), 0.0)
     assert (figure["requests"], figure["counted"], figure["failed"]) == (20, 20, 0)
     assert len(table({"shoal": figure, "round-robin": figure}).splitlines()) == 3
+    picture = svg([("a < b", {"shoal": figure, "round-robin": figure})])
+    assert [picture.count(each) for each in ("a &lt; b", "round-robin", "<svg", "</svg>")] == [1, 1, 1, 1]
     assert [quantile([1.0, 2.0, 3.0], q) for q in (0.0, 0.5, 0.99)] == [1.0, 2.0, 3.0] and quantile([], 0.5) == 0.0

@@ -8,7 +8,7 @@ from functions.decisions import bloom
 from functions.decisions.own_load import OwnLoad
 from functions.decisions.replicas import PoolIndex, ReplicaView
 from functions.decisions.routing import Prediction, RouteRequest, route
-from tests.decisions.test_routing import POLICY, replica
+from tests.decisions.test_routing import POLICY, load_of, replica
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 NAME = EngineName("acme/bot@sha256:abababababababab")
@@ -23,7 +23,7 @@ def holder(**changes: object) -> ReplicaView:
 
 def loader(name: str, *, on_disk: bool = False, **changes: object) -> ReplicaView:
     disk = bloom.build([DIGEST]) if on_disk else None
-    return replica(name, on_disk=disk, **{"peer_port": 8500, "adapter_room": 1, **changes})
+    return replica(name, on_disk=disk, **{"peer_port": 8500, "adapter_room": 4, **changes})
 
 
 def wanted(*replicas: ReplicaView, load: OwnLoad = BUSY, excluded: tuple[str, ...] = ()) -> str | None:
@@ -46,6 +46,15 @@ def test_a_holder_that_answers_soon_needs_no_help() -> None:
 @pytest.mark.parametrize("changes", [{"peer_port": 0}, {"adapter_room": 0}, {"running": 40, "service_ms": 900.0}])
 def test_only_where_it_can_be_loaded_and_would_help(changes: dict[str, object]) -> None:
     assert wanted(holder(), loader("a", on_disk=True, **changes)) is None
+
+
+def test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction() -> None:
+    others = frozenset(EngineName(f"acme/other@sha256:{number:016x}") for number in range(14))
+    full = loader("a", on_disk=True, adapters=others, adapter_room=2)
+    assert wanted(holder(), full) is None
+    very_busy = load_of({"h": 1}, {"h": 8000})
+    assert wanted(holder(), full, load=very_busy) == "a"
+    assert wanted(holder(), loader("a", on_disk=True, adapters=others, adapter_room=3)) == "a"
 
 
 def test_who_is_out_is_not_asked() -> None:

@@ -1,13 +1,17 @@
 """The routers that shoal is compared with do what their descriptions say."""
 
+from dataclasses import replace
+
 import pytest
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.baselines import RouterName, baseline
 from functions.decisions.baselines import cache_aware as cache_awares
 from functions.decisions.baselines.cache_aware import CacheAware
+from functions.decisions.baselines.compared import Compared
 from functions.decisions.own_load import OwnLoad
 from functions.decisions.replicas import PoolIndex, PoolView, ReplicaView
+from functions.decisions.routing import NoReplica, Prediction, RouteRequest
 
 POOL, MODEL = PoolName("base"), EngineName("base")
 
@@ -71,3 +75,24 @@ def test_what_was_not_used_for_longest_is_forgotten_first(router: CacheAware, mo
     assert len(router) == 8
     assert ask(router, OTHERS, B=1) == "B"
     assert ask(router, KNOWN, A=1) == "B", "its beginning is gone, and so is the match"
+
+
+def test_what_nobody_holds_is_loaded_where_the_same_rule_says() -> None:
+    adapter = EngineName("acme/bot@sha256:1")
+    views = [replace(row[6], peer_port=9) for row in rows("a", "b", "c").rows]
+    pool, load = PoolIndex(views), OwnLoad({ReplicaId("a"): 1})
+    router = Compared(CacheAware())
+    base = RouteRequest(MODEL, False, 100, "first")
+    assert where(router.choose(base, pool, KNOWN, load, ())) == "b"
+    cold = RouteRequest(adapter, True, 100, "second")
+    assert router.choose(cold, pool, KNOWN, load, ()) == NoReplica("adapter_not_loaded")
+    asked = router.choose_cold(cold, pool, load, ())
+    assert isinstance(asked, ReplicaView) and asked.id == "b", "its prompt is known there"
+    assert router.choose_cold(cold, pool, load, [view.id for view in views]) == NoReplica("all_tried")
+    holders = PoolIndex([*views[:2], replace(views[2], adapters=frozenset({adapter}))])
+    assert where(router.choose(cold, holders, KNOWN, load, ())) == "c", "holders come first"
+
+
+def where(decision: Prediction | NoReplica) -> str:
+    assert isinstance(decision, Prediction)
+    return decision.replica.id

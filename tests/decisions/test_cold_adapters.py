@@ -10,6 +10,7 @@ from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions import bloom
 from functions.decisions.cold_adapters import NEAR_MS, choose_cold
+from functions.decisions.own_load import OwnLoad
 from functions.decisions.routing import NoReplica, PoolView, ReplicaView, RouteRequest
 
 POOL = PoolName("base")
@@ -43,7 +44,7 @@ def replica(name: str, **changes: object) -> ReplicaView:
 
 def chosen(*replicas: ReplicaView, name: EngineName = COLD, excluded: tuple[str, ...] = ()) -> str:
     out = [ReplicaId(each) for each in excluded]
-    found = choose_cold(request(name), PoolView(POOL, replicas), POLICY, {}, out)
+    found = choose_cold(request(name), PoolView(POOL, replicas), POLICY, OwnLoad(), out)
     return found.reason if isinstance(found, NoReplica) else found.id
 
 
@@ -58,6 +59,21 @@ def test_worked_example_from_the_prologue() -> None:
     assert chosen_for_many(a, far, full) == {"a"}
     has_it = replace(near, on_disk=bloom.build([DIGEST]))
     assert chosen(a, has_it, full) == "b"
+    assert chosen(a, has_it, replace(full, withdrawn=frozenset({COLD}))) == "c"
+
+
+def test_who_withdrew_it_and_has_his_share_of_the_load_is_left_alone() -> None:
+    busy = replica("busy", running=20, withdrawn=frozenset({COLD}))
+    assert chosen(busy, replica("idle")) == "idle"
+
+
+def test_prompts_of_ours_that_wait_there_count() -> None:
+    load = OwnLoad()
+    load.enter(ReplicaId("a"), 30_000)
+    pool = PoolView(POOL, (replica("a"), replica("b")))
+    names = [EngineName(f"acme/bot@sha256:{number:016x}") for number in range(20)]
+    found = [choose_cold(request(name), pool, POLICY, load) for name in names]
+    assert {each.id for each in found if isinstance(each, ReplicaView)} == {"b"}
 
 
 def test_one_adapter_gathers_on_one_replica_whatever_the_gateway_sees() -> None:
@@ -109,7 +125,7 @@ _REPLICAS = st.lists(
 @given(_REPLICAS, st.sets(st.sampled_from(["r0", "r1", "r2"])))
 def test_the_laws_hold_for_any_pool(replicas: list[ReplicaView], excluded: set[str]) -> None:
     ids = [ReplicaId(each) for each in excluded]
-    found = choose_cold(request(), PoolView(POOL, tuple(replicas)), POLICY, {}, ids)
+    found = choose_cold(request(), PoolView(POOL, tuple(replicas)), POLICY, OwnLoad(), ids)
     could = [each for each in replicas if each.phase == "ready" and each.peer_port and each.id not in excluded]
     if isinstance(found, NoReplica):
         assert not could

@@ -30,6 +30,7 @@ POOL = PoolName("base")
 POLICY = RoutingEntry("default", ("*",))  # c = 1.25
 ADAPTER = EngineName("acme/bot@sha256:1")
 REQUEST = RouteRequest(EngineName("base"), is_adapter=False, prompt_tokens=200, tie_key="request-1")
+SHORT = msgspec.structs.replace(REQUEST, prompt_tokens=5)
 A, B = ReplicaId("a"), ReplicaId("b")
 
 
@@ -87,22 +88,32 @@ def test_worked_example_from_the_prologue() -> None:
     found = routed(request, a, b, load=load)
     assert (found.replica.id, found.reason, found.cached_tokens) == ("a", "prefix", 600)
     assert (found.queue_ms, found.prefill_ms) == (540.0, 100.0)
+    assert score_ms(request, b, load, 1.0, {}) == 420 + 400 * 10 / 20
     assert routed(request, a, b, load=load_of({"a": 3}, {"a": 3000})).replica.id == "b"
+
+
+def test_long_prompts_go_where_few_run_though_short_ones_would_be_read_sooner_elsewhere() -> None:
+    few, many = replica("few", running=2, service_ms=400.0), replica("many", running=30, service_ms=5.0)
+    load = load_of({"few": 2, "many": 30})
+    generous = RoutingEntry("generous", ("*",), bounded_load=10.0)
+    short, long = asked(prompt_tokens=20), asked(prompt_tokens=32_000)
+    assert routed(short, few, many, load=load, policy=generous).replica.id == "many"
+    assert routed(long, few, many, load=load, policy=generous).replica.id == "few"
 
 
 def test_no_replica_gets_more_than_its_share() -> None:
     fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 10, slow.id: 2})) == "fast"
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, {fast.id: 12, slow.id: 2})) == "slow"
-    assert routed(REQUEST, fast, slow, load=load_of({"fast": 12, "slow": 2})).reason == "spread"
+    assert chosen(decide(SHORT, pool(fast, slow), POLICY, {fast.id: 15, slow.id: 2})) == "fast"
+    assert chosen(decide(SHORT, pool(fast, slow), POLICY, {fast.id: 16, slow.id: 2})) == "slow"
+    assert routed(SHORT, fast, slow, load=load_of({"fast": 16, "slow": 2})).reason == "spread"
 
 
 def test_the_policy_says_how_far_above_the_mean() -> None:
     fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
-    outstanding = {fast.id: 12, slow.id: 2}
+    outstanding = {fast.id: 16, slow.id: 2}
     generous = RoutingEntry("generous", ("*",), bounded_load=2.0)
-    assert chosen(decide(REQUEST, pool(fast, slow), POLICY, outstanding)) == "slow"  # a share of 12
-    assert chosen(decide(REQUEST, pool(fast, slow), generous, outstanding)) == "fast"  # a share of 17
+    assert chosen(decide(SHORT, pool(fast, slow), POLICY, outstanding)) == "slow"  # a share of 16
+    assert chosen(decide(SHORT, pool(fast, slow), generous, outstanding)) == "fast"  # a share of 23
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(1.0, 1000.0)), min_size=1, max_size=12))
@@ -157,11 +168,11 @@ def test_more_cached_than_there_is_counts_as_all_of_it() -> None:
 
 def test_a_session_goes_back_unless_it_would_wait_for_long() -> None:
     request = asked(session_replica=B)
-    a, b = replica("a"), replica("b", running=4, service_ms=250.0)
+    a, b = replica("a"), replica("b", running=4, service_ms=150.0)
     assert (routed(request, a, b).replica.id, routed(request, a, b).reason) == ("b", "session")
-    # worth 50 ms and half of the prefill of 200 tokens: 100 ms in all
-    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 90})).replica.id == "b"
-    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 110})).replica.id == "a"
+    # worth 50 ms and half of the prefill of 200 tokens: 100 ms in all; the four take 30 ms, and 20 are taken from them
+    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 80})).replica.id == "b"
+    assert routed(request, a, b, load=load_of({"b": 1}, {"b": 90})).replica.id == "a"
 
 
 def test_a_session_whose_replica_is_gone_goes_anywhere() -> None:
@@ -171,7 +182,7 @@ def test_a_session_whose_replica_is_gone_goes_anywhere() -> None:
 
 def test_where_caches_are_known_a_session_is_worth_less() -> None:
     request = asked(session_replica=B, cached_tokens={A: 10})
-    for more_ms, where in ((-20.0, "b"), (20.0, "a")):
+    for more_ms, where in ((-30.0, "b"), (20.0, "a")):
         slower = replica("b", running=1, service_ms=20 * (SESSION_CREDIT_MS + more_ms))
         assert routed(request, replica("a"), slower).replica.id == where
 
@@ -256,16 +267,15 @@ def test_the_order_in_which_replicas_were_learnt_decides_nothing(
 
 @settings(deadline=None)
 @given(loads, st.dictionaries(st.sampled_from([f"r{n}" for n in range(8)]), st.integers(0, 9)))
-def test_nobody_is_predicted_faster_than_the_one_chosen(
-    outstanding: list[tuple[int, int]], in_flight: dict[str, int]
-) -> None:
+def test_nobody_scores_less_than_the_one_chosen(outstanding: list[tuple[int, int]], in_flight: dict[str, int]) -> None:
     views = [replica(f"r{n}", running=running, waiting=waiting) for n, (running, waiting) in enumerate(outstanding)]
     own = {ReplicaId(name): count for name, count in in_flight.items()}
     decision = decide(REQUEST, pool(*views), POLICY, own)
     assert isinstance(decision, Prediction)
     share = SLACK + 1.25 * (sum(predict(REQUEST, view, OwnLoad(own)).outstanding for view in views) + 1) / len(views)
-    fair = [found for found in (predict(REQUEST, view, OwnLoad(own)) for view in views) if found.outstanding < share]
-    assert isclose(decision.total_ms, min(found.total_ms for found in fair), abs_tol=1e-9)
+    fair = [view for view in views if predict(REQUEST, view, OwnLoad(own)).outstanding < share]
+    scores = {view.id: score_ms(REQUEST, view, OwnLoad(own), 1.0, {}) for view in fair}
+    assert isclose(scores[decision.replica.id], min(scores.values()), abs_tol=1e-9)
 
 
 names = st.sampled_from([f"r{n}" for n in range(12)])

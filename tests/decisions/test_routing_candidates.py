@@ -109,3 +109,24 @@ def test_the_policy_counts_in_a_large_pool_too() -> None:
     request = asked(prompt_tokens=100_000, cached_tokens={ReplicaId("r007"): 100_000})
     found = route(request, POOL, bounded, crowded)
     assert isinstance(found, Prediction) and found.replica.id != "r007" and found.reason == "spread"
+
+
+def test_the_rows_of_an_adapters_holders_are_those_of_the_last_beat() -> None:
+    holding = {"adapters": frozenset({ADAPTER})}
+    idle, busy = replica("r0", **holding), replica("r0", running=7, **holding)
+    pool = PoolIndex([idle, replica("r1")])
+    assert [row[6] for row in pool.rows_of(ADAPTER)] == [idle]
+    pool.put(idle, busy)
+    assert [row[6] for row in pool.rows_of(ADAPTER)] == [busy]
+    pool.put(None, replica("r2", **holding))
+    assert {row[0] for row in pool.rows_of(ADAPTER)} == {"r0", "r2"}
+    pool.drop(busy)
+    assert {row[0] for row in pool.rows_of(ADAPTER)} == {"r2"}
+    assert pool.rows_of(EngineName("nobody's")) == []
+
+
+def test_whoever_is_excluded_is_not_forgotten_for_the_next_request() -> None:
+    pool = PoolIndex(replica(f"r{n}", adapters=frozenset({ADAPTER})) for n in range(3))
+    request = asked(engine_name=ADAPTER, is_adapter=True)
+    assert looked_at(request, pool, excluded=("r0", "r1")) == {"r2"}
+    assert looked_at(request, pool) == {"r0", "r1", "r2"}

@@ -148,3 +148,22 @@ def test_whatever_is_lost_nothing_wrong_is_believed(moves: list[tuple[str, int, 
             view.sweep(0.0)
         if not dropped and news and held(view) is not None:
             assert held(view) == ({"r-0": depth} if depth else {})
+
+
+def test_names_that_the_bus_makes_up_leave_nothing_behind() -> None:
+    view = view_of(delta(0, []))
+    for number in range(500):
+        view.fold(delta(0, [], replica_id="liar", pool=f"pool-{number}"), 0.0)
+        with pytest.raises(ValueError, match="power of two"):
+            view.fold(Bloom(f"liar-{number}", f"bloom-{number}", 16, 3, b"12345678"), 0.0)
+    assert len(view._pools) == 2 and len(view._pool_of) == 2
+    view.sweep(SILENCE_LIMIT_S + 1.0)
+    assert not view._pools and not view._pool_of
+
+
+def test_an_agent_whose_clock_was_set_back_is_believed_once_its_former_self_is_silent() -> None:
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]))
+    for now_s in range(0, 45, 5):
+        view.fold(state(9, CHAIN[:2], generation=3), float(now_s))
+        view.sweep(float(now_s))
+    assert held(view) == {"r-0": 2}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.breaker import EJECTION_BASE_S, FAULTS_MAX
-from functions.decisions.replicas import PoolIndex
+from functions.decisions.replicas import PoolIndex, ReplicaView
 from functions.fleet import view as views
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.view import NOTED_FOR_S, FleetView
+from functions.fleet.view import NOTED_FOR_S, WITHDRAWN_FOR_S, FleetView
 from tests.fleet.builders import beat
 
 BASE, OTHER = PoolName("base"), PoolName("other")
@@ -193,6 +193,8 @@ def test_an_adapter_that_an_agent_just_loaded_is_known_before_its_beats_say_so()
     view.fold(beat(sequence=1, adapters=("a@1",)), 0.0)
     view.note_adapter(ReplicaId("r0"), EngineName("b@1"), 0.0)
     assert adapters(view) == {"a@1", "b@1"}
+    known = view.replica(ReplicaId("r0"))
+    assert known is not None and hash(known), "a view is frozen, also with what was noted: no set has a hash"
     view.fold(beat(sequence=2, adapters=("a@1",)), 0.5)
     assert adapters(view) == {"a@1", "b@1"}, "that beat was on its way already"
     view.fold(beat(sequence=3, adapters=("a@1", "b@1")), 1.5)
@@ -228,6 +230,53 @@ def test_noted_adapters_are_bounded() -> None:
     for number in range(1000):
         view.note_adapter(ReplicaId("r0"), EngineName(f"a@{number}"), 0.0)
     assert len(adapters(view)) == 256
+
+
+def test_what_was_asked_for_takes_room_until_the_next_beat() -> None:
+    view = view_of(beat(sequence=1, adapter_room=2))
+    rooms = []
+    for _ in range(3):
+        view.take_room(R0)
+        rooms.append(known(view).adapter_room)
+    view.note_adapter(R0, EngineName("b@1"), 0.0)
+    assert (rooms, known(view).adapter_room) == ([1, 0, 0], 0)
+    view.fold(beat(sequence=2, adapter_room=2), 1.0)
+    assert known(view).adapter_room == 2
+    view.take_room(ReplicaId("nobody"))
+
+
+def test_what_was_withdrawn_is_remembered_while_its_engine_has_it_still() -> None:
+    view = view_of(beat(sequence=1, adapters=("a@1", "b@1")))
+    view.fold(beat(sequence=2, adapters=("a@1",)), 1.0)
+    assert known(view).withdrawn == {"b@1"}
+    view.fold(beat(sequence=3), 2.0)
+    assert known(view).withdrawn == {"a@1", "b@1"}
+    view.note_adapter(R0, EngineName("a@1"), 2.5)
+    assert (known(view).adapters, known(view).withdrawn) == ({"a@1"}, {"b@1"})
+    view.fold(beat(sequence=4, adapters=("a@1",)), 1.0 + WITHDRAWN_FOR_S)
+    assert known(view).withdrawn == set()
+
+
+def test_a_dead_engine_or_a_new_agent_has_nothing_of_what_was_withdrawn() -> None:
+    view = view_of(beat(sequence=1, adapters=("a@1",)))
+    view.fold(beat(sequence=2, phase="dead"), 0.5)
+    assert known(view).withdrawn == set()
+    view = view_of(beat(sequence=1, adapters=("a@1", "b@1")))
+    view.fold(beat(sequence=2, adapters=("a@1",)), 0.5)
+    view.fold(beat(sequence=1, incarnation=2000, adapters=()), 0.6)
+    assert known(view).withdrawn == set()
+
+
+def test_what_is_remembered_as_withdrawn_is_bounded() -> None:
+    view = view_of(beat(sequence=1, adapters=tuple(f"a@{number}" for number in range(1000))))
+    view.fold(beat(sequence=2), 0.5)
+    assert len(known(view).withdrawn) == 256
+
+
+def known(view: FleetView) -> ReplicaView:
+    replica = view.replica(R0)
+    assert replica is not None and view.pool(replica.pool).replicas == (replica,)
+    return replica
 
 
 def adapters(view: FleetView) -> set[str]:

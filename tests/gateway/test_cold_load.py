@@ -9,6 +9,7 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.catalogue_policies import DEFAULT_ROUTING
+from functions.decisions.own_load import OwnLoad
 from functions.decisions.routing import ReplicaView, RouteRequest
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
@@ -56,7 +57,7 @@ class Floor:
             clock=self.clock,
             tasks=self.tasks,
             fleet=self.fleet,
-            in_flight={},
+            own=OwnLoad(),
             on_end=lambda outcome, seconds: self.ended.append((outcome, seconds)),
         )
 
@@ -119,6 +120,13 @@ async def test_two_adapters_are_two_calls(floor: Floor) -> None:
     await floor.answer("loaded")
     await floor.answer("loaded")
     assert first.outcome.startswith("loaded") and second.outcome.startswith("loaded")
+
+
+async def test_what_is_asked_for_between_two_beats_goes_where_room_is_left(floor: Floor) -> None:
+    for number in range(3):
+        floor.wait(EngineName(f"acme/bot@sha256:{number:016x}"))
+        await floor.settle()
+    assert sorted(floor.loader.asked) == ["r0", "r1", "r2"], "each has room for one"
 
 
 @pytest.mark.parametrize("state", ["no_room", "unknown", "not_ready", "unreachable"])

@@ -30,6 +30,17 @@ async def test_a_key_is_shown_once_and_its_hash_is_what_the_controller_reads(cat
     assert "key" not in shown and "hmac_sha256" not in shown
 
 
+async def test_a_keys_own_limits_are_what_the_controller_reads(catalogue: World) -> None:
+    made = await catalogue.call("POST", PATH, json={"id": "ci", "limits": {"requests_per_minute": 60}})
+    assert made.status_code == 201
+    limits = {"requests_per_minute": 60, "token_burst_seconds": 10}
+    assert made.json()["limits"] == limits
+    await catalogue.call("POST", PATH, json={"id": "plain", "limits": {}})
+    rows = (await catalogue.get("/internal/v1/changes"))["keys"]
+    assert [row["limits"] for row in rows] == [limits, None]
+    assert [row["limits"] for row in (await catalogue.get(PATH))["data"]] == [limits, None]
+
+
 async def test_an_id_is_made_where_none_is_given(catalogue: World) -> None:
     one, two = [(await catalogue.call("POST", PATH)).json() for _ in range(2)]
     assert one["id"] != two["id"]
@@ -67,6 +78,10 @@ async def test_a_key_of_git_is_revoked_in_git(catalogue: World) -> None:
         ({"max_class": "best"}, "invalid_body"),
         ({"expires": "tomorrow"}, "invalid_expiry"),
         ({"key": "mine"}, "invalid_body"),
+        ({"limits": {"requestsPerMinute": 1}}, "invalid_body"),
+        ({"limits": {"requests_per_minute": 0}}, "invalid_body"),
+        ({"limits": {"requests_per_minute": 1.5}}, "invalid_body"),
+        ({"limits": {"requests_per_minute": 10**13}}, "invalid_body"),
     ],
 )
 async def test_what_cannot_be_is_refused(catalogue: World, body: dict[str, Any], code: str) -> None:

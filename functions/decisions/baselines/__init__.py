@@ -2,30 +2,17 @@
 
 `round_robin` and `least_loaded` are what everybody has; `cache_aware` is SGLang's model gateway. Each is given the same
 candidates as shoal's own router (ready, not tried, not ejected, holders of the adapter), which is more than some of
-them know by themselves, and picks one.
+them know by themselves, and picks one (`compared`).
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
-from functions.api.ids import EngineName, PoolName
 from functions.decisions.baselines.cache_aware import CacheAware
 from functions.decisions.baselines.least_loaded import LeastLoaded
+from functions.decisions.baselines.protocol import Baseline
 from functions.decisions.baselines.round_robin import RoundRobin
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing_request import RouteReason
 
 RouterName = Literal["shoal", "round-robin", "least-loaded", "cache-aware"]  # what a gateway may be told to use
-
-
-class Baseline(Protocol):
-    reason: RouteReason
-
-    def pick(
-        self, pool: PoolName, model: EngineName, text_blocks: Sequence[int], rows: Sequence[Row], load: OwnLoad
-    ) -> Row:
-        """One of `rows`, which are never empty and in the order of their ids."""
 
 
 def baseline(name: RouterName) -> Baseline | None:

@@ -1,0 +1,176 @@
+"""One replica in virtual time: the simulated engine's core, and its agent's real plan for the adapters in it.
+
+The agent plans once a second and whenever something changes, as `functions.replica.reconciler` does. What its work
+takes is assumed, since there is no disk and no store: a fetch DISK_S or STORE_S, one load at a time, which stalls the
+engine as it would a real one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from xxhash import xxh3_64_intdigest
+
+from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
+from functions.decisions import adapters as agents
+from functions.decisions import bloom
+from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, Want, WantedAdapter, Wishes
+from functions.decisions.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.own_load import Place
+from functions.engines.sim.adapters import AdapterId
+from functions.engines.sim.core import EngineCore
+from functions.fleet.heartbeat import Heartbeat
+
+POOL = PoolName("base")
+DISK_S, STORE_S = 0.03, 0.15  # to have the files, where they are on the node, or only in the store: assumed
+_WANT_S = 15.0
+
+
+def adapter_name(number: int) -> EngineName:
+    return EngineName(f"acme/a-{number:05d}@sha256:{_digits(number)}")
+
+
+def adapter_digest(number: int) -> Digest:
+    return Digest(f"sha256:{_digits(number)}" + "0" * 48)
+
+
+def _digits(number: int) -> str:
+    return f"{xxh3_64_intdigest(b'%d' % number):016x}"
+
+
+def wishes(count: int) -> Wishes:
+    """All of them have a channel, and none is in a rollout."""
+    return Wishes.of(WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count))
+
+
+class Clock(Protocol):
+    now_s: float
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Call it then."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A machine's disk, shared by its replicas."""
+
+    digests: set[Digest] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Engine:
+    """A replica: engine and agent."""
+
+    id: ReplicaId
+    core: EngineCore
+    node: Node
+    wishes: Wishes
+    policy: AdapterPolicy
+    clock: Clock
+    loaded: Callable[["Engine", EngineName], None]  # hears of each load that somebody waited for
+    refused: Callable[["Engine", EngineName], None]
+    scale: int
+    rates: EngineRates = field(default_factory=EngineRates)
+    busy: bool = False
+    busy_s: float = 0.0
+    places: dict[int, Place] = field(default_factory=dict)
+    adapter_ids: dict[EngineName, AdapterId] = field(default_factory=dict)  # loaded: the engine's own numbers
+    advertised: tuple[EngineName, ...] = ()
+    room: int = 0
+    loads: int = 0
+    beats: int = 0
+    _loading: dict[EngineName, None] = field(default_factory=dict)
+    _calls: dict[EngineName, None] = field(default_factory=dict)
+    _state: AdapterState = field(default_factory=AdapterState)
+    _turn_free_s: float = 0.0
+
+    def want(self, name: EngineName) -> None:
+        """A gateway asks for it; `loaded` or `refused` follows."""
+        now_s = self.clock.now_s
+        wish = (name, Want(now_s, now_s + _WANT_S))
+        asked, self._state = agents.ask(self.wishes, self._now(), self._state, wish, self.policy)
+        if asked == "loaded":
+            self.clock.at(now_s, lambda: self.loaded(self, name))
+        elif asked == "accepted":
+            self._calls[name] = None
+        else:
+            self.clock.at(now_s, lambda: self.refused(self, name))
+        self.clock.at(now_s, self.plan)
+
+    def plan(self) -> None:
+        """One pass of the reconciler."""
+        plan = agents.plan(self.wishes, self._now(), self._state, self.clock.now_s, self.policy)
+        self._state, self.advertised, self.room = plan.state, plan.advertise, plan.room
+        for wanted in plan.load:
+            self._loading[wanted.name] = None
+            took_s = DISK_S if wanted.digest in self.node.digests else STORE_S
+            self.node.digests.add(wanted.digest)
+            self.clock.at(self.clock.now_s + took_s, lambda name=wanted.name: self._begin_load(name))  # type: ignore[misc]
+        for name in [name for name in self._calls if name in plan.refused]:
+            del self._calls[name]
+            self.clock.at(self.clock.now_s, lambda name=name: self.refused(self, name))  # type: ignore[misc]
+        for name in plan.unload:
+            del self.adapter_ids[name]
+
+    def beat(self) -> Heartbeat:
+        """What the gateway hears once a second."""
+        self.plan()
+        core = self.core
+        stats, scheduler = core.stats, core.scheduler
+        counters = RateCounters(
+            finished=float(sum(stats.e2e_s.counts)),
+            e2e_s=stats.e2e_s.total,
+            prefill_s=stats.prefill_s.total,
+            computed_prompt_tokens=stats.request_computed_tokens.total,
+            running=len(scheduler.running),
+        )
+        self.rates = update(self.rates, counters)
+        self.beats += 1
+        disk = bloom.build(self.node.digests) if self.node.digests else None
+        limits = core.limits
+        return Heartbeat(
+            replica_id=self.id,
+            pool=POOL,
+            host="127.0.0.1",
+            port=1,
+            phase="ready",
+            sequence=self.beats,
+            incarnation=1,
+            sent_unix_s=self.clock.now_s,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_usage_ratio=max(0.0, scheduler.blocks.usage_ratio),
+            kv_blocks_total=limits.num_kv_blocks * self.scale,
+            kv_block_tokens=limits.block_size_tokens,
+            service_ms=self.rates.service_ms,
+            prefill_ms_per_token=self.rates.prefill_ms_per_token / self.scale,
+            adapters=self.advertised,
+            peer_port=1,
+            adapter_room=self.room,
+            disk_bloom=disk.encode() if disk is not None else "",
+        )
+
+    def _now(self) -> EngineAdapters:
+        scheduler = self.core.scheduler
+        at_work = {running.adapter for running in (*scheduler.running, *scheduler.waiting)}
+        busy = frozenset(name for name, number in self.adapter_ids.items() if number in at_work)
+        return EngineAdapters(frozenset(self.adapter_ids), busy, frozenset(self._loading))
+
+    def _begin_load(self, name: EngineName) -> None:
+        begins_s = max(self.clock.now_s, self._turn_free_s)
+        if begins_s > self.clock.now_s:
+            self.clock.at(begins_s, lambda: self._begin_load(name))
+            return
+        self.loads += 1
+        number = AdapterId(self.loads)
+        stall_s = self.core.load_adapter(number)
+        self._turn_free_s = begins_s + stall_s
+        self.clock.at(self._turn_free_s, lambda: self._end_load(name, number))
+
+    def _end_load(self, name: EngineName, number: AdapterId) -> None:
+        self.adapter_ids[name] = number
+        del self._loading[name]
+        if name in self._calls:
+            del self._calls[name]
+            self.loaded(self, name)
+        self.plan()
