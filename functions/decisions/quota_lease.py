@@ -8,9 +8,10 @@ Each round (250 ms, +-10 %) and for each limit of each account in use:
     room > 2 x ask     give back room - ask           hoarding starves the other gateways
     unused for 2 s     give back all
 
-The bus grants at most half of what is left to any one ask, so that who comes first does not take all. A request that
-finds no room here asks once, at once, for exactly what is missing in all its limits, all or nothing; a refusal is
-remembered until the time that the bus gave for it.
+Of a burst the bus shares out three fourths; the last is for those who come while it is slow (`shared_burst`), so that
+both together are never more than the one bucket bears. It grants at most half of what is left to any one ask, so that
+who comes first does not take all. A request that finds no room here asks once, at once, for exactly what is missing in
+all its limits, all or nothing; a refusal is remembered until the time that the bus gave for it.
 
 All gateways together hold at most what the bus has granted, which is never more than the one bucket bears:
 
@@ -28,6 +29,7 @@ from functions.decisions.quota_account import (
     CONCURRENCY,
     DIMENSIONS,
     FREES_UP_S,
+    KV,
     REQUESTS,
     Costs,
     OverLimit,
@@ -42,6 +44,7 @@ IDLE_US = 2 * US_PER_S
 _KEEP_RATIO = 0.7
 _AHEAD = 3.0  # 1.5 x two rounds
 _BURST_DIVISOR = 4
+CREDIT_DIVISOR = 4  # of a burst: what gateways may owe together while the bus is slow
 _RATE_KEEP_RATIO = 0.8  # of the granted rate a round: a second's worth of memory
 
 
@@ -124,7 +127,7 @@ class AccountLease:
             rate = self.rate(index)
             cost = costs[index] if index != REQUESTS else bucket.grain
             rate.asked += cost
-            if not cost or bucket.level + (cost if index != REQUESTS else 0) <= 0:
+            if (not cost and index < KV) or bucket.level + (cost if index != REQUESTS else 0) <= 0:
                 continue
             rate.largest = max(rate.largest, cost)
             wait_s = self.denied_s(index, now_us)
@@ -154,6 +157,8 @@ class AccountLease:
             cost = costs[index] if index != REQUESTS else bucket.grain
             if cost and bucket.level > 0:
                 found[index] = min(bucket.level, cost)  # what others owe is asked for with them
+            elif index >= KV and bucket.level > 0:
+                found[index] = bucket.level  # debt, which has to be paid before anybody comes
         return found
 
     def deny(self, index: int, wait_us: int, now_us: int) -> None:
@@ -175,10 +180,14 @@ class AccountLease:
         return (until_us - now_us) / US_PER_S if until_us > now_us else 0.0
 
 
+def shared_burst(index: int, bucket: TokenBucket) -> int:
+    """How much the bus lets come at once: of tokens and seconds what is not kept for credit."""
+    return bucket.burst if index == REQUESTS else bucket.burst - bucket.burst // CREDIT_DIVISOR
+
+
 def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
     """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
     to what the bus grants: that begins with nothing. Debt stays."""
-    was_leased = account.lease is not None and account.regime is not None and account.regime.step == "leased"
     account.regime = regime
     lease = account.lease
     if lease is None:
@@ -191,9 +200,9 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
         account.slots = None if limit is None else min(limit, max(1, limit // regime.gateways))
     for index, bucket in account.limited:
         bucket.advance(now_us)
-        room = bucket.room
+        room, was_leased = bucket.room, bucket.leased
         if regime.step == "leased":
-            bucket.lease(max(0, -room))
+            bucket.lease(bucket.level if was_leased else max(0, -room))
             continue
         of_bus = lease.rate(index)
         granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.grain)

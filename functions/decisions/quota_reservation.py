@@ -56,20 +56,27 @@ class Reservation:
         return self._held if self._held is not None else NO_COST
 
     def costs(self, features: RequestFeatures) -> Costs:
-        """What the request is expected to cost; what was not learnt yet costs nothing before the end."""
-        tokens, first = features.prompt_tokens + features.expected_output_tokens, self._accounts[0]
+        """What the request is expected to cost; what was not learnt yet costs nothing before the end.
+
+        An expected length is never more than a whole limit: it is a guess, for which nobody is turned away for good.
+        """
+        output_tokens, first = features.expected_output_tokens, self._accounts[0]
+        for account in self._accounts:
+            bucket = account.buckets[OUTPUT]
+            if bucket is not None and bucket.limit < output_tokens:
+                output_tokens = bucket.limit
         return (
             0,
             features.prompt_tokens * _INPUT_GRAIN,
-            features.expected_output_tokens * _OUTPUT_GRAIN,
-            int(tokens * first.kv_s_per_token * GRAINS[KV]),
+            output_tokens * _OUTPUT_GRAIN,
+            int((features.prompt_tokens + output_tokens) * first.kv_s_per_token * GRAINS[KV]),
             0,  # at the end: until then nobody knows with how many it shares its steps
         )
 
     def too_large(self, features: RequestFeatures) -> OverLimit | None:
-        """The dimension whose whole limit the request would exceed: it could never come."""
+        """The dimension of which the request wants more than there ever is: its prompt, or the answer it names."""
         for account in self._accounts:
-            for index, tokens in ((INPUT, features.prompt_tokens), (OUTPUT, features.expected_output_tokens)):
+            for index, tokens in ((INPUT, features.prompt_tokens), (OUTPUT, features.asked_output_tokens)):
                 bucket = account.buckets[index]
                 if bucket is not None and tokens > bucket.limit:
                     return OverLimit(DIMENSIONS[index], bucket.limit, 0.0)
@@ -80,7 +87,7 @@ class Reservation:
         if self.state != "entered":
             return
         self.state, self._held = "reserved", costs
-        self.input_tokens, self.output_tokens = features.prompt_tokens, features.expected_output_tokens
+        self.input_tokens, self.output_tokens = features.prompt_tokens, costs[OUTPUT] // _OUTPUT_GRAIN
         for account in self._accounts:
             account.take(costs, now_us)
 
@@ -123,6 +130,6 @@ class Reservation:
         )
         for account in self._accounts:
             account.take(rest, now_us)
-            account.learn(input_tokens + output_tokens, kv_token_seconds)
+            account.learn(input_tokens + output_tokens, kv_token_seconds, rest[GPU])
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         return True

@@ -91,8 +91,13 @@ class TokenBucket:
         return self.level * self.rate_divisor // self.rate_grains if self.level > 0 and self.rate_grains > 0 else 0
 
     def change(self, limit: int, burst: int) -> None:
-        """Another limit from now on; what was spent stays spent, as far as the new one could have borne it."""
+        """Another limit from now on; what was spent stays spent, as far as the new one could have borne it.
+
+        A lease holds what was granted by the old one, and owes what was owed.
+        """
         self.limit, self.burst = limit, burst
+        if self.leased:
+            return
         self.keep(limit, 1, burst * self.grain)
         self.level = min(self.level, self.capacity)
 

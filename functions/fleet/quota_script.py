@@ -10,6 +10,8 @@ SCRIPT = """
 -- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
 --
 -- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway.
+-- The server's clock may be set: forwards, limits refill by so much once; back, nothing is used up by that, and what a
+-- dead gateway held comes back in its usual time.
 local PLACES_TTL_US, GATEWAY_TTL_US, LEARNING_US = 10000000, 10000000, 1000000
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -18,13 +20,14 @@ local function whole(number) return string.format('%.0f', number) end
 
 redis.call('ZADD', KEYS[1], whole(now), ask.g)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now - GATEWAY_TTL_US))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. whole(now), '+inf')  -- from before the clock was set back
 redis.call('PEXPIRE', KEYS[1], 60000)
 local born = redis.call('GET', KEYS[2])
 if not born then
   born = whole(now)
   redis.call('SET', KEYS[2], born)
 end
-local learning = now - tonumber(born) < LEARNING_US
+local learning = now >= tonumber(born) and now - tonumber(born) < LEARNING_US
 
 local accounts = {}
 
@@ -37,6 +40,9 @@ local function account_of(key)
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
       local places, expires = string.match(value, '^(%d+) (%d+)$')
+      if tonumber(expires) > now + PLACES_TTL_US then  -- the clock was set back: from now on it is as old as it may be
+        redis.call('HSET', key, field, places .. ' ' .. whole(now + PLACES_TTL_US))
+      end
       if tonumber(expires) <= now then
         redis.call('HDEL', key, field)
       elseif string.sub(field, 3) ~= ask.g then
@@ -59,7 +65,8 @@ local function level_of(account, rate)
     if account.kept[name] then
       local kept, since = string.match(account.kept[name], '^(%d+) (%d+)$')
       level = math.min(tonumber(kept), burst + limit * 1000000)
-      level = math.max(0, level - math.floor((now - tonumber(since)) * limit / period_s))
+      local elapsed = math.max(0, now - tonumber(since))  -- a clock that was set back must not add to it
+      level = math.max(0, level - math.floor(elapsed * limit / period_s))
     else
       level = (learning and not account.known) and burst or 0
     end

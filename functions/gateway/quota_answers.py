@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from functions.decisions.quota_account import INPUT, OUTPUT, REQUESTS, OverLimit, QuotaAccount
+from functions.decisions.quota_lease import shared_burst
 from functions.decisions.token_bucket import US_PER_S, TokenBucket
 from functions.gateway.errors import ErrorAnswer, OverQuota
 from functions.gateway.sink import MoreHeaders
@@ -25,19 +26,19 @@ _WORDS = {
 _JITTER_RATIO = 0.1
 
 
-def over_quota(over: OverLimit, tier: str, dice: float, headers: MoreHeaders = ()) -> OverQuota:
-    """429. `dice` in 0..1 spreads those who come back: up to 10 % later than they could."""
+def over_quota(over: OverLimit, whose: str, dice: float, headers: MoreHeaders = ()) -> OverQuota:
+    """429. `whose` limit it is; `dice` in 0..1 spreads those who come back: up to 10 % later than they could."""
     wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * dice)
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
         message = (
-            f"The tier '{tier}' allows {over.limit} requests at a time, and that many are under way. "
-            "Wait for one to end, or ask for a higher tier."
+            f"{whose} allows {over.limit} requests at a time, and that many are under way. "
+            "Wait for one to end, or ask for more."
         )
     else:
         message = (
-            f"The tier '{tier}' allows {over.limit} {_WORDS[over.dimension]}, and they are used up. "
-            f"Try again in {seconds} s, or ask for a higher tier."
+            f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and they are used up. "
+            f"Try again in {seconds} s, or ask for more."
         )
     kind = _TYPES.get(over.dimension, "tokens")
     answer = ErrorAnswer(
@@ -46,11 +47,11 @@ def over_quota(over: OverLimit, tier: str, dice: float, headers: MoreHeaders = (
     return OverQuota(answer, over.dimension, (*headers, (b"retry-after-ms", b"%d" % max(1, ceil(wait_s * 1000)))))
 
 
-def larger_than_all(over: OverLimit, tier: str) -> OverQuota:
+def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
     """400: waiting would not help."""
     message = (
-        f"The request needs more than the {over.limit} {_WORDS[over.dimension]} that the tier '{tier}' allows, so that "
-        "it could never come. Send a shorter prompt, ask for less output, or ask for a higher tier."
+        f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and the request needs more than that, so that it could "
+        "never come. Send a shorter prompt, ask for less output, or ask for a higher limit."
     )
     answer = ErrorAnswer(400, "invalid_request_error", "request_over_quota", message)
     return OverQuota(answer, over.dimension)
@@ -100,8 +101,9 @@ def _left(account: QuotaAccount, index: int, bucket: TokenBucket) -> tuple[int, 
         room = bucket.capacity - bucket.level
         return bucket.limit, room // bucket.grain if room > 0 else 0, bucket.full_again_us()
     remaining = bucket.room + account.lease.rate(index).left
-    missing_us = max(0, bucket.burst * bucket.grain - remaining) // max(1, bucket.limit)
-    return bucket.limit, max(0, min(bucket.burst, remaining // bucket.grain)), missing_us
+    at_once = shared_burst(index, bucket)
+    missing_us = max(0, at_once * bucket.grain - remaining) // max(1, bucket.limit)
+    return bucket.limit, max(0, min(at_once, remaining // bucket.grain)), missing_us
 
 
 def duration(us: int) -> bytes:

@@ -7,9 +7,9 @@
 While this is the only gateway that the bus knows, nothing is leased: it keeps limits exactly by itself.
 
 An answer that takes longer than 20 ms lets a request come on credit while its account owes less than a gateway's share
-of the burst, so that a bus that is slow costs no more than
+of a fourth of the burst. The bus shares out the other three, so that a bus that is slow costs nothing of the bound:
 
-    overshoot <= burst        all gateways together
+    granted at once + credit of all gateways <= 3/4 burst + gateways x burst / (4 x gateways) = burst
 
 Neighbours: `functions.decisions.quota_lease` decides what to ask for, `functions.fleet.quota_leases` carries it.
 """
@@ -82,7 +82,7 @@ class QuotaLeases:
         if account.regime is self.regime:
             return
         fit(account, self.regime, now_us)
-        if account.limited or account.slots is not None:
+        if self.regime.step == "leased" and (account.limited or account.slots is not None):
             self._active[key] = account
 
     def ask(self, entry: Entry, done: Done) -> None:

@@ -24,11 +24,15 @@ class QuotaCollector(Collector):
         regime = self._quotas.regime
         tokens = CounterMetricFamily("shoal_quota_settled_tokens", "Charged to accounts", labels=["kind", "by"])
         requests = CounterMetricFamily("shoal_quota_settled_requests", "Whose accounts were charged", labels=["by"])
+        held = CounterMetricFamily("shoal_quota_settled_kv_token_seconds", "Charged to accounts", labels=["by"])
+        worked = CounterMetricFamily("shoal_quota_settled_gpu_seconds", "Charged to accounts", labels=["by"])
         for by, settled in (("engine", self._quotas.settled_by_engine), ("count", self._quotas.settled_by_count)):
             tokens.add_metric(["input", by], settled.input_tokens)
             tokens.add_metric(["cached", by], settled.cached_tokens)
             tokens.add_metric(["output", by], settled.output_tokens)
             requests.add_metric([by], settled.requests)
+            held.add_metric([by], settled.kv_token_s)
+            worked.add_metric([by], settled.gpu_s)
         steps = GaugeMetricFamily("shoal_quota_step", "1 for how limits are kept now", labels=["step"])
         for step in get_args(Step):
             steps.add_metric([step], float(regime.step == step))
@@ -40,4 +44,4 @@ class QuotaCollector(Collector):
         leasing = self._quotas.leasing
         for outcome, count in leasing.asks.items() if leasing is not None else ():
             asks.add_metric([outcome], count)
-        yield from (tokens, requests, steps, gateways, accounts, asks)
+        yield from (tokens, requests, held, worked, steps, gateways, accounts, asks)

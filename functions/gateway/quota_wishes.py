@@ -10,7 +10,7 @@ knows what to want; `functions.fleet.quota_leases` has the messages.
 from collections.abc import Iterator, Mapping
 
 from functions.decisions.quota_account import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit, QuotaAccount
-from functions.decisions.quota_lease import AccountLease
+from functions.decisions.quota_lease import CREDIT_DIVISOR, AccountLease, shared_burst
 from functions.decisions.token_bucket import US_PER_S
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, RateWish, Wish
 from functions.gateway.quotas import Entry
@@ -29,7 +29,7 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> Wish:
         wanted_micro = int(lease.rate(index).want(bucket, idle) / period_s)
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
-        rates.append(RateWish(index, bucket.limit, bucket.burst * MICRO, period_s, wanted_micro))
+        rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
     limit = account.limits.concurrent_requests
     if limit is None:
         return Wish(key, NO_LIMIT, 0, 0, tuple(rates))
@@ -74,7 +74,9 @@ def missing(entry: Entry, active: Mapping[str, QuotaAccount]) -> Iterator[Wish]:
             bucket = account.buckets[index]
             if bucket is not None:
                 micro = -(-grains // PERIODS_S[index])
-                rates.append(RateWish(index, bucket.limit, bucket.burst * MICRO, PERIODS_S[index], micro))
+                rates.append(
+                    RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro)
+                )
         limit = account.limits.concurrent_requests
         if places or rates:
             yield Wish(
@@ -113,7 +115,7 @@ def judged_here(entry: Entry, gateways: int) -> OverLimit | None:
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
             owed = -bucket.room
-            if owed > bucket.burst * bucket.grain // gateways:
+            if owed > bucket.burst * bucket.grain // (CREDIT_DIVISOR * gateways):
                 return OverLimit(DIMENSIONS[index], bucket.limit, _BACK_S)
         limit = account.limits.concurrent_requests
         if limit is not None and account.in_flight > max(1, limit // gateways):

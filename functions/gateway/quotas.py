@@ -67,10 +67,11 @@ class Leasing(Protocol):
 class Settled:
     """What accounts were charged since the process began; each request once."""
 
-    __slots__ = ("cached_tokens", "input_tokens", "output_tokens", "requests")
+    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "kv_token_s", "output_tokens", "requests")
 
     def __init__(self) -> None:
         self.requests = self.input_tokens = self.cached_tokens = self.output_tokens = 0
+        self.kv_token_s = self.gpu_s = 0.0
 
     def add(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         self.requests += 1
@@ -111,7 +112,7 @@ class Entry:
         over = reservation.too_large(features)
         if over is not None:
             self._give_back(now_us)
-            raise quota_answers.larger_than_all(over, self._tier)
+            raise quota_answers.larger_than_all(over, _whose(over, self.accounts, self._tier))
         costs = reservation.costs(features)
         step = self._quotas.regime.step
         if step == "leased":
@@ -149,10 +150,13 @@ class Entry:
         kv_token_seconds: float,
         gpu_seconds: float,
         now_s: float,
+        *,
+        beside: Usage | None = None,
     ) -> None:
         """Charge what it really cost; what comes after the first call changes nothing.
 
-        Without a usage: what was delivered, and the prompt as it was reserved if an engine worked on it.
+        Without a usage: what was delivered, and the prompt as it was reserved if an engine worked on it. `beside`: what
+        another model was asked for the same request.
         """
         reservation = self.reservation
         if usage is not None:
@@ -162,11 +166,17 @@ class Entry:
             worked = counted_output_tokens > 0 or kv_token_seconds > 0.0
             prompt_tokens, cached_tokens = (reservation.input_tokens if worked else 0), 0
             output_tokens = counted_output_tokens
+        if beside is not None:
+            prompt_tokens += beside.prompt_tokens
+            output_tokens += beside.completion_tokens
+            cached_tokens += min(beside.cached_tokens, beside.prompt_tokens)
         charged_tokens = prompt_tokens - cached_tokens + round(cached_tokens * self._cached_weight_ratio)
         now_us = int(now_s * US_PER_S)
         if reservation.settle(charged_tokens, output_tokens, kv_token_seconds, gpu_seconds, now_us):
             by_whom = self._quotas.settled_by_engine if usage is not None else self._quotas.settled_by_count
             by_whom.add(charged_tokens, cached_tokens, output_tokens)
+            by_whom.kv_token_s += kv_token_seconds
+            by_whom.gpu_s += gpu_seconds
 
     def leave(self, now_s: float) -> None:
         """The request has ended. Called once."""
@@ -176,19 +186,18 @@ class Entry:
             account.leave()
 
     def _lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
+        """What has to be waited for longest."""
+        worst: OverLimit | None = None
         for account in self.accounts:
-            over = account.lacks(costs, now_us)
-            if over is not None:
-                return over
-        return None
+            worst = _longer(worst, account.lacks(costs, now_us))
+        return worst
 
     def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
         """The same over leases, where what is not here may still be had: then it says to come back in 0 s."""
         worst: OverLimit | None = None
         for account in self.accounts:
-            over = account.lease.short(account, costs, now_us) if account.lease is not None else None
-            if over is not None and (worst is None or over.retry_after_s > worst.retry_after_s):
-                worst = over
+            if account.lease is not None:
+                worst = _longer(worst, account.lease.short(account, costs, now_us))
         return worst
 
     def _refuse(self, over: OverLimit, now_us: int) -> None:
@@ -196,7 +205,7 @@ class Entry:
         self._give_back(now_us)
         accounts = self.accounts
         headers = quota_answers.request_headers(accounts) + quota_answers.token_headers(accounts)
-        refused = quota_answers.over_quota(over, self._tier, self._quotas.dice(), headers)
+        refused = quota_answers.over_quota(over, _whose(over, accounts, self._tier), self._quotas.dice(), headers)
         self.headers = refused.headers
         raise refused
 
@@ -235,8 +244,8 @@ class TenantQuotas:
             accounts = (*accounts, self._account(keys[1], key.limits, now_us))
         over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
         if over is not None:
-            tier = quota.name if quota is not None else ""
-            raise quota_answers.over_quota(over, tier, self.dice(), quota_answers.request_headers(accounts))
+            whose = _whose(over, accounts, quota.name if quota is not None else "")
+            raise quota_answers.over_quota(over, whose, self.dice(), quota_answers.request_headers(accounts))
         for account in accounts:
             account.in_flight += 1
             account.take(_ONE_REQUEST, now_us)
@@ -296,14 +305,26 @@ class _Asked:
             self._done(None)
 
 
+def _longer(one: OverLimit | None, other: OverLimit | None) -> OverLimit | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return other if other.retry_after_s > one.retry_after_s else one
+
+
+def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> str:
+    """Whose limit it is, for people: a tenant's accounts are its own, by its tier, and then its key's."""
+    of_tenant = getattr(accounts[0].limits, over.dimension)
+    return f"The tier '{tier}'" if of_tenant == over.limit or len(accounts) == 1 else "This key"
+
+
 def _over_on_entry(accounts: tuple[QuotaAccount, ...], now_us: int, leased: bool) -> OverLimit | None:
+    worst: OverLimit | None = None
     for account in accounts:
         if leased and account.lease is not None:
             over = account.lease.denies_entry(account, now_us)
         elif account.is_full():
             over = OverLimit("concurrent_requests", account.limits.concurrent_requests or 0, FREES_UP_S)
         else:
-            over = account.lacks(_ONE_REQUEST, now_us)
-        if over is not None:
-            return over
-    return None
+            over = account.lacks_request(now_us)
+        worst = _longer(worst, over)
+    return worst

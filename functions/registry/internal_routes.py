@@ -197,6 +197,7 @@ def _key(key: StoredKey) -> dict[str, Any]:
         "scopes": key.scopes,
         "max_class": key.max_class,
         "expires_unix_s": key.expires_unix_s,
+        "limits": key.limits,
         "revoked": key.revoked,
         "change": key.change,
     }

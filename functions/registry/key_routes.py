@@ -6,7 +6,7 @@ once the controller has published it, seconds later. Keys in a Tenant's YAML are
 
 import re
 import secrets
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -29,6 +29,20 @@ from functions.registry.truth import Truth
 _KEY_ID = re.compile(KEY_ID_PATTERN)
 _MADE_ID_BYTES = 8
 
+_BURST_S = 10  # as a QuotaPolicy has it where none is written
+
+LimitName = Literal[
+    "requests_per_minute",
+    "input_tokens_per_minute",
+    "output_tokens_per_minute",
+    "concurrent_requests",
+    "kv_token_seconds_per_minute",
+    "gpu_seconds_per_hour",
+    "max_context_tokens",
+    "max_output_tokens",
+    "token_burst_seconds",
+]
+LimitValue = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 KeyName = Annotated[str, Path(pattern=rf"^{KEY_ID_PATTERN}$")]
 
 
@@ -37,6 +51,7 @@ class NewKey(JsonBody, frozen=True):
     scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=8)] = ("inference",)
     max_class: ServiceClass = "interactive"
     expires: Annotated[str, msgspec.Meta(max_length=64)] | None = None  # 2027-06-30, or RFC 3339 with an offset
+    limits: dict[LimitName, LimitValue] | None = None  # of this key alone, within its tenant's
 
 
 def key_routes(truth: Truth) -> APIRouter:
@@ -67,6 +82,7 @@ def key_routes(truth: Truth) -> APIRouter:
             scopes=tuple(dict.fromkeys(body.scopes)),
             max_class=body.max_class,
             expires_unix_s=_expiry(body.expires),
+            limits=_limits(body.limits or {}),
         )
         await truth.write(request, who, lambda write: api_keys.create(write, row, truth.max_keys_per_tenant))
         return JSONResponse(_described(row) | {"key": key}, 201, headers={"cache-control": "no-store"})
@@ -114,6 +130,10 @@ def _key_id(truth: Truth, wanted: str | None) -> str:
     return wanted
 
 
+def _limits(written: dict[LimitName, int]) -> dict[str, int] | None:
+    return dict([("token_burst_seconds", _BURST_S), *written.items()]) if written else None
+
+
 def _expiry(text: str | None) -> float | None:
     if text is None:
         return None
@@ -131,5 +151,6 @@ def _described(key: StoredKey) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "max_class": key.max_class,
         "expires_unix_s": key.expires_unix_s,
+        "limits": key.limits,
         "revoked": key.revoked,
     }

@@ -1,6 +1,7 @@
 """`python -m loadtests.quotas {limit,ledger} [--gateways 4] [--engines 4] [-o json]`.
 
-limit [--seconds 90] [--tokens-per-minute 60000] [--factor 3] [--outage]: what one tenant is given in any minute.
+limit [--seconds 90] [--tokens-per-minute 60000] [--burst-seconds 1] [--factor 3] [--outage]: what one tenant is given
+in any minute.
 ledger [--requests 10000]: what was charged against what the engines computed, with clients that leave and engines that
 are killed.
 """
@@ -28,7 +29,8 @@ def main() -> None:
         print(f"{time.monotonic() - began_s:5.0f} s  {text}", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="shoal-quotas-") as name:
-        limits = limit.limits_of(options.tokens_per_minute) if options.part == "limit" else ledger.limits_of()
+        of_tenant = limit.limits_of(options.tokens_per_minute, options.burst_seconds)
+        limits = of_tenant if options.part == "limit" else ledger.limits_of()
         fleet = Fleet(Path(name), options.gateways, options.engines, limits)
         with fleet.running():
             if options.part == "limit":
@@ -52,6 +54,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engines", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=90.0, help="of load")
     parser.add_argument("--tokens-per-minute", type=int, default=60_000, help="the tenant's limit on output")
+    parser.add_argument("--burst-seconds", type=int, default=1, help="the tier's tokenBurstSeconds")
     parser.add_argument("--factor", type=float, default=3.0, help="how many times its limit the tenant asks for")
     parser.add_argument("--outage", action="store_true", help="kill the bus after a third, restore it after two")
     parser.add_argument("--requests", type=int, default=10_000)

@@ -10,7 +10,9 @@ _ANSWER_S = 120.0
 
 @dataclass(slots=True)
 class Answer:
+    request_id: str = ""
     status: int = 0
+    sent_s: float = 0.0  # loop's time
     delivered: list[tuple[float, int]] = field(default_factory=list)  # loop's time, tokens
     whole: bool = False  # its end came
     left: bool = False  # we went
@@ -34,7 +36,7 @@ class Ask:
 
 async def send(ask: Ask) -> Answer:
     """Whatever becomes of it; a refused or broken connection is status 0."""
-    answer = Answer()
+    answer = Answer(request_id=ask.request_id, sent_s=asyncio.get_running_loop().time())
     try:
         async with asyncio.timeout(_ANSWER_S):
             await _exchange(ask, answer)

@@ -102,6 +102,11 @@ class Fleet:
     def usage_log(self, number: int) -> Path:
         return self.folder / f"usage-{number}.log"
 
+    def said(self, words: str) -> int:
+        """How often the gateways' logs have them."""
+        logs = [self.folder / f"gateway-{number}.log" for number in range(self.gateways)]
+        return sum(log.read_text(errors="replace").count(words) for log in logs)
+
     async def ready(self) -> None:
         """Every gateway answers a request."""
         async with httpx.AsyncClient(timeout=10.0) as client:

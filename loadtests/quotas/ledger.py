@@ -4,6 +4,10 @@
     charged by count               = what was delivered of the others; the engines computed that and at most what was
                                      still on its way
 
+An engine notes an answer before it sends it. One that is killed between the two, or whose last piece meets a client
+that has just left, has noted what nobody heard: such lines (an id's second one, or of an answer that no client has
+whole) are told, and are all that may lie between both sides.
+
 Clients leave in mid-stream, engines are killed and come back, requests are retried on others. After it all nothing may
 be under way, and every request that began was settled once.
 """
@@ -12,7 +16,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from functions.api.snapshot import QuotaLimits
 from loadtests.quotas.client import Answer, Ask, send
@@ -59,11 +63,8 @@ async def run(fleet: Fleet, requests: int, say: Callable[[str], None]) -> Row:
                 await task
     lines = [line.split() for number in range(fleet.engines) for line in _lines(fleet, number)]
     charged = {kind: int(figures[_settled(kind, "engine")]) for kind in ("input", "cached", "output")}
-    computed = {
-        "input": sum(int(line[1]) - int(line[2]) for line in lines),
-        "cached": sum(int(line[2]) for line in lines),
-        "output": sum(int(line[3]) for line in lines),
-    }
+    computed, unheard = _sums(lines), unheard_of(lines, {answer.request_id for answer in answers if answer.whole})
+    between = {kind: computed[kind] - charged[kind] for kind in charged}
     broken = [answer for answer in answers if answer.status == 200 and not answer.whole]
     return {
         "requests": len(answers),
@@ -75,6 +76,8 @@ async def run(fleet: Fleet, requests: int, say: Callable[[str], None]) -> Row:
         "charged by usage": charged,
         "computed by engines": computed,
         "equal": charged == computed,
+        "noted by engines, heard by nobody": f"{len(unheard)} answers, {_sums(unheard)}",
+        "equal but for those": all(0 <= between[kind] <= most for kind, most in _sums(unheard).items()),
         "settled requests": int(sum(figures[f'shoal_quota_settled_requests_total{{by="{by}"}}'] for by in _BY)),
         "charged by count, output": int(figures[_settled("output", "count")]),
         "delivered of those": sum(answer.tokens for answer in broken),
@@ -83,6 +86,26 @@ async def run(fleet: Fleet, requests: int, say: Callable[[str], None]) -> Row:
 
 
 _BY = ("engine", "count")
+
+
+def _sums(lines: Iterable[list[str]]) -> dict[str, int]:
+    sums = dict.fromkeys(("input", "cached", "output"), 0)
+    for _, prompt, cached, output in lines:
+        sums["input"] += int(prompt) - int(cached)
+        sums["cached"] += int(cached)
+        sums["output"] += int(output)
+    return sums
+
+
+def unheard_of(lines: list[list[str]], whole: set[str]) -> list[list[str]]:
+    """Of each request all lines but one; that one too, where no client has the answer whole."""
+    seen = set[str]()
+    found = []
+    for line in sorted(lines):
+        if line[0] in seen or line[0] not in whole:
+            found.append(line)
+        seen.add(line[0])
+    return found
 
 
 async def _all(fleet: Fleet, requests: int, answers: list[Answer]) -> None:

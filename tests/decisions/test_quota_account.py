@@ -3,7 +3,7 @@
 import pytest
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_account import GRAINS, INPUT, OUTPUT, REQUESTS, Costs, QuotaAccount
+from functions.decisions.quota_account import GPU, GRAINS, INPUT, KV, OUTPUT, REQUESTS, Costs, QuotaAccount
 from functions.decisions.token_bucket import US_PER_S
 
 REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
@@ -94,6 +94,33 @@ def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None
     fresh = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
     fresh.take((0, 0, 0, 0, 10 * GRAINS[4]), 0)
     assert not fresh.is_idle(9 * US_PER_S) and fresh.is_idle(10 * US_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("limit", "index", "period_s"), [("gpu_seconds_per_hour", GPU, 3600), ("kv_token_seconds_per_minute", KV, 60)]
+)
+def test_what_costs_nothing_before_its_end_waits_for_debt(limit: str, index: int, period_s: int) -> None:
+    account = account_of(**{limit: 600})
+    bucket = account.buckets[index]
+    assert bucket is not None
+    at_once = (0, 0, 0, *((0, bucket.capacity) if index == GPU else (bucket.capacity, 0)))
+    account.take(at_once, 0)
+    assert account.lacks(tokens(1, 1), 0) is None, "what runs side by side comes at once"
+    account.take(tuple(cost // 2 for cost in at_once), 0)  # type: ignore[arg-type]
+    over = account.lacks(tokens(1, 1), 0)
+    assert over is not None and over.dimension == limit
+    assert over.retry_after_s == pytest.approx(bucket.burst / 2 * period_s / 600)
+    assert account.lacks(tokens(1, 1), int(over.retry_after_s * US_PER_S) + 1) is None, "as it was told"
+
+
+def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
+    account = account_of(kv_token_seconds_per_minute=1000)
+    bucket = account.buckets[KV]
+    assert bucket is not None
+    bucket.lease(-17)
+    assert account.is_idle(0)
+    bucket.lease(-GRAINS[KV])
+    assert not account.is_idle(0)
 
 
 def test_what_a_token_holds_is_learnt() -> None:

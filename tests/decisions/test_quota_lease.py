@@ -3,8 +3,8 @@
 import pytest
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_account import GRAINS, OUTPUT, Costs, QuotaAccount
-from functions.decisions.quota_lease import AccountLease, RateLease, fit
+from functions.decisions.quota_account import GPU, GRAINS, OUTPUT, REQUESTS, Costs, QuotaAccount
+from functions.decisions.quota_lease import CREDIT_DIVISOR, AccountLease, RateLease, fit, shared_burst
 from functions.decisions.quota_outage import Granted, Regime, rate_of, regime_of
 from functions.decisions.token_bucket import US_PER_S, TokenBucket
 
@@ -96,6 +96,37 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         assert bucket.room == held * GRAIN
         bucket.advance(60 * US_PER_S)
         assert bucket.room == 300 * GRAIN, "a fourth of the burst"
+
+
+def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
+    account = leased_account(gpu_seconds_per_hour=3600)
+    lease = lease_of(account)
+    assert lease.short(account, output(10), 0) is None
+    account.take((0, 0, 0, 0, 5 * GRAINS[GPU]), 0)
+    over = lease.short(account, output(10), 0)
+    assert over is not None and (over.dimension, over.retry_after_s) == ("gpu_seconds_per_hour", 0.0)
+    assert lease.missing(account, output(10)) == {GPU: 5 * GRAINS[GPU]}
+    account.learn(10, 1.0, 5 * GRAINS[GPU])
+    bucket = account.buckets[GPU]
+    assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * GRAINS[GPU], "and ahead of the next"
+
+
+def test_credit_and_what_the_bus_shares_out_are_one_burst() -> None:
+    bucket = TokenBucket(60_000, 1200, 60, 0)
+    assert shared_burst(OUTPUT, bucket) + bucket.burst // CREDIT_DIVISOR == bucket.burst
+    assert shared_burst(REQUESTS, bucket) == bucket.burst, "a whole minute's worth of requests may come at once"
+    assert shared_burst(OUTPUT, TokenBucket(1, 1, 60, 0)) == 1
+
+
+def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() -> None:
+    for level in (500 * GRAIN, -500 * GRAIN):
+        account = leased_account(output_tokens_per_minute=60_000)
+        account.buckets[OUTPUT].lease(level)  # type: ignore[union-attr]
+        account.hold(QuotaLimits(output_tokens_per_minute=6_000, requests_per_minute=5), 0)
+        fit(account, LEASED, 0)
+        bucket, requests = account.buckets[OUTPUT], account.buckets[REQUESTS]
+        assert bucket is not None and requests is not None
+        assert (bucket.limit, bucket.level, requests.level) == (6_000, level, 0)
 
 
 def test_leases_begin_with_nothing_but_debt() -> None:

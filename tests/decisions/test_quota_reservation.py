@@ -1,5 +1,6 @@
 """A reservation: taken, extended, settled exactly once; what was charged in the end is what the request cost."""
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -79,6 +80,20 @@ def test_what_can_never_come_is_told_apart() -> None:
     over = reservation.too_large(of(INPUT_LIMIT + 1, 1))
     assert over is not None and (over.dimension, over.limit) == ("input_tokens_per_minute", INPUT_LIMIT)
     assert reservation.too_large(of(INPUT_LIMIT, OUTPUT_LIMIT)) is None
+    asking = msgspec.structs.replace(of(1, 256), asked_output_tokens=OUTPUT_LIMIT + 1)
+    over = reservation.too_large(asking)
+    assert over is not None and (over.dimension, over.limit) == ("output_tokens_per_minute", OUTPUT_LIMIT)
+
+
+def test_a_guess_larger_than_the_whole_limit_comes_when_all_of_it_is_there() -> None:
+    tenant = account()
+    guessed = of(1, OUTPUT_LIMIT + 1000)
+    assert Reservation((tenant,)).too_large(guessed) is None
+    reservation = reserved((tenant,), guessed)
+    assert spent(tenant, OUTPUT) == reservation.output_tokens == OUTPUT_LIMIT
+    reservation.extend(OUTPUT_LIMIT + 1, 0)
+    assert spent(tenant, OUTPUT) == OUTPUT_LIMIT + EXTENSION_TOKENS
+    assert reservation.settle(1, 7, 0.0, 0.0, 0) and spent(tenant, OUTPUT) == 7
 
 
 def test_what_requests_held_is_reserved_for_those_that_come_next() -> None:

@@ -87,6 +87,14 @@ def test_a_lease_holds_what_was_granted_whatever_the_time() -> None:
     assert bucket.room == 7 * GRAIN and bucket.has_room(7 * GRAIN) and not bucket.has_room(8 * GRAIN)
 
 
+def test_a_lease_keeps_what_it_holds_and_owes_through_another_limit() -> None:
+    for level in (-7 * GRAIN, 900 * GRAIN):
+        bucket = of_minute(60_000)
+        bucket.lease(level)
+        bucket.change(600, 12)
+        assert (bucket.level, bucket.leased, bucket.limit, bucket.burst) == (level, True, 600, 12)
+
+
 costs = st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 400)), max_size=80)
 
 

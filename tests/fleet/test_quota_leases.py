@@ -108,6 +108,22 @@ async def test_places_of_a_gateway_that_died_come_back(broker: ValkeyQuotaBroker
     assert answer.granted[0].grants[0].places == 5
 
 
+async def test_a_clock_that_was_set_back_uses_up_nothing_and_holds_nothing_longer(broker: ValkeyQuotaBroker) -> None:
+    now_s, _ = await broker._client.time()
+    ahead_us = (now_s + 300) * MICRO
+    account = "shoal:quota:account:acme"
+    await broker._client.hset(account, "2", f"{40 * MICRO} {ahead_us}")  # type: ignore[misc]
+    await broker._client.hset(account, "s:dead", f"5 {ahead_us}")  # type: ignore[misc]
+    await broker._client.zadd("shoal:quota:gateways", {"dead": ahead_us})
+    await broker._client.set("shoal:quota:born", ahead_us)
+    answer = await broker.ask("g0", [Group(False, (wish(0),)), Group(False, (places(1),))])
+    assert (answer.gateways, answer.learning) == (1, False)
+    assert answer.granted[0].grants[0].left_micro[0] == pytest.approx(60 * MICRO, rel=0.01)
+    assert answer.granted[1].grants[0].places == 0, "the dead one's places are its own for a while"
+    held = await broker._client.hget(account, "s:dead")  # type: ignore[misc]
+    assert int(held.split()[1]) <= (now_s + 100) * MICRO, "and no longer than any other's"
+
+
 async def test_gateways_are_counted(broker: ValkeyQuotaBroker) -> None:
     counts = [(await broker.ask(gateway, ())).gateways for gateway in ("g0", "g1", "g0", "g2")]
     assert counts == [1, 2, 2, 3]

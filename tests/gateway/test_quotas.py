@@ -9,9 +9,10 @@ from msgspec import structs
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.quota_account import OUTPUT
+from functions.decisions.quota_account import GPU, OUTPUT
 from functions.gateway.quotas import TenantQuotas
 from functions.gateway.relay import Usage
+from functions.gateway.routes import TOKENIZE
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
 from tests.gateway.engine_rig import Play
@@ -156,6 +157,7 @@ def breaks_after_its_first_event(p: Play) -> None:
 
 def leaves(p: Play) -> None:
     assert p.exchange is not None
+    p.after(0.5)
     p.exchange.client_left()
     p.exchange.client_left()
 
@@ -313,6 +315,56 @@ async def test_what_can_never_come_is_not_worth_waiting_for(play: Playing) -> No
     assert rates(wire.answers[-1])[1] == "59", "it cost nothing"
 
 
+async def test_what_a_tokenizer_counts_uses_no_tokens(play: Playing) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=100),))
+    body = {"model": "acme/bot", "prompt": "word " * 500}
+    wire = Wire(p) >> post(sse.compact(body), path=TOKENIZE.path)
+    await p.settle()
+    engine = await p.connects()
+    engine.answers(200, b'{"count":500,"max_model_len":2048,"tokens":[]}')
+    await p.settle()
+    assert wire.statuses == [200]
+    assert settled(p, "input", "count") == 0
+
+
+async def test_an_answer_longer_than_all_that_there_is_cannot_be_asked_for_and_a_guess_can_be_wrong(
+    play: Playing,
+) -> None:
+    p = play("r0", quotas=(quota(output_tokens_per_minute=60),))
+    wire = Wire(p) >> post(asking(61))
+    assert (wire.answer.status, wire.answer.code) == (400, "request_over_quota")
+    assert "60 output tokens a minute" in wire.answer.error["message"]
+    await answered(wire)
+    assert wire.statuses == [400, 200], "it said nothing of its length, and is short"
+
+
+async def test_a_tenants_first_streams_may_begin_side_by_side(play: Playing) -> None:
+    p = play("r0", quotas=(quota(output_tokens_per_minute=500_000, token_burst_seconds=10),))
+    wires = [Wire(p) >> post(asking(2000, stream=True)) for _ in range(200)]
+    await p.settle()
+    assert not any(wire.statuses for wire in wires), "all are under way"
+    assert p.gateway.quotas.in_flight(ACME) == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_leaves_before_an_engine_failed_pays_for_the_prompt_and_who_was_failed_does_not(
+    play: Playing, stream: bool
+) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
+    exchange = p.ask(stream=stream)
+    engine = await p.connects()
+    leaves(p)
+    prompt_tokens = exchange.admitted.features.prompt_tokens
+    assert settled(p, "input", "count") == prompt_tokens > 0
+    exchange = p.ask(stream=stream)
+    engine = await p.connects()
+    p.after(0.5)
+    engine.dies()
+    await p.settle()
+    exchange.client_left()
+    assert settled(p, "input", "count") == prompt_tokens, "the platform's fault"
+
+
 async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
     wire = Wire(p) >> post(asking(100, stream=True))
@@ -338,7 +390,7 @@ async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(p
         (finishes, 3, 2, "engine"),
         (fails, 0, 0, "count"),
         (breaks_after_its_first_event, None, 1, "count"),
-        (leaves, 0, 0, "count"),
+        (leaves, None, 0, "count"),
         (is_too_late, 0, 0, "count"),
         (is_cut_short, 0, 0, "count"),
     ],
@@ -369,6 +421,18 @@ async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> N
         assert settled(p, "input", "engine") == charged
 
 
+async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged(play: Playing) -> None:
+    p = play("r0", quotas=(quota(gpu_seconds_per_hour=3600),))
+    entry = p.gateway.quotas.enter(ACME, quota(gpu_seconds_per_hour=3600), 0.0)
+    entry.settle(Usage(100, 1), 1, 50.5, 0.25, 0.0)
+    entry.leave(0.0)
+    for name, charged in (("kv_token_seconds", 50.5), ("gpu_seconds", 0.25)):
+        registry = p.gateway.metrics.registry
+        assert registry.get_sample_value(f"shoal_quota_settled_{name}_total", {"by": "engine"}) == charged
+    bucket = p.gateway.quotas.accounts[ACME].buckets[GPU]
+    assert bucket is not None and bucket.level == bucket.grain // 4
+
+
 # keys
 
 
@@ -388,6 +452,19 @@ async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
     await p.settle()
     wire >> post(CHAT_BODY, key=BATCH_KEY)
     assert wire.statuses == [200, 200, 429, 200, 429], "what the key was refused cost its tenant nothing"
+
+
+async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Playing) -> None:
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(output_tokens_per_minute=600))
+    p = play("r0", quotas=(quota(output_tokens_per_minute=6000),), keys=(limited,))
+    wire = Wire(p) >> post(asking(120))
+    await p.settle()
+    (await p.connects()).answers(200, sse.whole(BOT_V1, completion=120))
+    await p.settle()
+    wire >> post(asking(10))
+    refused = wire.answers[-1]
+    assert refused.status == 429 and refused.headers["retry-after"] in ("12", "13"), "not the tenant's 0.1 s"
+    assert "This key allows 600 output tokens a minute" in refused.error["message"]
 
 
 async def test_a_keys_own_caps_hold(play: Playing) -> None:

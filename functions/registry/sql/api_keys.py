@@ -22,6 +22,7 @@ class StoredKey:
     created_unix_s: float = 0.0
     revoked: bool = False
     change: int = 0
+    limits: dict[str, int] | None = None  # of this key alone, within its tenant's; names as in a snapshot's QuotaLimits
 
     def __repr__(self) -> str:  # a hash is no secret, and no reading matter either
         return f"StoredKey(id={self.id!r}, tenant={self.tenant!r}, revoked={self.revoked})"
@@ -45,9 +46,16 @@ def create(write: Write, key: StoredKey, max_keys: int) -> None:
             created_unix_s=write.now_unix_s,
             revoked=False,
             change=write.change,
+            limits=None if key.limits is None else msgspec.json.encode(key.limits).decode(),
         )
     )
-    detail = {"scopes": list(key.scopes), "max_class": key.max_class, "expires_unix_s": key.expires_unix_s}
+    detail: dict[str, Any] = {
+        "scopes": list(key.scopes),
+        "max_class": key.max_class,
+        "expires_unix_s": key.expires_unix_s,
+    }
+    if key.limits is not None:
+        detail["limits"] = key.limits
     write.audited("key.created", key.id, key.tenant, **detail)
 
 
@@ -86,4 +94,5 @@ def _stored(row: Row[Any]) -> StoredKey:
         created_unix_s=row.created_unix_s,
         revoked=row.revoked,
         change=row.change,
+        limits=None if row.limits is None else msgspec.json.decode(row.limits),
     )

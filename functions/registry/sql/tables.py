@@ -136,6 +136,7 @@ api_keys = Table(
     Column("created_unix_s", Float, nullable=False),
     Column("revoked", Boolean, nullable=False),
     Column("change", BigInteger, nullable=False),
+    Column("limits", Text),  # JSON, by name; NULL: none of its own
     Index("api_keys_by_change", "change"),
     Index("api_keys_by_tenant", "tenant", "id"),
 )

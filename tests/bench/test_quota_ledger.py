@@ -1,0 +1,9 @@
+"""What engines noted and nobody heard: the lines that may lie between what was computed and what was charged."""
+
+from loadtests.quotas.ledger import unheard_of
+
+
+def test_one_line_of_each_whole_answer_was_heard() -> None:
+    whole, twice, left = ["a", "5", "0", "9"], ["b", "5", "0", "9"], ["c", "7", "2", "3"]
+    assert unheard_of([whole, twice, left, twice], {"a", "b"}) == [twice, left]
+    assert unheard_of([whole], {"a"}) == [] == unheard_of([], {"a"})
