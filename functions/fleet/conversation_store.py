@@ -3,29 +3,45 @@
 Values are opaque here (the gateway seals them). A value is replaced only where it is still the one that was read, so
 that of two requests in one session at a time neither undoes the other unseen: the later one is told.
 
+All of one tenant's lie on a shelf, which bears so many bytes: beyond that, those that were not used for longest go, so
+that whoever opens sessions without end loses their own and fills nobody's memory.
+
+    bytes on a shelf = sum over its values of (length + VALUE_COST_BYTES) <= shelf_bytes
+    worked example (test_a_shelf_is_bounded): shelves of 10,000 bytes, values of 2,488 + 512: three of them fit
+
 Its connections are its own: conversations never wait behind heartbeats, nor these behind them.
 """
 
+import hashlib
 from math import ceil
 from typing import Protocol
 
 import valkey.asyncio as valkey
-from valkey.exceptions import ValkeyError, WatchError
+from valkey.exceptions import ValkeyError
 
 from functions.fleet.bus import BusUnavailable
+from functions.fleet.conversation_script import DELETE, REPLACE
 
 KEY_PREFIX = "shoal:conversation:"
+SHELF_PREFIX = "shoal:conversations:"
 VALUE_MAX_BYTES = 2 * 1024 * 1024
+VALUE_COST_BYTES = 512  # of a value's key, its expiry and its place on the shelf
+SHELF_BYTES = 256 * 1024 * 1024
 _TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 32  # of one gateway; who finds none free waits as long as for an answer
 
 
 class ConversationStore(Protocol):
-    async def read(self, name: str) -> bytes | None:
-        """What is kept under a name; BusUnavailable where that cannot be known."""
+    """All raise BusUnavailable where it cannot be known or done."""
 
-    async def replace(self, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        """Keep `new` for so long if `old` is still there (None: nothing); False if not. BusUnavailable as above."""
+    async def read(self, name: str) -> bytes | None:
+        """What is kept under a name."""
+
+    async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
+        """Keep `new` for so long if `old` is still there (None: nothing); False if not."""
+
+    async def delete(self, shelf: str, name: str) -> bool:
+        """Whether there was something. Whoever has read it finds it gone, and cannot replace it."""
 
     async def close(self) -> None: ...
 
@@ -33,7 +49,7 @@ class ConversationStore(Protocol):
 class ValkeyConversations:
     """`url` and `password` as for `ValkeyBus`."""
 
-    def __init__(self, url: str, *, password: str | None = None) -> None:
+    def __init__(self, url: str, *, password: str | None = None, shelf_bytes: int = SHELF_BYTES) -> None:
         pool = valkey.BlockingConnectionPool.from_url(
             url,
             password=password,
@@ -43,6 +59,9 @@ class ValkeyConversations:
             socket_connect_timeout=_TIMEOUT_S,
         )
         self._client = valkey.Valkey.from_pool(pool)
+        self._replace = self._client.register_script(REPLACE)
+        self._delete = self._client.register_script(DELETE)
+        self._shelf_bytes = shelf_bytes
 
     async def read(self, name: str) -> bytes | None:
         try:
@@ -51,21 +70,23 @@ class ValkeyConversations:
             raise BusUnavailable(str(error)) from error
         return value if value is not None and len(value) <= VALUE_MAX_BYTES else None
 
-    async def replace(self, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        key = KEY_PREFIX + name
+    async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
+        known = hashlib.sha1(old, usedforsecurity=False).hexdigest() if old is not None else ""
+        bounds = [max(1, ceil(ttl_s)), self._shelf_bytes, VALUE_COST_BYTES]
         try:
-            async with self._client.pipeline(transaction=True) as pipeline:
-                await pipeline.watch(key)
-                if await pipeline.get(key) != old:
-                    return False
-                pipeline.multi()  # type: ignore[no-untyped-call]
-                pipeline.set(key, new, ex=max(1, ceil(ttl_s)))
-                await pipeline.execute()
-        except WatchError:
-            return False
+            return bool(await self._replace(_keys(shelf, name), [KEY_PREFIX, name, known, new, *bounds]))
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
-        return True
+
+    async def delete(self, shelf: str, name: str) -> bool:
+        try:
+            return bool(await self._delete(_keys(shelf, name), [KEY_PREFIX, name]))
+        except (ValkeyError, OSError) as error:
+            raise BusUnavailable(str(error)) from error
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _keys(shelf: str, name: str) -> list[str]:
+    return [KEY_PREFIX + name, f"{SHELF_PREFIX}{shelf}:order", f"{SHELF_PREFIX}{shelf}:sizes"]

@@ -100,7 +100,12 @@ class PrefixView:
             case State():
                 self._fold_state(pool, replica_id, news, now_s)
             case Bloom():
-                _fold_bloom(pool, replica_id, news, now_s)
+                try:
+                    _fold_bloom(pool, replica_id, news, now_s)
+                except ValueError:
+                    if replica_id not in pool.told and replica_id not in pool.filters:
+                        self.forget(replica_id)
+                    raise
 
     def block_tokens(self, pool: PoolName) -> int:
         """The size of the pool's blocks, by its newest news; 0: nothing was heard."""
@@ -146,7 +151,8 @@ class PrefixView:
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica is gone, or its cache is."""
-        pool = self._pools.get(self._pool_of.pop(replica_id, PoolName("")))
+        name = self._pool_of.pop(replica_id, PoolName(""))
+        pool = self._pools.get(name)
         if pool is None:
             return
         told = pool.told.pop(replica_id, None)
@@ -157,10 +163,12 @@ class PrefixView:
             pool.blooms.retire(filter_.column)
             del pool.by_column[filter_.column]
             pool.live_columns &= ~(1 << filter_.column)
+        if not pool.told and not pool.filters:
+            del self._pools[name]  # names of pools come from the bus: half a megabyte each, with blooms
 
     def sweep(self, now_s: float) -> None:
         """A few times a second: forget the silent, wipe what was forgotten."""
-        for pool in self._pools.values():
+        for pool in list(self._pools.values()):
             silent = [id_ for id_, told in pool.told.items() if now_s - told.seen_s > SILENCE_LIMIT_S]
             silent += [id_ for id_, filter_ in pool.filters.items() if now_s - filter_.seen_s > SILENCE_LIMIT_S]
             for replica_id in silent:
@@ -192,9 +200,9 @@ class PrefixView:
         told = pool.told.get(replica_id)
         if told is None:
             told = pool.told[replica_id] = _Told(state.generation, state.sequence, now_s)
-        told.seen_s = now_s
         if state.generation < told.generation:
-            return
+            return  # an agent whose clock was set back begins to count when its former self has been silent for long
+        told.seen_s = now_s
         if told.slot is not None and state.generation == told.generation:
             if state.sequence <= told.sequence:
                 return  # what is known needs no state

@@ -6,7 +6,8 @@ reads the bus reads neither who spoke nor what was said, and no value can be put
 opened is no conversation: it begins anew.
 
     kept       what was said, without system messages' repetition: the latest `maxTokens` of turns, whole ones
-    bounded    by tokens (the tenant's), by bytes (ours), by time since the last request
+    bounded    by tokens (the tenant's), by bytes (ours), by time since the last request; all of a tenant's by bytes
+    shared     by the keys of a tenant, so that a key may be replaced; whoever wants them apart chooses other sessions
 
 Neighbours: `functions.fleet.conversation_store` is the shelf; `composition` loads before a request and saves after it.
 """
@@ -16,7 +17,7 @@ import hmac
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -37,21 +38,29 @@ _MAX_MESSAGES = 1000  # half of what a request may have
 _SYSTEM = ("system", "developer")
 
 Message = dict[str, Any]
+Recalled = Literal["began", "recalled", "unreadable", "unavailable"]
+Saved = Literal["kept", "conflict", "too_long", "not_saved"]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """As it was when it was read."""
 
+    shelf: str  # its tenant's
     name: str
     sealed: bytes | None  # None: there is none yet
     messages: tuple[Message, ...]
+    outcome: Recalled = "recalled"
 
     def continued(self, new: list[Message]) -> list[Message]:
         """All that is to be said to the model. New system messages replace the old ones."""
         old = [message for message in self.messages if not _is_system(new[:1]) or message["role"] not in _SYSTEM]
-        cut = next((index for index, message in enumerate(new) if message["role"] not in _SYSTEM), len(new))
+        cut = _system_messages(new)
         return [*new[:cut], *old, *new[cut:]]
+
+    def recalled_until(self, new: list[Message]) -> int:
+        """Where in `continued(new)` what was said before ends."""
+        return len(self.continued(new)) - len(new) + _system_messages(new)
 
 
 class Conversations:
@@ -64,7 +73,7 @@ class Conversations:
 
     async def load(self, tenant: TenantId, session: str) -> Conversation:
         """What was said; raises Refused (503) where the bus cannot tell."""
-        name = self._name(tenant, session)
+        shelf, name = self._shelf(tenant), self._name(tenant, session)
         try:
             sealed = await self._store.read(name)
         except BusUnavailable as error:
@@ -73,9 +82,20 @@ class Conversations:
                 "conversation without a session id."
             )
             raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
-        return Conversation(name, sealed, self._opened(name, sealed) if sealed is not None else ())
+        if sealed is None:
+            return Conversation(shelf, name, None, (), "began")
+        opened = self._opened(name, sealed)
+        return Conversation(shelf, name, sealed, opened or (), "unreadable" if opened is None else "recalled")
 
-    async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> bool:
+    async def forget(self, tenant: TenantId, session: str) -> bool:
+        """Whether there was one; raises Refused (503) where the bus cannot be told."""
+        try:
+            return await self._store.delete(self._shelf(tenant), self._name(tenant, session))
+        except BusUnavailable as error:
+            message = "The conversation of this session cannot be deleted now. Try again shortly."
+            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+
+    async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> Saved:
         """Whether it is kept: not where another request of the session came first, or the bus is gone.
 
         Nor where its last turn alone is over the bounds: then the conversation begins anew, for it never has gaps.
@@ -85,23 +105,30 @@ class Conversations:
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + self._cipher.encrypt(nonce, document, conversation.name.encode())
         try:
-            replaced = await self._store.replace(conversation.name, conversation.sealed, sealed, kept.ttl_s)
-            return replaced and bool(latest)
+            replaced = await self._store.replace(
+                conversation.shelf, conversation.name, conversation.sealed, sealed, kept.ttl_s
+            )
         except BusUnavailable as error:
             _log.warning("a conversation was not kept: %s", error)
-            return False
+            return "not_saved"
+        if not replaced:
+            return "conflict"
+        return "kept" if latest else "too_long"
+
+    def _shelf(self, tenant: TenantId) -> str:
+        return hmac.digest(self._name_key, b"shelf\0" + tenant.encode(), hashlib.sha256).hex()[:40]
 
     def _name(self, tenant: TenantId, session: str) -> str:
         text = tenant.encode() + b"\0" + session.encode(errors="surrogatepass")
         return hmac.digest(self._name_key, text, hashlib.sha256).hex()[:40]
 
-    def _opened(self, name: str, sealed: bytes) -> tuple[Message, ...]:
+    def _opened(self, name: str, sealed: bytes) -> tuple[Message, ...] | None:
         try:
             document = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
             return msgspec.json.decode(document, type=tuple[Message, ...])
         except (InvalidTag, ValueError, msgspec.DecodeError):
             _log.warning("a conversation could not be opened, and begins anew")
-            return ()
+            return None
 
 
 def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
@@ -113,6 +140,11 @@ def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
     kept = [message for index, message in enumerate(messages) if index not in gone]
     kept_tokens = sum(one.tokens for index, one in enumerate(said) if index not in gone)
     return kept if kept_tokens <= most and len(msgspec.json.encode(kept)) <= _MAX_BYTES else []
+
+
+def _system_messages(messages: list[Message]) -> int:
+    """How many lead."""
+    return next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
 
 
 def _is_system(messages: list[Message]) -> bool:

@@ -41,6 +41,10 @@ class Relay(Protocol):
     error: bytes | None
     events: int
 
+    @property
+    def passed(self) -> int:
+        """Events of all kinds that went to the client."""
+
     def feed(self, data: bytes) -> bytes: ...
 
 
@@ -50,7 +54,7 @@ class Dialect:
     first_sign: Callable[[bytes], Sign]
     whole: Callable[[bytes, Renaming], WholeAnswer]
     error_body: Callable[[ErrorAnswer, str], bytes]  # with the request's id
-    error_event: Callable[[ErrorAnswer, str], bytes]
+    error_event: Callable[[ErrorAnswer, str, int], bytes]  # and how many events came before it
 
 
 class _Nested(msgspec.Struct):
@@ -75,6 +79,13 @@ def _counts(data: bytes) -> dict[str, Any] | None:
         return None
     inner = found.response or found.message
     return found.usage or (inner.usage if inner is not None else None)
+
+
+def generated_nothing(data: bytes) -> bool:
+    """Of an answer that is whole: who generates has made one token at least, unless the engine was draining."""
+    counts = _counts(data)
+    made = counts.get("output_tokens") if counts is not None else None
+    return type(made) is int and made == 0
 
 
 def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
@@ -111,19 +122,26 @@ _RESPONSES_GRAMMAR = Grammar(
             b"response.queued",
             b"response.output_item.added",
             b"response.content_part.added",
+            b"response.output_text.done",  # these three end what had no delta: nothing
+            b"response.content_part.done",
+            b"response.output_item.done",
         )
     ),
     ends=frozenset((b"response.completed", b"response.incomplete")),
     failures=frozenset((b"error", b"response.failed")),
     reports=frozenset((b"response.completed", b"response.incomplete", b"response.failed")),
+    totals=frozenset((b"response.completed", b"response.incomplete")),
     read_usage=read_responses_usage,
+    is_empty=generated_nothing,
 )
 _MESSAGES_GRAMMAR = Grammar(
-    openings=frozenset((b"message_start", b"content_block_start", b"ping")),
+    openings=frozenset((b"message_start", b"content_block_start", b"content_block_stop", b"ping")),
     ends=frozenset((b"message_stop",)),
     failures=frozenset((b"error",)),
     reports=frozenset((b"message_start", b"message_delta")),
+    totals=frozenset((b"message_delta",)),
     read_usage=read_messages_usage,
+    is_empty=generated_nothing,
 )
 
 
@@ -136,7 +154,7 @@ def _named_stream(grammar: Grammar, renaming: Renaming, _keep_usage: bool, max_e
 
 
 def _named_sign(grammar: Grammar, opening: bytes) -> Sign:
-    return named_events.first_sign(opening, grammar.openings)
+    return named_events.first_sign(opening, grammar)
 
 
 def _whole_with(
@@ -144,7 +162,7 @@ def _whole_with(
 ) -> WholeAnswer:
     usage = read_usage(body, None)
     _check_object(body)
-    return WholeAnswer(renaming.fields(body), usage, aborted=False)
+    return WholeAnswer(renaming.fields(body), usage, aborted=generated_nothing(body))
 
 
 def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
@@ -164,13 +182,14 @@ def _openai_body(answer: ErrorAnswer, _request_id: str) -> bytes:
     return answer.body()
 
 
-def _openai_event(answer: ErrorAnswer, _request_id: str) -> bytes:
+def _openai_event(answer: ErrorAnswer, _request_id: str, _passed: int) -> bytes:
     return answer.event()
 
 
-def _responses_event(answer: ErrorAnswer, _request_id: str) -> bytes:
+def _responses_event(answer: ErrorAnswer, _request_id: str, passed: int) -> bytes:
+    """Events are numbered from 0, and clients hold who repeats a number for a stream that began again."""
     content = {"type": "error", "code": answer.code, "message": answer.message, "param": answer.param}
-    return b"event: error\ndata: %b\n\n" % orjson.dumps(content | {"sequence_number": 0})
+    return b"event: error\ndata: %b\n\n" % orjson.dumps(content | {"sequence_number": passed})
 
 
 def _anthropic_body(answer: ErrorAnswer, request_id: str) -> bytes:
@@ -179,7 +198,7 @@ def _anthropic_body(answer: ErrorAnswer, request_id: str) -> bytes:
     return orjson.dumps({"type": "error", "error": error, "request_id": request_id})
 
 
-def _anthropic_event(answer: ErrorAnswer, request_id: str) -> bytes:
+def _anthropic_event(answer: ErrorAnswer, request_id: str, _passed: int) -> bytes:
     return b"event: error\ndata: %b\n\n" % _anthropic_body(answer, request_id)
 
 

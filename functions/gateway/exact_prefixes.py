@@ -87,6 +87,7 @@ class ExactPrefixes:
         if output is not None:
             self.learner.want(
                 Lesson(
+                    admitted.caller.tenant,
                     admitted.model.pool,
                     admitted.model.engine_name,
                     admitted.model.is_adapter,

@@ -54,11 +54,11 @@ class PrefixFigures:
         figures.prompt_tokens = figures.prompt_tokens * kept_ratio + usage.prompt_tokens
         figures.cached_tokens = figures.cached_tokens * kept_ratio + usage.cached_tokens
         if predicted_tokens:
-            figures.predicted.inc(predicted_tokens)
+            figures.predicted.value += predicted_tokens
         if predicted_tokens > usage.cached_tokens:
-            figures.over.inc(predicted_tokens - usage.cached_tokens)
+            figures.over.value += predicted_tokens - usage.cached_tokens
         elif predicted_tokens < usage.cached_tokens:
-            figures.under.inc(usage.cached_tokens - predicted_tokens)
+            figures.under.value += usage.cached_tokens - predicted_tokens
 
     def scrape(self) -> None:
         for pool, figures in self._pools.items():

@@ -58,7 +58,8 @@ class Prefixes:
         prompt_tokens = features.prompt_tokens if features.prompt_exact else features.prompt_tokens / SAFETY_RATIO
         block_tokens = features.text_block_bytes * prompt_tokens / features.prompt_bytes
         most = features.prompt_tokens - 1
-        return {replica_id: min(int(blocks * block_tokens), most) for replica_id, blocks in found.items()}
+        tokens_of = {blocks: min(int(blocks * block_tokens), most) for blocks in set(found.values())}  # four at most
+        return {replica_id: tokens_of[blocks] for replica_id, blocks in found.items()}
 
     def sent(self, admitted: Admitted, replica_id: ReplicaId, now_s: float) -> None:
         """The request has gone to a replica, which will have its prompt, and then its answer."""

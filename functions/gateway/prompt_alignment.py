@@ -46,13 +46,19 @@ def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
 
 
 def settled_tokens(boundaries: Iterable[int], where: list[Span], prompt: str, tokens: Tokens) -> list[int]:
-    """For each boundary (bytes of the text, ascending), how many tokens it settles."""
+    """For each boundary (bytes of the text, ascending), how many tokens it settles.
+
+    `prompt` may be cut: what reaches beyond settles what a boundary at the cut would.
+    """
     settled: list[int] = []
-    at = 0
+    at = reached = 0
     for boundary in boundaries:
+        if settled and reached == len(prompt):
+            settled.append(settled[-1])
+            continue
         while at < len(where) and where[at].in_text <= boundary:
             at += 1
-        reached = _reached(boundary, where[at - 1]) if at else 0
+        reached = min(_reached(boundary, where[at - 1]), len(prompt)) if at else 0
         settled.append(bisect_right(tokens.ends, two_words_back(prompt, reached)))
     return settled
 

@@ -1,7 +1,9 @@
 """A conversation to the prompt that the model reads, by the chat template of its own directory, as the engine does.
 
 A template is code that came with a model. It runs in jinja2's immutable sandbox, on a thread of its own (`learner`),
-and is stopped when what it writes gets too long or takes too long; both are looked at with each piece that it writes.
+and is stopped when what it writes gets too long or takes too long: with each piece that it writes, and with each turn
+of its loops, into which a look at the clock is put when it is compiled. Repeating and raising to powers are bounded,
+since one of them is enough to fill the memory. Beyond that it is the operator's own model, as in the engine.
 
 What is not rendered here is not known exactly, and `None` says so: tools, pictures, templates and their arguments that
 come with a request, fields of messages besides role and content. Such requests are routed by the gateway's own record.
@@ -14,13 +16,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import Environment, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_PROMPT_CHARS = 16 * 1024 * 1024  # four times the largest body
 MAX_RENDER_S = 2.0
 _MAX_TEMPLATE_BYTES = 1024 * 1024
+_MAX_REPEATED = 1024 * 1024  # characters, or items
+_MAX_POWER = 1024
 _UNRENDERED = (
     *("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "continue_final_message"),
     *("add_special_tokens", "mm_processor_kwargs", "truncate_prompt_tokens", "reasoning_effort"),
@@ -33,28 +39,72 @@ class TemplateFailed(Exception):
     """The template refused the conversation, or wrote too much for too long."""
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks what a model said, for those who train it; here it is what stands in it."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Of one template, which one thread renders."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
+        self.filters["tojson"] = _tojson
+        self.globals.update(raise_exception=_refuse, strftime_now=_now)
+        self.until_s = 0.0  # monotonic
+
+    def tick(self) -> None:
+        if time.monotonic() > self.until_s:
+            raise TemplateFailed(f"over {MAX_RENDER_S:g} s, and no end")
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            fits = abs(right) <= _MAX_POWER
+        else:
+            sizes = [len(side) if isinstance(side, str | list | tuple) else side for side in (left, right)]
+            fits = all(isinstance(side, int | float) for side in (left, right)) or sizes[0] * sizes[1] <= _MAX_REPEATED
+        if not fits:
+            raise TemplateFailed(f"too large a result of {operator}")
+        return super().call_binop(context, operator, left, right)
+
+    def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
+        """jinja2's own hook between parsing and compiling."""
+        for loop in source.find_all(nodes.For):
+            look = nodes.ExprStmt(nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None))
+            loop.body.insert(0, look.set_lineno(loop.lineno))
+        return super()._generate(source, *args, **named)
+
+
 class PromptTemplate:
     """Raises jinja2.TemplateError where the source is no template."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _tojson
-        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-        self._template = environment.from_string(source)
+        self._sandbox = _Sandbox()
+        self._template = self._sandbox.from_string(source)
         self._tokens = dict(tokens)
 
     def render(self, messages: list[Message]) -> str:
         """The prompt, up to where the answer begins. Raises TemplateFailed."""
         pieces: list[str] = []
-        chars, until_s = 0, time.monotonic() + MAX_RENDER_S
+        chars, self._sandbox.until_s = 0, time.monotonic() + MAX_RENDER_S
         try:
             for piece in self._template.generate(
                 messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._tokens
             ):
                 pieces.append(piece)
                 chars += len(piece)
-                if chars > MAX_PROMPT_CHARS or time.monotonic() > until_s:
+                if chars > MAX_PROMPT_CHARS:
                     raise TemplateFailed(f"{chars} characters, and no end")
+                self._sandbox.tick()
         except (TemplateError, TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as error:
             raise TemplateFailed(str(error)) from error
         return "".join(pieces)

@@ -2,7 +2,7 @@
 
 It is what a chat template is likely to make of the request, but for the template's own words: tools first, then each
 message's role and content. So two requests with a common beginning here have one in the engine, as far as the text
-goes. Pictures and sounds stand as hashes of where they are; token ids as eight bytes each.
+goes. Pictures and sounds stand as hashes of where they are (`prompt_media`); token ids as eight bytes each.
 
 The separators may occur in a prompt: then two prompts can look alike here that are not, and the caller's own request is
 routed to a replica that lacks its prefix. Nothing else is decided by this text.
@@ -14,9 +14,9 @@ from array import array
 from typing import Any, NamedTuple
 
 import orjson
-from xxhash import xxh3_128_hexdigest
 
 from functions.gateway.lengths import OutputFields
+from functions.gateway.prompt_media import lean, may_have_media
 from functions.gateway.strict_json import JsonObject
 
 MEDIA_TOKENS = 1024  # one picture: 576 (336 pixels square) to 1,300 (a megapixel) in common models
@@ -63,15 +63,16 @@ def _chat(parsed: JsonObject, messages: list[dict[str, Any]]) -> PromptText:
 
 
 def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
-    """The text of a message in parts; how many of them are not text."""
+    """The text of a message in parts, what else is in them as its JSON; how many pictures and sounds there are."""
     media = 0
     for part in parts:
         text = part.get("text")
         if type(text) is str:
             pieces.append(text)
         else:
-            media += 1
-            pieces.append(xxh3_128_hexdigest(orjson.dumps(part)))
+            rest, found = lean(part)
+            media += found
+            pieces.append(orjson.dumps(rest).decode())
     return media
 
 
@@ -100,8 +101,19 @@ def _other(parsed: JsonObject) -> PromptText:
     values = [parsed[name] for name in _TEXTS if parsed.get(name) is not None]
     if len(values) == 1 and _are_ids(values[0]):
         return PromptText(_packed(values[0]), len(values[0]))
-    texts = [value.encode() if type(value) is str else orjson.dumps(value) for value in values]
-    return PromptText(_TURN.encode().join(texts))
+    texts: list[bytes] = []
+    media = 0
+    for value in values:
+        if type(value) is str:
+            texts.append(value.encode())
+            continue
+        document = orjson.dumps(value)
+        if may_have_media(document):
+            rest, found = lean(value)
+            media += found
+            document = orjson.dumps(rest)
+        texts.append(document)
+    return PromptText(_TURN.encode().join(texts), None, media)
 
 
 def _are_ids(value: Any) -> bool:

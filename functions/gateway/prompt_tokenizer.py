@@ -8,10 +8,14 @@ whole text is tokenised every time; that is found out once, on texts made for it
 Exactness is not an aim but the condition: token ids that differ name blocks that nobody holds. So says
 test_token_ids_are_those_of_the_whole_text, for thousands of conversations.
 
-Measured on a busy core: 2 KB of new text (600 tokens) takes 4 ms, a remembered piece of as much 5 us; on the learner's
-thread, tokenising itself without the interpreter's lock.
+This runs on a thread beside the event loop, which must not wait for it. `Tokenizer.encode` holds the interpreter's lock
+to its end (1.1 s for 1 MB), `encode_batch` does not; a list of all offsets is one call as well (100 ms for 250,000
+tokens), so ends are read one by one, and whoever wants the lock gets it in between.
+
+Measured on a busy core: 2 KB of new text (600 tokens) takes 4 ms, a remembered piece of as much 5 us.
 """
 
+import hashlib
 import json
 import re
 from array import array
@@ -20,8 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tokenizers import Tokenizer
-from xxhash import xxh3_128_digest
+from tokenizers import Encoding, Tokenizer
 
 MAX_REMEMBERED_BYTES = 32 * 1024 * 1024
 _ENTRY_BYTES = 300  # of an entry, besides its numbers
@@ -76,10 +79,8 @@ class ModelTokenizer:
         return self._by_pieces(text)
 
     def _whole(self, text: str, *, add_special_tokens: bool) -> Tokens:
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         tokens = Tokens()
-        tokens.ids.extend(encoding.ids)
-        tokens.ends.extend([end for _, end in encoding.offsets])
+        tokens.add(*self._encoded(text, add_special_tokens=add_special_tokens), 0)
         return tokens
 
     def _by_pieces(self, text: str) -> Tokens:
@@ -95,18 +96,21 @@ class ModelTokenizer:
         return tokens
 
     def _piece(self, piece: str) -> tuple["array[int]", "array[int]"]:
-        key = xxh3_128_digest(piece.encode("utf-8", "surrogatepass"))
+        key = hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()  # nobody's to collide
         found = self._remembered.get(key)
         if found is not None:
             self._remembered.move_to_end(key)
             return found
-        encoding = self._tokenizer.encode(piece, add_special_tokens=False)
-        found = array("q", encoding.ids), array("q", [end for _, end in encoding.offsets])
-        self._remembered[key] = found
+        found = self._remembered[key] = self._encoded(piece, add_special_tokens=False)
         self._remembered_bytes += _size_bytes(found)
         while self._remembered_bytes > MAX_REMEMBERED_BYTES:
             self._remembered_bytes -= _size_bytes(self._remembered.popitem(last=False)[1])
         return found
+
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple["array[int]", "array[int]"]:
+        """Ids and ends, as the prologue has it."""
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        return array("q", encoding.ids), _ends(encoding)
 
     def _pieces_are_exact(self) -> bool:
         """Whether cutting changes nothing, on texts that begin and end in every way next to special tokens."""
@@ -117,6 +121,18 @@ class ModelTokenizer:
                 if cut.ids != whole.ids:
                     return False
         return True
+
+
+def _ends(encoding: Encoding) -> "array[int]":
+    """Ascending; a token that is added around the text ends where the one before it does."""
+    ends = array("q")
+    end, chars_of = 0, encoding.token_to_chars
+    for index in range(len(encoding)):
+        chars = chars_of(index)
+        if chars is not None:
+            end = max(end, chars[1])
+        ends.append(end)
+    return ends
 
 
 def _cuts_cleanly(token: dict[str, Any]) -> bool:

@@ -2,14 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.conversation_store import KEY_PREFIX, MAX_CONNECTIONS, VALUE_MAX_BYTES, ValkeyConversations
+from functions.fleet.conversation_store import (
+    KEY_PREFIX,
+    MAX_CONNECTIONS,
+    SHELF_PREFIX,
+    VALUE_COST_BYTES,
+    VALUE_MAX_BYTES,
+    ValkeyConversations,
+)
 from tests.fleet.conftest import PASSWORD, free_port
 
 pytestmark = pytest.mark.servers
+SHELF = "acme"
 
 
 @pytest.fixture
@@ -22,19 +31,59 @@ async def store(valkey_port: int) -> AsyncIterator[ValkeyConversations]:
 
 async def test_what_was_read_may_be_replaced_and_nothing_else(store: ValkeyConversations) -> None:
     assert await store.read("a") is None
-    assert await store.replace("a", None, b"one", 60)
-    assert not await store.replace("a", None, b"two", 60), "somebody began it meanwhile"
-    assert not await store.replace("a", b"other", b"two", 60), "somebody went on with it meanwhile"
+    assert await store.replace(SHELF, "a", None, b"one", 60)
+    assert not await store.replace(SHELF, "a", None, b"two", 60), "somebody began it meanwhile"
+    assert not await store.replace(SHELF, "a", b"other", b"two", 60), "somebody went on with it meanwhile"
     assert await store.read("a") == b"one"
-    assert await store.replace("a", b"one", b"two", 60)
+    assert await store.replace(SHELF, "a", b"one", b"two", 60)
     assert await store.read("a") == b"two" and await store.read("b") is None
 
 
 async def test_each_replacing_begins_its_time_anew(store: ValkeyConversations) -> None:
-    await store.replace("a", None, b"one", 599.2)
+    await store.replace(SHELF, "a", None, b"one", 599.2)
     assert 0 < await store._client.ttl(KEY_PREFIX + "a") <= 600
-    await store.replace("a", b"one", b"two", 3600)
+    await store.replace(SHELF, "a", b"one", b"two", 3600)
     assert 3000 < await store._client.ttl(KEY_PREFIX + "a") <= 3600
+
+
+async def test_a_shelf_is_bounded(store: ValkeyConversations) -> None:
+    """Who fills it loses what was not used for longest, and nobody else's."""
+    store._shelf_bytes = 10_000
+    value = b"x" * (3000 - VALUE_COST_BYTES)
+    assert await store.replace("globex", "other", None, value, 60)
+    for at, name in enumerate("abc"):
+        assert await store.replace(SHELF, name, None, value, 60 + at)
+    assert await store.replace(SHELF, "a", value, value, 600), "used again"
+    assert await store.replace(SHELF, "d", None, value, 600)
+    assert [name for name in "abcd" if await store.read(name)] == ["a", "c", "d"]
+    assert await store.read("other") == value
+    assert await store.replace(SHELF, "e", None, b"x" * 20_000, 600), "a single one is kept, whatever its size"
+    assert [name for name in "abcde" if await store.read(name)] == ["e"]
+    assert await sizes(store) == {b"e": b"20512", b"*": b"20512"}
+
+
+async def test_what_has_expired_is_taken_off_the_shelf(store: ValkeyConversations) -> None:
+    await store.replace(SHELF, "short", None, b"x", 1)
+    async with asyncio.timeout(60):
+        while await store.read("short") is not None:
+            await asyncio.sleep(0.05)
+    await store.replace(SHELF, "long", None, b"x", 600)
+    assert set(await sizes(store)) == {b"long", b"*"}
+    assert 600 < await store._client.ttl(f"{SHELF_PREFIX}{SHELF}:sizes") <= 660, "the shelf itself expires too"
+
+
+async def test_what_is_deleted_is_gone_and_cannot_come_back(store: ValkeyConversations) -> None:
+    await store.replace(SHELF, "a", None, b"one", 60)
+    assert not await store.delete("nobody", "none") and not await store._client.keys(f"{SHELF_PREFIX}nobody*")
+    assert await store.delete(SHELF, "a") and not await store.delete(SHELF, "a")
+    assert await store.read("a") is None and await sizes(store) == {b"*": b"0"}
+    assert not await store.replace(SHELF, "a", b"one", b"two", 60), "by a turn that was under way"
+
+
+async def sizes(store: ValkeyConversations) -> dict[bytes, bytes]:
+    client: Any = store._client
+    found: dict[bytes, bytes] = await client.hgetall(f"{SHELF_PREFIX}{SHELF}:sizes")
+    return found
 
 
 async def test_what_is_absurdly_large_is_not_read(store: ValkeyConversations) -> None:
@@ -54,5 +103,7 @@ async def test_a_store_that_is_away_says_so() -> None:
     with pytest.raises(BusUnavailable):
         await away.read("a")
     with pytest.raises(BusUnavailable):
-        await away.replace("a", None, b"x", 60)
+        await away.replace(SHELF, "a", None, b"x", 60)
+    with pytest.raises(BusUnavailable):
+        await away.delete(SHELF, "a")
     await away.close()

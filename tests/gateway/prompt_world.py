@@ -12,13 +12,14 @@ import pytest
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from functions.api.ids import EngineName, PoolName
+from functions.api.ids import EngineName, PoolName, TenantId
 from functions.decisions.prefix_blocks import BLOCK_BYTES, seed_of, text_blocks
 from functions.gateway.prompt_learner import Lesson
 from functions.gateway.prompt_text import prompt_text
 from functions.gateway.routes import CHAT, Route
 
 POOL = PoolName("smollm2-135m")
+TENANT = TenantId("acme")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -71,7 +72,9 @@ def lesson_of(body: dict[str, Any], *, route: Route = CHAT, adapter: str = "", b
     name = EngineName(adapter or POOL)
     blocks = text_blocks(prompt_text(body, route.output).text, seed_of(body.get("cache_salt", ""), name), BLOCK_BYTES)
     assert route.output is not None
-    return Lesson(POOL, name, bool(adapter), route.output, orjson.dumps(body), blocks, BLOCK_BYTES, block_tokens)
+    return Lesson(
+        TENANT, POOL, name, bool(adapter), route.output, orjson.dumps(body), blocks, BLOCK_BYTES, block_tokens
+    )
 
 
 TEXTS = st.text(

@@ -14,7 +14,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.gateway.composition.composer import Composer
 from functions.gateway.conversations import Conversations
 from functions.gateway.routes import CHAT
-from functions.gateway.tools.calls import ToolCaller, ToolPolicy
+from functions.gateway.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.tools.declared import ToolCall
 from tests.gateway import sse, world
 from tests.gateway.engine_rig import Client, Engine, Play
@@ -32,18 +32,24 @@ class Shelf:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.shelves: set[str] = set()
         self.away = False
 
     async def read(self, name: str) -> bytes | None:
         self._check()
         return self.values.get(name)
 
-    async def replace(self, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
+    async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
         self._check()
+        self.shelves.add(shelf)
         if self.values.get(name) != old:
             return False
         self.values[name] = new
         return True
+
+    async def delete(self, shelf: str, name: str) -> bool:
+        self._check()
+        return self.values.pop(name, None) is not None
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -61,16 +67,16 @@ class PlayedTools(ToolCaller):
         self.called: list[tuple[str, bytes]] = []
         self.hangs, self.left = False, 0
 
-    async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> str:
+    async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> ToolAnswer:
         if call.problem:
-            return call.problem
+            return ToolAnswer(call.problem, "not_made")
         self.called.append((tool.name, call.arguments))
         if self.hangs:
             try:
                 await asyncio.Event().wait()
             finally:
                 self.left += 1
-        return "rain"
+        return ToolAnswer("rain", "answered")
 
 
 class Stage:
@@ -134,6 +140,12 @@ class Stage:
 
 def call(name: str = "weather", arguments: str = '{"city":"Paris"}', call_id: str = "c1") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def counted(stage: Stage, what: str) -> float:
+    """A metric of the play's, `name{labels}`."""
+    lines = generate_latest(stage.play.gateway.metrics.registry).decode().splitlines()
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == what), 0.0)
 
 
 def content_of(client: Client) -> str:
@@ -247,6 +259,85 @@ async def test_a_conversation_is_bounded(play: MakePlay) -> None:
     assert asked["messages"][0]["role"] == "user"
 
 
+async def test_a_conversation_that_outgrew_the_window_goes_on_with_its_latest_turns(play: MakePlay) -> None:
+    """Else it would be refused for ever. What the caller sends is still its own affair to make fit."""
+    stage = Stage(play, conversations=ConversationsPart())
+    for turn in range(8):
+        client = stage.ask(f"{turn} " + "word " * 250, session_id="s", max_tokens=100)
+        asked = (await stage.says(f"{turn}"))["messages"]
+        assert client.headers[b"x-shoal-conversation"] == b"recalled=%d" % (len(asked) - 1)
+    assert 3 <= len(asked) < 15 and asked[0]["role"] == "user" and asked[-1]["content"].startswith("7")
+    client = stage.ask(messages=LONG, session_id="s", max_tokens=100)
+    assert (await stage.says("ok"))["messages"] == LONG, "nothing of what was recalled fits beside it"
+    assert client.headers[b"x-shoal-conversation"] == b"recalled=0"
+
+
+async def test_what_was_recalled_is_shortened_behind_a_new_system_message(play: MakePlay) -> None:
+    stage = Stage(play, conversations=ConversationsPart())
+    for turn in range(6):
+        new = [{"role": "system", "content": f"s{turn}"}, {"role": "user", "content": f"{turn} " + "word " * 250}]
+        stage.ask(messages=new, session_id="s", max_tokens=100)
+        asked = (await stage.says(f"{turn}"))["messages"]
+    assert [message["content"] for message in asked if message["role"] == "system"] == ["s5"]
+    assert asked[0]["content"] == "s5" and asked[1]["role"] == "user" and 4 <= len(asked) < 12
+
+
+async def test_who_does_not_want_a_turn_stored_is_heeded(play: MakePlay) -> None:
+    stage = Stage(play, conversations=ConversationsPart())
+    stage.ask("I am Ada.", session_id="s")
+    await stage.says("Hello Ada.")
+    kept = dict(stage.shelf.values)
+    for stream in (False, True):
+        client = stage.ask("My pin is 1234.", session_id="s", store=False, stream=stream)
+        asked = await (stage.streams("Noted.") if stream else stage.says("Noted."))
+        assert len(asked["messages"]) == 3 and client.headers[b"x-shoal-conversation"] == b"recalled=2"
+        assert stage.shelf.values == kept
+    assert counted(stage, 'shoal_conversations_total{outcome="not_wished"}') == 2
+
+
+async def test_each_tenant_has_a_shelf_of_its_own_that_does_not_name_it(play: MakePlay) -> None:
+    stage = Stage(play, conversations=ConversationsPart())
+    for session in ("s1", "s2"):
+        stage.ask("hi", session_id=session)
+        await stage.says("hello")
+    assert len(stage.shelf.shelves) == 1 and len(stage.shelf.values) == 2
+    kept, (acme, globex) = Conversations(stage.shelf, PEPPER), (tenant.name for tenant in world.snapshot().tenants)
+    (shelf,) = stage.shelf.shelves
+    assert shelf == kept._shelf(acme) != kept._shelf(globex) and acme not in shelf
+    assert not await kept.forget(globex, "s1"), "another tenant's session of that name is another session"
+    assert await kept.forget(acme, "s1") and len(stage.shelf.values) == 1
+
+
+async def test_a_turn_under_way_does_not_bring_back_what_was_deleted(play: MakePlay) -> None:
+    stage = Stage(play, conversations=ConversationsPart())
+    stage.ask("I am Ada.", session_id="s")
+    await stage.says("Hello Ada.")
+    client = stage.ask("Who am I?", session_id="s")
+    await stage.engine()
+    stage.shelf.values.clear()
+    await stage.says("Ada.")
+    assert client.headers[b"x-shoal-conversation"] == b"not-kept" and not stage.shelf.values
+
+
+async def test_what_became_of_conversations_is_counted(play: MakePlay) -> None:
+    stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
+    for content in ("hi", "again", "x" * 1000):
+        stage.ask(content, session_id="s")
+        await stage.says("hello")
+    (name,) = stage.shelf.values
+    stage.shelf.values[name] = b"of another pepper, surely"
+    stage.ask("hi", session_id="s")
+    await stage.engine()
+    stage.shelf.values[name] = b"of another request"
+    await stage.says("hello")
+    stage.shelf.away = True
+    stage.ask("hi", session_id="s")
+    await stage.settle()
+    outcomes = ("began", "recalled", "unreadable", "unavailable", "kept", "too_long", "conflict")
+    found = [counted(stage, f'shoal_conversations_total{{outcome="{outcome}"}}') for outcome in outcomes]
+    assert found == [1, 2, 1, 1, 2, 1, 1]
+
+
 async def test_a_turn_over_the_bound_is_not_kept_and_what_was_before_goes_with_it(play: MakePlay) -> None:
     """A conversation never has gaps: what cannot be kept whole begins anew."""
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
@@ -283,6 +374,8 @@ async def test_a_tool_is_called_and_the_model_asked_again(play: MakePlay) -> Non
     assert client.status == 200 and content_of(client) == "It rains."
     assert orjson.loads(client.body)["usage"]["total_tokens"] == 24, "both rounds"
     assert client.headers[b"x-shoal-tools"] == b"calls=1;rounds=2" and client.headers[b"x-request-id"] == b"req-9"
+    assert counted(stage, 'shoal_tool_calls_total{outcome="answered"}') == 1
+    assert counted(stage, "shoal_tool_seconds_count") == counted(stage, "shoal_tool_rounds_count") == 1
     assert stage.play.quiet()
 
 
@@ -314,6 +407,7 @@ async def test_budgets_are_told_to_the_model_and_rounds_end(play: MakePlay) -> N
         choices.append(asked["tool_choice"])
     assert client.status == 200, "it asks no ninth time"
     assert len(stage.tools.called) == WEATHER.max_calls
+    assert counted(stage, 'shoal_tool_calls_total{outcome="not_made"}') == 5
     assert results[1:3] == ["rain", "rain"] and "may not be called again" in str(results[3])
     assert choices[0] == "required" and choices[1] == "auto" and choices[-1] == "none"
 
@@ -412,6 +506,17 @@ async def test_the_deadline_holds_while_a_tool_is_called(play: MakePlay) -> None
             await asyncio.sleep(0.01)
     assert client.status == 504 and client.error["code"] == "deadline_exceeded"
     assert stage.answering is not None and stage.answering.ended and stage.play.quiet()
+
+
+async def test_while_a_tool_is_called_none_of_the_tenants_places_is_taken(play: MakePlay) -> None:
+    stage = Stage(play, {"quotas": (world.quota(concurrent_requests=1),)}, tools=(WEATHER,))
+    stage.tools.hangs = True
+    waiting = stage.ask("?", tools=[SERVER_TOOL])
+    await stage.says(tool_calls=[call()])
+    assert stage.tools.called and stage.play.gateway.open_exchanges == 0
+    other = stage.ask("hi")
+    await stage.says("hello")
+    assert (other.status, waiting.status) == (200, None)
 
 
 async def test_a_client_that_leaves_while_a_tool_is_called_ends_it(play: MakePlay) -> None:

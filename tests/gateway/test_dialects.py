@@ -131,6 +131,55 @@ def test_until_text_comes_nothing_is_promised(dialect: Dialect, events: list[byt
     assert dialect.first_sign(b": comment\n\n") == "nothing_yet"
 
 
+ABORTED_RESPONSE = [
+    *RESPONSE_STREAM[:4],
+    named("response.output_text.done", text=""),
+    named("response.content_part.done", part={"type": "output_text", "text": ""}),
+    named("response.output_item.done", item={"type": "message"}),
+    named("response.completed", response=response(input_tokens=12, output_tokens=0)),
+]
+ABORTED_MESSAGE = [
+    *MESSAGE_STREAM[:3],
+    named("content_block_stop", index=0),
+    named("message_delta", delta={"stop_reason": None}, usage={"input_tokens": 10, "output_tokens": 0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events"),
+    [
+        pytest.param(RESPONSES, ABORTED_RESPONSE, id="responses"),
+        pytest.param(RESPONSES, RESPONSE_STREAM[:2] + ABORTED_RESPONSE[-1:], id="responses, shortly"),
+        pytest.param(ANTHROPIC, ABORTED_MESSAGE, id="anthropic"),
+        pytest.param(ANTHROPIC, MESSAGE_STREAM[:1] + ABORTED_MESSAGE[-1:], id="anthropic, shortly"),
+    ],
+)
+def test_a_stream_that_ends_without_a_token_was_dropped_by_a_draining_engine(
+    dialect: Dialect, events: list[bytes]
+) -> None:
+    """vLLM says nothing else of it: `stop_reason` null in the one, `completed` in the other."""
+    assert dialect.first_sign(b"".join(events[:-1])) == "nothing_yet"
+    assert dialect.first_sign(b"".join(events)) == "dropped"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_whole_answer_without_a_token_was_dropped_too(dialect: Dialect) -> None:
+    def aborted(**fields: Any) -> bool:
+        return dialect.whole(orjson.dumps({"model": ENGINE, **fields}), Renaming(ENGINE, PUBLIC)).aborted
+
+    assert aborted(usage={"input_tokens": 9, "output_tokens": 0})
+    assert not aborted(usage={"input_tokens": 9, "output_tokens": 1})
+    assert not aborted(usage={"input_tokens": 9}), "it does not say"
+    assert not aborted(input_tokens=9), "count_tokens generates nothing"
+
+
+@pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)
+def test_events_that_passed_are_counted(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
+    stream = relay(dialect)
+    stream.feed(b": a comment\n\n" + b"".join(events[:5]))
+    assert stream.passed == 5
+
+
 def test_nothing_follows_the_end() -> None:
     stream = relay(ANTHROPIC)
     assert stream.feed(named("message_stop") + named("message_stop")) == named("message_stop")
@@ -189,13 +238,13 @@ def test_errors_as_anthropics_sdk_reads_them(status: int, kind: str) -> None:
 
 def test_error_events_are_named() -> None:
     answer = ErrorAnswer(502, "server_error", "upstream_lost", "Send it again.")
-    name, data = RESPONSES.error_event(answer, "r").split(b"\n")[:2]
+    name, data = RESPONSES.error_event(answer, "r", 7).split(b"\n")[:2]
     assert name == b"event: error"
     assert orjson.loads(data.removeprefix(b"data: ")) == {
         "type": "error",
         "code": "upstream_lost",
         "message": "Send it again.",
         "param": None,
-        "sequence_number": 0,
+        "sequence_number": 7,
     }
-    assert ANTHROPIC.error_event(answer, "r").startswith(b'event: error\ndata: {"type":"error"')
+    assert ANTHROPIC.error_event(answer, "r", 7).startswith(b'event: error\ndata: {"type":"error"')

@@ -55,7 +55,15 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
     assert output is not None
     model, body = admitted.model, admitted.upstream_body
     lesson = Lesson(
-        model.pool, model.engine_name, True, output, body, features.text_blocks, features.text_block_bytes, BLOCK
+        admitted.caller.tenant,
+        model.pool,
+        model.engine_name,
+        True,
+        output,
+        body,
+        features.text_blocks,
+        features.text_block_bytes,
+        BLOCK,
     )
     learnt = exact.learner.learn(lesson)
     assert learnt is not None
@@ -97,7 +105,7 @@ def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
     assert exact.matched_tokens(admit()) is None, "the prompt is new"
     assert exact.matched_tokens(admit("short")) is None, "less than a block of text"
     assert exact.matched_tokens(admit(route=TOKENIZE)) is None
-    assert exact.learner._queue.qsize() == 1, "the new one is to be learnt, and no other"
+    assert len(exact.learner._queue) == 1, "the new one is to be learnt, and no other"
 
 
 def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:

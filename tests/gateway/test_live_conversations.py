@@ -16,7 +16,7 @@ from functions.gateway.limits import Limits
 from tests.contract.servers import running
 from tests.gateway import world
 from tests.gateway.live import LiveGateway, quiet
-from tests.gateway.world import ACME_KEY, POOL, catalogue
+from tests.gateway.world import ACME_KEY, GLOBEX_KEY, POOL, catalogue
 
 pytestmark = pytest.mark.servers
 
@@ -72,6 +72,30 @@ async def test_a_session_goes_on_at_another_gateway(
     async with calling(one, trust) as ai:
         third = await ai.chat.completions.with_raw_response.create(**said("Go on."))
         assert third.headers["x-shoal-conversation"] == "recalled=4", "what was streamed there is known here"
+    assert await quiet(one) and await quiet(other)
+
+
+async def test_a_session_is_deleted_at_any_gateway(two: tuple[LiveGateway, LiveGateway], trust: ssl.SSLContext) -> None:
+    one, other = two
+    asked = said("Remember me.") | {"extra_headers": {"X-Session-ID": "a/../b;c %2F"}}
+    async with calling(one, trust) as ai:
+        for recalled in (b"recalled=0", b"recalled=2"):
+            first = await ai.chat.completions.with_raw_response.create(**asked)
+            assert first.headers["x-shoal-conversation"].encode() == recalled
+    async with httpx.AsyncClient(verify=trust, timeout=60) as http:
+        url = f"https://localhost:{other.tls_port}/v1/conversations"
+        named = {"X-Session-ID": "a/../b;c %2F"}
+        rival = await http.delete(url, headers={"authorization": f"Bearer {GLOBEX_KEY}", **named})
+        assert rival.json()["deleted"] is False, "another tenant's session of that name is another session"
+        assert (await http.delete(url, headers=named)).status_code == 401
+        own = {"authorization": f"Bearer {ACME_KEY}"}
+        assert (await http.delete(url, headers=own)).json()["error"]["param"] == "X-Session-ID"
+        for deleted in (True, False):
+            answer = await http.delete(url, headers=own | named)
+            assert answer.json() == {"id": named["X-Session-ID"], "object": "conversation.deleted", "deleted": deleted}
+    async with calling(one, trust) as ai:
+        anew = await ai.chat.completions.with_raw_response.create(**asked)
+        assert anew.headers["x-shoal-conversation"] == "recalled=0"
     assert await quiet(one) and await quiet(other)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import queue
+import random
+import time
 from array import array
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from functions.api.ids import PoolName
 from functions.decisions.token_blocks import chain, scope_seed
 from functions.engines.sim.model import ServedModel
 from functions.engines.sim.templates import ChatMessage
+from functions.gateway import prompt_learner
 from functions.gateway.prompt_chains import Learnt
 from functions.gateway.prompt_learner import PromptLearner
 from functions.gateway.prompt_models import RETRY_S, PromptModels, load_model
 from functions.gateway.prompt_template import PromptTemplate
-from functions.gateway.routes import COMPLETIONS
+from functions.gateway.routes import CHAT, COMPLETIONS, Route
 from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
 
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 60
@@ -111,7 +114,7 @@ def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
 def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner) -> None:
     told: queue.Queue[Learnt] = queue.Queue()
     lesson = lesson_of(BODY)
-    broken = msgspec.structs.replace(lesson, body=b"{")
+    broken = msgspec.structs.replace(lesson, body=b"{", text_blocks=(1,))
     learner.start(told.put)
     for item in (broken, lesson):
         assert learner.want(item)
@@ -119,8 +122,42 @@ def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLear
     learner.close()
 
 
-def test_the_queue_is_bounded(tmp_path: Path) -> None:
+def test_what_found_no_room_is_counted(tmp_path: Path) -> None:
     idle, lesson = PromptLearner(tmp_path), lesson_of(BODY)
-    wanted = [idle.want(lesson) for _ in range(1000)]
+    wanted = [idle.want(msgspec.structs.replace(lesson, text_blocks=(number,))) for number in range(1000)]
     assert 0 < sum(wanted) < 1000
     assert idle.left_out_total == 1000 - sum(wanted)
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
+def test_of_a_very_long_prompt_the_beginning_is_learnt(
+    learner: PromptLearner, monkeypatch: pytest.MonkeyPatch, route: Route
+) -> None:
+    body = BODY if route is CHAT else {"model": POOL, "prompt": CONTENT, "cache_salt": "s3cret"}
+    whole = learner.learn(lesson_of(body, route=route))
+    monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1200)
+    cut = learner.learn(lesson_of(body, route=route))
+    assert whole is not None and cut is not None
+    assert 10 < len(cut.names) < len(whole.names) and cut.names == whole.names[: len(cut.names)]
+    assert cut.settled[0] == whole.settled[0], "what lies before the cut is not changed by it"
+    assert cut.settled[2:] == (cut.settled[2],) * len(cut.settled[2:]), "what lies after it settles no more"
+
+
+def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the event loop would stand still for as long: 2 s for these 800 KB."""
+    monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1_000_000)
+    learner = PromptLearner(model_dir(tmp_path))
+    content = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=800_000))
+    lesson = lesson_of({"model": POOL, "messages": [{"role": "user", "content": content}]})
+    told: queue.Queue[Learnt] = queue.Queue()
+    learner.start(told.put)
+    began_s = last_s = time.perf_counter()
+    assert learner.want(lesson)
+    longest_s = 0.0
+    while told.empty():
+        time.sleep(0.001)
+        now_s = time.perf_counter()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    took_s = last_s - began_s
+    learner.close()
+    assert longest_s < max(0.7, took_s / 2), f"{longest_s:.3f} s of {took_s:.3f} s"

@@ -31,6 +31,10 @@ def test_a_conversation_ends_where_the_answer_begins() -> None:
         "{{ 1 / 0 }}",
         "{% for i in range(10 ** 9) %}x{% endfor %}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ 'x' * 10 ** 12 }}",
+        "{{ 10 ** 9 * [0] }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ 'x' * 'y' }}",
     ],
 )
 def test_what_a_template_may_not_or_cannot(source: str) -> None:
@@ -48,6 +52,33 @@ def test_length_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_template, "MAX_RENDER_S", 0.0)
     with pytest.raises(TemplateFailed, match="no end"):
         PromptTemplate("{% for i in range(9) %}x{% endfor %}", {}).render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}x",
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% set k = j %}{% endfor %}{% endfor %}x",
+        "{% set tick = none %}{% for i in range(90000) if not i %}"
+        "{% for j in range(90000) %}{% for k in range(90000) recursive %}{% endfor %}{% endfor %}{% endfor %}x",
+        "{% macro turn() %}{% for j in range(90000) %}{% endfor %}{% endmacro %}"
+        "{% for i in range(90000) %}{% set x = turn() %}{% endfor %}x",
+    ],
+)
+def test_loops_that_write_nothing_are_stopped_too(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_template, "MAX_RENDER_S", 0.05)
+    with pytest.raises(TemplateFailed, match="no end"):
+        PromptTemplate(source, {}).render(HELLO)
+
+
+def test_arithmetic_of_ordinary_templates_goes_through() -> None:
+    source = "{{ 2 * 3 }} {{ 2 ** 3 }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ [0] * 2 }} {{ 1.5 * 2 }}"
+    assert PromptTemplate(source, {}).render(HELLO) == "6 8 abab abab [0, 0] 3.0"
+
+
+def test_what_a_model_said_may_be_marked_for_training() -> None:
+    source = "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}!"
+    assert PromptTemplate(source, {}).render(HELLO) == "hello!"
 
 
 def test_a_directory_says_where_its_template_is(tmp_path: Path) -> None:

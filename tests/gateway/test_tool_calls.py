@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from functions.api.snapshot import ToolEntry
-from functions.gateway.tools.calls import ToolCaller, ToolPolicy
+from functions.gateway.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.tools.declared import ToolCall
 from tests.gateway.certificates import self_signed
 
 pytestmark = pytest.mark.servers
 LOOPBACK = (ip_network("127.0.0.0/8"),)
+RAIN = ToolAnswer("rain", "answered")
 CALL = ToolCall("c1", "weather", b'{"city":"Paris"}')
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HOST = "localhost"  # the name on the test's certificate
@@ -67,7 +68,7 @@ async def serving(identity: tuple[Path, Path], **changes: Any) -> AsyncIterator[
 
 
 def entry(port: int, host: str = HOST, **changes: Any) -> ToolEntry:
-    fields = {"timeout_s": 30.0, "parameters": "{}", "description": ""} | changes
+    fields: dict[str, Any] = {"timeout_s": 30.0, "parameters": "{}", "description": ""} | changes
     return ToolEntry(name="weather", url=f"https://{host}:{port}/v1/weather?units=c", **fields)
 
 
@@ -78,7 +79,7 @@ def caller(identity: tuple[Path, Path], **changes: Any) -> ToolCaller:
 
 async def test_a_call_carries_the_arguments_and_nothing_else(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
-        assert await caller(identity).call("acme", entry(tool.port), CALL) == "rain"
+        assert await caller(identity).call("acme", entry(tool.port), CALL) == RAIN
     head, _, body = tool.requests[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/weather?units=c HTTP/1.1\r\n") and body == CALL.arguments
     assert f"host: {HOST}:{tool.port}".encode() in head.lower()
@@ -90,10 +91,10 @@ async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path
     (tmp_path / "acme" / "weather").write_text("s3cret\n")
     it = caller(identity, secrets_dir=tmp_path)
     async with serving(identity) as tool:
-        assert await it.call("acme", entry(tool.port, secret="weather"), CALL) == "rain"
+        assert await it.call("acme", entry(tool.port, secret="weather"), CALL) == RAIN
         assert b"authorization: bearer s3cret" in tool.requests[0].lower()
         refused = await it.call("globex", entry(tool.port, secret="weather"), CALL)
-    assert refused == "The tool could not be reached." and len(tool.requests) == 1
+    assert refused == ("The tool could not be reached.", "unreachable") and len(tool.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,10 @@ async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path
 async def test_private_addresses_are_not_reached(identity: tuple[Path, Path], addresses: list[str]) -> None:
     async with serving(identity) as tool:
         it = caller(identity, networks=(), resolver=lambda host, port: addresses)
-        assert await it.call("acme", entry(tool.port), CALL) == "The tool's address cannot be used."
+        assert await it.call("acme", entry(tool.port), CALL) == (
+            "The tool's address cannot be used.",
+            "address_refused",
+        )
     assert not tool.requests
 
 
@@ -116,14 +120,14 @@ async def test_a_name_is_resolved_once_and_pinned(identity: tuple[Path, Path]) -
         return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
 
     async with serving(identity) as tool:
-        assert await caller(identity, resolver=resolver).call("acme", entry(tool.port), CALL) == "rain"
+        assert await caller(identity, resolver=resolver).call("acme", entry(tool.port), CALL) == RAIN
     assert asked == [HOST]
 
 
 async def test_the_certificate_is_of_the_name_and_not_of_the_address(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         answer = await caller(identity).call("acme", entry(tool.port, host="other.example.com"), CALL)
-    assert answer == "The tool could not be reached." and not tool.requests
+    assert answer == ("The tool could not be reached.", "unreachable") and not tool.requests
 
 
 @pytest.mark.parametrize(
@@ -141,14 +145,14 @@ async def test_the_certificate_is_of_the_name_and_not_of_the_address(identity: t
 async def test_failures_are_told_in_words(identity: tuple[Path, Path], answer: bytes, word: str) -> None:
     async with serving(identity, answer=answer) as tool:
         said = await caller(identity).call("acme", entry(tool.port, max_bytes=100), CALL)
-    assert word in said and "secret" not in said
+    assert word in said.content and "secret" not in said.content and said.outcome != "answered"
 
 
 async def test_a_tool_that_hangs_is_given_up(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         tool.may_answer.clear()
         said = await caller(identity).call("acme", entry(tool.port, timeout_s=0.5), CALL)
-    assert said == "The tool took over 0.5 s."
+    assert said == ("The tool took over 0.5 s.", "late")
 
 
 async def test_one_tenants_slow_tools_leave_room_for_others(identity: tuple[Path, Path]) -> None:
@@ -160,7 +164,7 @@ async def test_one_tenants_slow_tools_leave_room_for_others(identity: tuple[Path
             async with asyncio.timeout(60):
                 while not slow.requests:
                     await asyncio.sleep(0.01)
-            assert await it.call("globex", entry(fast.port), CALL) == "rain"
+            assert await it.call("globex", entry(fast.port), CALL) == RAIN
             for task in waiting:
                 task.cancel()
     assert len(slow.requests) <= 16
@@ -169,9 +173,10 @@ async def test_one_tenants_slow_tools_leave_room_for_others(identity: tuple[Path
 async def test_nobody_there_is_told_too(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         pass
-    assert await caller(identity).call("acme", entry(tool.port), CALL) == "The tool could not be reached."
+    unreachable = ("The tool could not be reached.", "unreachable")
+    assert await caller(identity).call("acme", entry(tool.port), CALL) == unreachable
 
 
 async def test_a_call_with_a_problem_is_not_made(identity: tuple[Path, Path]) -> None:
-    it: Callable[..., Awaitable[str]] = caller(identity, networks=()).call
-    assert await it("acme", entry(1), ToolCall("c", "weather", problem="no")) == "no"
+    it: Callable[..., Awaitable[ToolAnswer]] = caller(identity, networks=()).call
+    assert await it("acme", entry(1), ToolCall("c", "weather", problem="no")) == ("no", "not_made")

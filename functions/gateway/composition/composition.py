@@ -130,10 +130,37 @@ class Composition:
         conversations, asked = self._composer.conversations, self._asked
         if asked.session is None or conversations is None:
             return None
-        conversation = await conversations.load(asked.tenant.name, asked.session)
-        self._body["messages"] = conversation.continued(self._body["messages"])
-        self._notes[b"x-shoal-conversation"] = b"recalled=%d" % len(conversation.messages)
+        figures = self._composer.gateway.metrics.compositions
+        try:
+            conversation = await conversations.load(asked.tenant.name, asked.session)
+        except Refused:
+            figures.conversation("unavailable")
+            raise
+        figures.conversation(conversation.outcome)
+        recalled = self._put_in_front(conversation)
+        self._notes[b"x-shoal-conversation"] = b"recalled=%d" % recalled
+        if self._body.get("store") is False:
+            figures.conversation("not_wished")
+            return None
         return conversation
+
+    def _put_in_front(self, conversation: Conversation) -> int:
+        """What was said before, ahead of what is new; of how many messages.
+
+        The caller sees nothing of it, so it is ours to make it fit: the latest turns of it that do. Else a conversation
+        that has outgrown its model's window would be refused for ever, whatever is sent in it. Where the tenant has
+        chats slide or summarised, that is done to the whole.
+        """
+        new = self._body["messages"]
+        self._body["messages"] = conversation.continued(new)
+        recalled = len(self._body["messages"]) - len(new)
+        if self._asked.tenant.context_overflow == "refuse":
+            gone = self._composer.overflow(self._asked, self._body)
+            last = conversation.recalled_until(new)
+            forgotten = range(gone.start, min(gone.stop, last))
+            recalled -= len(forgotten)
+            self._body["messages"][forgotten.start : forgotten.stop] = []
+        return recalled
 
     async def _shorten(self) -> None:
         """Where the tenant has overlong chats summarised: the oldest turns become a summary, if a model makes one.
@@ -191,19 +218,25 @@ class Composition:
                 self._body["tool_choice"] = "none"
             elif type(self._body.get("tool_choice")) is dict or self._body.get("tool_choice") == "required":
                 self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
+        self._composer.gateway.metrics.compositions.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
         await self._whole(answer, conversation, as_stream=(include_usage,) if streamed else None)
 
     async def _call_all(self, offered: Declared, calls: list[ToolCall]) -> list[JsonObject]:
         """The results, in the order of the calls."""
-        caller, tenant = self._composer.tools, self._asked.tenant.name
         self._calls += len(calls)
         try:
             async with asyncio.timeout(self._left_s()):
-                found = await asyncio.gather(*(caller.call(tenant, offered.tools[call.name], call) for call in calls))
+                found = await asyncio.gather(*(self._call(offered, call) for call in calls))
         except TimeoutError as error:
             raise Refused(_too_late()) from error
         return [tools.result(call, content) for call, content in zip(calls, found, strict=True)]
+
+    async def _call(self, offered: Declared, call: ToolCall) -> str:
+        gateway, began_s = self._composer.gateway, self._composer.gateway.clock()
+        answer = await self._composer.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
+        gateway.metrics.compositions.tool_called(answer.outcome, gateway.clock() - began_s)
+        return answer.content
 
     async def _ask(self, body: JsonObject) -> Gathered:
         return await self._hand_in(body, Gathered())
@@ -282,7 +315,9 @@ class Composition:
         conversations, kept = self._composer.conversations, self._asked.tenant.conversations
         if conversations is None or kept is None:
             return
-        if not await conversations.save(conversation, [*self._body["messages"], message], kept):
+        saved = await conversations.save(conversation, [*self._body["messages"], message], kept)
+        self._composer.gateway.metrics.compositions.conversation(saved)
+        if saved != "kept":
             self._notes[b"x-shoal-conversation"] = b"not-kept"
 
     def _deliver(self, status: int, headers: Headers, body: bytes) -> None:

@@ -5,6 +5,8 @@ named), and the connection goes to one of exactly these, while TLS verifies the 
 differently the second time gains nothing. Redirects are not followed, proxies of the environment not used, and nothing
 of the caller's request but the model's arguments goes along. Whatever goes wrong becomes a sentence for the model.
 
+Names are resolved on threads of their own (`waiting`), for a resolver may take half a minute and cannot be stopped.
+
 Neighbours: `declared` says what is called; `functions.artifacts.ingest.addresses` knows the public internet.
 """
 
@@ -14,6 +16,7 @@ import ssl
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -23,12 +26,23 @@ from functions.api.snapshot import ToolEntry
 from functions.artifacts.errors import ArtifactRefused, StoreUnavailable
 from functions.artifacts.ingest.addresses import Address, Resolver, resolve, system_resolver
 from functions.gateway.tools.declared import ToolCall
+from functions.gateway.tools.waiting import TenantThreads
 
 _log = logging.getLogger(__name__)
 _MAX_AT_ONCE = 64  # of this gateway; more wait, within their own time
 _MAX_AT_ONCE_OF_TENANT = 16  # so that one tenant's slow tools do not take all the places
 _HTTPS_PORT = 443
 _SECRET_MAX_BYTES = 8 * 1024
+
+
+ToolOutcome = Literal["answered", "not_made", "late", "address_refused", "unreachable", "status", "too_large"]
+
+
+class ToolAnswer(NamedTuple):
+    """What the model reads: the tool's answer, or why there is none; and which of these it is."""
+
+    content: str
+    outcome: ToolOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +62,33 @@ class ToolCaller:
         self._resolver = resolver
         self._tls = ssl.create_default_context(cafile=str(policy.ca_file) if policy.ca_file else None)
         self._places = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._threads = TenantThreads()
         self._of_tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> str:
-        """What the model reads: the tool's answer, or why there is none."""
+    async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> ToolAnswer:
         if call.problem:
-            return call.problem
+            return ToolAnswer(call.problem, "not_made")
         share = self._of_tenants.setdefault(tenant, asyncio.Semaphore(_MAX_AT_ONCE_OF_TENANT))  # while calls hold it
         try:
             async with asyncio.timeout(tool.timeout_s), share, self._places:
                 return await self._post(tenant, tool, call.arguments)
         except TimeoutError:
-            problem = f"The tool took over {tool.timeout_s:g} s."
+            return ToolAnswer(f"The tool took over {tool.timeout_s:g} s.", "late")
         except (ArtifactRefused, StoreUnavailable) as error:
             _log.warning("tool %s of %s was not called: %s", tool.name, tenant, error)
-            problem = "The tool's address cannot be used."
+            return ToolAnswer("The tool's address cannot be used.", "address_refused")
         except (httpx.HTTPError, OSError, ValueError) as error:
             _log.warning("tool %s of %s failed: %s", tool.name, tenant, type(error).__name__)
-            problem = "The tool could not be reached."
-        return problem
+            return ToolAnswer("The tool could not be reached.", "unreachable")
 
-    async def _post(self, tenant: str, tool: ToolEntry, arguments: bytes) -> str:
+    async def _post(self, tenant: str, tool: ToolEntry, arguments: bytes) -> ToolAnswer:
         parts = urlsplit(tool.url)
         host, port = parts.hostname or "", parts.port or _HTTPS_PORT
-        addresses = await asyncio.to_thread(resolve, host, port, self._resolver, self._policy.networks)
+        threads = self._threads
+        addresses = await threads.run(tenant, lambda: resolve(host, port, self._resolver, self._policy.networks))
         headers = {"host": parts.netloc, "content-type": "application/json", "accept-encoding": "identity"}
-        token = await asyncio.to_thread(self._secret, tenant, tool.secret) if tool.secret else ""
+        secret = tool.secret
+        token = await threads.run(tenant, lambda: self._secret(tenant, secret)) if secret else ""
         if token:
             headers["authorization"] = f"Bearer {token}"
         url = httpx.URL(tool.url).copy_with(host=_literal(addresses[0]))
@@ -93,15 +108,15 @@ class ToolCaller:
             return file.read(_SECRET_MAX_BYTES).strip()
 
 
-async def _read(answer: httpx.Response, max_bytes: int) -> str:
+async def _read(answer: httpx.Response, max_bytes: int) -> ToolAnswer:
     if not 200 <= answer.status_code < 300:
-        return f"The tool answered with status {answer.status_code}."
+        return ToolAnswer(f"The tool answered with status {answer.status_code}.", "status")
     content = bytearray()
     async for block in answer.aiter_raw(16 * 1024):
         content += block
         if len(content) > max_bytes:
-            return f"The tool's answer is over {max_bytes} bytes."
-    return content.decode(errors="replace")
+            return ToolAnswer(f"The tool's answer is over {max_bytes} bytes.", "too_large")
+    return ToolAnswer(content.decode(errors="replace"), "answered")
 
 
 def _literal(address: Address) -> str:

@@ -4,7 +4,7 @@ Who binds is vLLM's rule: an address with `*` or `::`, or of `ipc:`, is bound by
 tcp://127.0.0.1:5557 inside a pod) the engine connects, so the agent binds it. The replay address is always the
 engine's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import zmq
@@ -71,7 +71,7 @@ class EventSource:
             return None
         return _numbered(await socket.recv_multipart())
 
-    async def replay(self, start: int) -> AsyncIterator[Numbered]:
+    async def replay(self, start: int) -> AsyncGenerator[Numbered, None]:
         """The batches from `start` on that the engine still has, oldest first; EventsUnavailable where it is silent."""
         if not self._replay_endpoint:
             raise EventsUnavailable("no replay address is set")

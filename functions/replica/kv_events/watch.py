@@ -4,7 +4,7 @@ One pass of reading is
 
     1. the next batch                 none for a while: an engine that is gone takes its cache with it
     2. is it the next (`order`)?      old: passed over
-    3. a gap, or another engine:      what was missed is asked of the replay buffer, from the gap or from 0
+    3. a gap, or another engine:      what was missed is asked of the replay buffer, from what was had last or from 0
     4. not all of it to be had:       the index is dropped, a new generation begins
     5. decode, take in                what cannot be read counts as lost
 """
@@ -12,6 +12,7 @@ One pass of reading is
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import aclosing
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
@@ -28,6 +29,7 @@ _POLL_S = 0.5
 _BLOCKS_FACTOR = 2  # of the engine's own number: freed blocks whose removal is on its way
 _LEAST_BLOCKS, _MOST_BLOCKS = 1024, 1 << 18
 _PUBLISH_TIMEOUT_S = 3.0
+_MOST_REPLAYED = 20_000  # twice the engine's buffer
 
 
 class KvWatch:
@@ -54,6 +56,7 @@ class KvWatch:
         self._engine_is_gone = engine_is_gone
         self._telling = Telling(replica_id, pool, self.blocks, self._generation())
         self._order = Order()
+        self._replayed: dict[int, float] = {}  # batches that the subscription may bring once more: number to time
 
     def start(self, tasks: Supervised) -> None:
         tasks.forever("kv events", self.read, expected=(EventsUnavailable,))
@@ -95,7 +98,7 @@ class KvWatch:
         events = self._decoded(batch)
         if events is None:
             return  # the next one shows a gap
-        verdict = self._order.judge(batch.seq, events.ts_s)
+        verdict = self._order.judge(batch.seq, events.ts_s, self._replayed.pop(batch.seq, None))
         if verdict == "old":
             return
         if verdict == "restart":
@@ -104,29 +107,54 @@ class KvWatch:
             await self._catch_up()
         if self._order.expected < batch.seq:
             self._drop(f"batches {self._order.expected} to {batch.seq - 1} of KV events are lost")
-            self._order = Order(batch.seq, self._order.latest_ts_s)
+            self._order = Order(batch.seq)
         if self._order.expected == batch.seq:
             self._apply(batch.seq, events)
 
     async def _catch_up(self) -> None:
-        """Everything from where we are on; where the engine no longer has all of that, from its oldest batch on."""
+        """Everything from where we are on; where the engine no longer has all of that, from its oldest batch on.
+
+        One batch after the other, with the loop's other work in between: a buffer may hold a gigabyte.
+        """
         try:
-            found = [batch async for batch in self._source.replay(self._order.expected)]
+            async with aclosing(self._source.replay(self._order.replay_from)) as replay:
+                first = await anext(replay, None)
+                if first is not None and await self._is_continued(first):
+                    async for batch in replay:
+                        self._take_replayed(batch)
+                        await asyncio.sleep(0)
         except EventsUnavailable as error:
             _log.info("KV events cannot be replayed: %s", error)
+
+    async def _is_continued(self, first: Numbered) -> bool:
+        """Whether the rest of a replay that begins so follows what we have; the first is taken where it does."""
+        events = self._decoded(first)
+        if events is not None and self._order.is_same(first.seq, events.ts_s):
+            self._take_replayed(first)  # the very first batch of all; any other one was had
+            return True
+        if first.seq == 0 or first.seq < self._order.expected:
+            self._drop("the engine began again")
+            if first.seq > 0:
+                await self._catch_up()  # from 0: now whatever comes first is the oldest that there is
+                return False
+        else:
+            self._drop(f"batches {self._order.expected} to {first.seq - 1} of KV events are lost")
+            self._order = Order(first.seq)
+        self._take_replayed(first)
+        return True
+
+    def _take_replayed(self, batch: Numbered) -> None:
+        if batch.seq != self._order.expected:
             return
-        if found and found[0].seq > self._order.expected:
-            self._drop(f"batches {self._order.expected} to {found[0].seq - 1} of KV events are lost")
-            self._order = Order(found[0].seq, self._order.latest_ts_s)
-        for batch in found:
-            if batch.seq != self._order.expected:
-                continue
-            events = self._decoded(batch)
-            if events is not None:
-                self._apply(batch.seq, events)
-            else:
-                self._drop(f"batch {batch.seq} of KV events is lost")
-                self._order = Order(batch.seq + 1, self._order.latest_ts_s)
+        events = self._decoded(batch)
+        if events is None:
+            self._drop(f"batch {batch.seq} of KV events is lost")
+            self._order = Order(batch.seq + 1)
+            return
+        self._apply(batch.seq, events)
+        self._replayed[batch.seq] = events.ts_s
+        if len(self._replayed) > _MOST_REPLAYED:
+            del self._replayed[next(iter(self._replayed))]
 
     def _decoded(self, batch: Numbered) -> Batch | None:
         try:
@@ -137,7 +165,7 @@ class KvWatch:
 
     def _apply(self, seq: int, batch: Batch) -> None:
         self.batches_total += 1
-        self._order = self._order.after(seq, batch.ts_s)
+        self._order = Order(seq + 1, batch.ts_s)
         for event in batch.events:
             if not self.blocks.take(event):
                 self._telling.begin_anew(self._generation())
@@ -148,7 +176,8 @@ class KvWatch:
             _log.warning("%s; the index of its KV blocks begins anew", why)
             self.lost_total += 1
         self.blocks.clear()
-        self._order = Order(0, self._order.latest_ts_s)
+        self._order = Order()
+        self._replayed.clear()
         self._telling.begin_anew(self._generation())
 
     def _generation(self) -> int:

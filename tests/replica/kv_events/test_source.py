@@ -117,15 +117,23 @@ async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path,
     engine.publisher.close()
 
 
-async def test_another_engine_at_the_same_address_begins_anew(tmp_path: Path, tick: Callable[[], float]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "clock_s"),
+    [(200, 3, 1e6), (200, 3, -1e6), (2, 30, 1e6), (2, 30, -1e6)],
+    ids=["shorter", "shorter, clock set back", "already longer", "already longer, clock set back"],
+)
+async def test_another_engine_at_the_same_address_begins_anew(
+    tmp_path: Path, tick: Callable[[], float], before: int, after: int, clock_s: float
+) -> None:
+    """Neither its numbers nor its clock need to look like another engine's: what it has published does."""
     first = Engine(tmp_path, clock=tick)
     watch, tasks = watching(first), Supervised()
     watch.start(tasks)
-    first.store(200)
+    first.store(before)
     await until("the first one's", lambda: set(watch.blocks.names) == first.names)
     first.publisher.close()
-    second = Engine(tmp_path, clock=tick)
-    second.store(3, first_token=1000)
+    second = Engine(tmp_path, clock=lambda: clock_s + tick())
+    second.store(after, first_token=1000)
     while set(watch.blocks.names) != second.names:  # whatever is lost while the socket connects again is replayed
         second.store(1, first_token=1000)
         assert len(second.tokens) < BLOCK * 200, "as many as the first engine's, and still not noticed"

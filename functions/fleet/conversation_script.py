@@ -1,0 +1,60 @@
+"""The scripts that the bus runs for `conversation_store`, in Lua: a value, and the shelf on which its tenant's lie.
+
+A shelf is a sorted set of names by when they expire, and a hash of their sizes with the sum under `*`. What has expired
+is taken off it with the next value; where it is over its bound, what would expire first goes.
+"""
+
+_SHELF = """
+local prefix = ARGV[1]
+local name = ARGV[2]
+local value_key, order_key, sizes_key = KEYS[1], KEYS[2], KEYS[3]
+
+local function take_off(gone)
+  local size = redis.call('HGET', sizes_key, gone)
+  if not size then return 0 end
+  redis.call('ZREM', order_key, gone)
+  redis.call('HDEL', sizes_key, gone)
+  return redis.call('HINCRBY', sizes_key, '*', -tonumber(size))
+end
+"""
+
+REPLACE = (
+    _SHELF
+    + """
+-- KEYS  1 the value  2 the shelf's order  3 the shelf's sizes
+-- ARGV  1 prefix of values  2 name  3 sha1 of the value that must be there, '' for none  4 the new value
+--       5 seconds to keep it  6 the most bytes of a shelf  7 bytes that a value costs besides its own
+-- gives 1 where it was replaced
+local there = redis.call('GET', value_key)
+if (there and redis.sha1hex(there) or '') ~= ARGV[3] then return 0 end
+local now = tonumber(redis.call('TIME')[1])
+local ttl, most = tonumber(ARGV[5]), tonumber(ARGV[6])
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', order_key, '-inf', now, 'LIMIT', 0, 100)) do take_off(gone) end
+take_off(name)
+redis.call('SET', value_key, ARGV[4], 'EX', ttl)
+local size = #ARGV[4] + tonumber(ARGV[7])
+redis.call('ZADD', order_key, now + ttl, name)
+redis.call('HSET', sizes_key, name, size)
+local sum = redis.call('HINCRBY', sizes_key, '*', size)
+while sum > most do
+  local first = redis.call('ZRANGE', order_key, 0, 1)
+  local gone = first[1] == name and first[2] or first[1]
+  if gone == nil or gone == name then break end
+  redis.call('DEL', prefix .. gone)
+  sum = take_off(gone)
+end
+for _, key in ipairs({order_key, sizes_key}) do
+  if redis.call('TTL', key) < ttl + 60 then redis.call('EXPIRE', key, ttl + 60) end
+end
+return 1
+"""
+)
+
+DELETE = (
+    _SHELF
+    + """
+-- KEYS and ARGV 1 and 2 as above; gives 1 where there was a value
+take_off(name)
+return redis.call('DEL', value_key)
+"""
+)

@@ -1,0 +1,120 @@
+"""Prompts that wait to be learnt: bounded in number and bytes, each once, and no tenant before all others.
+
+A lesson takes as long as its prompt is long (half a second for 200 KB), so whoever sends long prompts could keep the
+one thread that learns to itself. Hence as in a fair queue: who has had least of the thread, in bytes, comes next, and
+nobody has more than a quarter of the places and of the bytes.
+
+    spent[tenant] += bytes of its lesson         whoever begins to wait starts from the least of those who wait
+    worked example (test_long_prompts_of_one_do_not_keep_others_waiting): A has three lessons of 100 KB, B then three of
+    1 KB: A, B, B, B, A, A
+
+Neighbours: `prompt_learner` takes from here, on its thread; the event loop puts. Both under one lock, held for
+microseconds.
+"""
+
+import threading
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+from functions.api.ids import TenantId
+
+MAX_LESSONS = 128
+MAX_BYTES = 16 * 1024 * 1024  # four of the largest bodies
+SHARE_RATIO = 0.25  # of either, for one tenant
+
+
+class Waiting(Protocol):
+    """What a lesson must say of itself."""
+
+    @property
+    def tenant(self) -> TenantId: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def text_blocks(self) -> tuple[int, ...]:
+        """Never empty; the last one stands for the whole prompt."""
+
+
+Lesson = TypeVar("Lesson", bound=Waiting)
+
+
+class _Line(Generic[Lesson]):
+    """One tenant's, in the order of arrival."""
+
+    __slots__ = ("lessons", "spent_bytes", "waiting_bytes")
+
+    def __init__(self, spent_bytes: int) -> None:
+        self.lessons: deque[Lesson] = deque()
+        self.spent_bytes = spent_bytes
+        self.waiting_bytes = 0
+
+
+class LessonQueue(Generic[Lesson]):
+    """For any number of threads."""
+
+    def __init__(self) -> None:
+        self._lines: dict[TenantId, _Line[Lesson]] = {}  # of those who wait
+        self._known: set[int] = set()  # by their last text block
+        self._bytes = 0
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def put(self, lesson: Lesson) -> bool:
+        """False where there is no room for it; one that waits already is not put twice."""
+        size_bytes = len(lesson.body)
+        with self._changed:
+            if lesson.text_blocks[-1] in self._known:
+                return True
+            line = self._lines.get(lesson.tenant) or _Line(self._least_spent_bytes())
+            if self._is_closed or not self._has_room(line, size_bytes):
+                return False
+            self._lines[lesson.tenant] = line
+            line.lessons.append(lesson)
+            line.waiting_bytes += size_bytes
+            self._bytes += size_bytes
+            self._known.add(lesson.text_blocks[-1])
+            self._changed.notify()
+        return True
+
+    def take(self) -> Lesson | None:
+        """The next one, as soon as there is one; None once the queue is closed."""
+        with self._changed:
+            while not self._lines and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            lines = self._lines
+            tenant = min(lines, key=lambda name: lines[name].spent_bytes)
+            line = lines[tenant]
+            lesson = line.lessons.popleft()
+            size_bytes = len(lesson.body)
+            line.spent_bytes += size_bytes
+            line.waiting_bytes -= size_bytes
+            self._bytes -= size_bytes
+            self._known.discard(lesson.text_blocks[-1])
+            if not line.lessons:
+                del lines[tenant]
+        return lesson
+
+    def close(self) -> None:
+        """What waits is forgotten."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _has_room(self, line: _Line[Lesson], size_bytes: int) -> bool:
+        """A tenant's first lesson may be of any size."""
+        if len(self._known) >= MAX_LESSONS or self._bytes + size_bytes > MAX_BYTES:
+            return False
+        own_bytes = line.waiting_bytes + size_bytes
+        return not line.lessons or (
+            len(line.lessons) < MAX_LESSONS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO
+        )
+
+    def _least_spent_bytes(self) -> int:
+        return min((line.spent_bytes for line in self._lines.values()), default=0)
