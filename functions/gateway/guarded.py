@@ -18,6 +18,7 @@ from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.request_headers import request_id_of
 
 _NEVER_S = float("inf")
+_UPLOADS = b"/v1/files"  # bodies of a size of their own, whose blocks `files.upload` times
 _INVALID_HTTP = ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1.")
 
 
@@ -79,11 +80,13 @@ class GuardedHttpTools(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value) + len(b": \r\n"))
-        super().on_header(name, value)
+        if self._in_head:  # uvicorn would take a trailer for a header
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._deadline_s = self._gateway.clock() + self._gateway.limits.body_s
+        limits = self._gateway.limits
+        self._deadline_s = self._gateway.clock() + (limits.upload_s if self.url == _UPLOADS else limits.body_s)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

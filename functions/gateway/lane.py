@@ -33,6 +33,9 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phr
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _header_line = b": ".join
+_NEVER_S = float("inf")
+_UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
+_LEAST_READ_BYTES = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
 _PRECHECK_ABOVE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
 
 
@@ -64,6 +67,7 @@ class LaneProtocol(asyncio.Protocol):
         "_route",
         "_state",
         "_transport",
+        "_unread_bytes",
         "_url",
         "_write_paused",
     )
@@ -89,17 +93,19 @@ class LaneProtocol(asyncio.Protocol):
         self._deadline_s = gateway.clock() + gateway.limits.head_s
         self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
         self._url = b""
-        self._route: Route | None = None
+        self._route: Route = cast(Route, None)  # set with the head, before any use
         self._headers: RawHeaders = []
         self._body: bytes | bytearray = b""  # no list: a body of one-byte chunks would cost fifty times its size
         self._head_bytes = 0
         self._received_s = 0.0
+        self._unread_bytes = 0  # of answers, when it was last looked
         self._expects_continue = False
 
     # what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         if len(self._gateway.watched) >= self._gateway.limits.connections:
             self._close_after, self._phase = True, "busy"
             answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
@@ -118,7 +124,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._raw is not None:
             self._raw += data
         if self._phase == "idle":
-            self._enter("head", self._gateway.limits.head_s)
+            self._phase, self._deadline_s = "head", self._gateway.clock() + self._gateway.limits.head_s
         self._completed = False
         try:
             self._parser.feed_data(data)
@@ -168,7 +174,7 @@ class LaneProtocol(asyncio.Protocol):
         elif self._phase == "body":
             self._refuse(errors.request_timeout("The body"))
         elif self._phase in ("closing", "flushing"):
-            self._transport.abort()  # the last bytes found no reader
+            self._cut_unless_read(now_s)
         else:
             self._close()
 
@@ -187,9 +193,10 @@ class LaneProtocol(asyncio.Protocol):
             raise Refused(self._head_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        limits = self._gateway.limits
-        self._headers.append((name, value))
-        if len(self._headers) > limits.header_count:
+        limits, headers = self._gateway.limits, self._headers
+        if self._raw is not None:  # else it is a trailer: what comes behind a body has not passed whoever checks heads
+            headers.append((name, value))
+        if len(headers) > limits.header_count:
             raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
         self._head_bytes += len(name) + len(value) + 4  # with its colon, space and line end
         if self._head_bytes > limits.head_bytes:
@@ -205,8 +212,8 @@ class LaneProtocol(asyncio.Protocol):
             raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
         self._route = route
         self._raw = None
-        self._received_s = self._gateway.clock()
-        self._enter("body", self._gateway.limits.body_s)
+        self._received_s = now_s = self._gateway.clock()
+        self._phase, self._deadline_s = "body", now_s + self._gateway.limits.body_s
         announced = announced_bytes(self._headers)
         if announced is None or announced > _PRECHECK_ABOVE_BYTES or self._expects_continue:
             self._gateway.precheck(self._headers)
@@ -227,11 +234,11 @@ class LaneProtocol(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self._close_after = True
         self._completed = True
-        self._enter("busy", 0.0)
+        self._phase, self._deadline_s = "busy", _NEVER_S  # its exchange has times of its own
         body = bytes(self._body)
         self._body = self._url = b""
         headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
-        exchange = self._gateway.handle(cast(Route, self._route), headers, body, self, self._received_s)
+        exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
         if exchange is not None and not exchange.ended:
             self._exchange = exchange
 
@@ -322,7 +329,7 @@ class LaneProtocol(asyncio.Protocol):
     def _flush(self) -> None:
         """Take no further request before this answer is read: answers that nobody reads would pile up here."""
         self._transport.pause_reading()
-        self._enter("flushing", self._gateway.limits.write_stall_s)
+        self._until_read("flushing")
 
     def _next(self) -> None:
         if self._close_after:
@@ -335,20 +342,32 @@ class LaneProtocol(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close once what was written has gone out; whoever does not read it is cut off."""
-        self._enter("closing", self._gateway.limits.write_stall_s)
+        self._until_read("closing")
         self._transport.close()
+
+    def _until_read(self, phase: str) -> None:
+        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._enter(phase, self._gateway.limits.write_stall_s)
+
+    def _cut_unless_read(self, now_s: float) -> None:
+        """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
+        left_bytes = self._transport.get_write_buffer_size()
+        if self._unread_bytes - left_bytes < _LEAST_READ_BYTES:
+            self._transport.abort()
+            return
+        self._unread_bytes = left_bytes
+        self._deadline_s = now_s + self._gateway.limits.write_stall_s
 
     def _head_too_large(self) -> ErrorAnswer:
         return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
 
     def _enter(self, phase: str, within_s: float) -> None:
-        """Go to a phase that may last so long; a busy one is timed by its exchange."""
+        """Go to a phase that may last so long."""
         self._phase = phase
-        self._deadline_s = self._gateway.clock() + within_s if phase != "busy" else float("inf")
+        self._deadline_s = self._gateway.clock() + within_s
 
     def _reset_request(self) -> None:
         self._url = b""
-        self._route = None
         self._headers = []
         self._body = b""
         self._head_bytes = 0

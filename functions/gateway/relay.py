@@ -6,6 +6,9 @@ pieces waits for its end, so that a replica lost in mid-event leaves no half eve
 
 Why a plain replacement is safe: inside a JSON string every quote is escaped, so the bytes `"model":"<engine name>"`
 cannot come from generated text, only from the field itself.
+
+The events of one answer begin with the same bytes (id, time, model) up to their first choice. So the beginning is read
+once and compared from then on, with one memcmp in place of three searches; an event that begins otherwise is looked at.
 """
 
 from typing import Any, Literal
@@ -18,9 +21,9 @@ _DONE = b"data: [DONE]"
 _OBJECT = b"data: {"
 _OBJECT_END = b"}"
 _OBJECT_EVENT_END = _OBJECT_END + _EVENT_END
-_NEXT_OBJECT = _OBJECT_EVENT_END + _OBJECT
 _COMMENT = b":"
 _NO_CHOICES = b'"choices":[]'
+_CHOICE = b'"choices":[{'
 _ERROR = b'data: {"error"'
 _OPENING = (b'"role":"assistant"', b'"content":""', b'"finish_reason":null')
 _DROPPED = (b'"finish_reason":"abort"', b'"finish_reason":"error"')
@@ -52,12 +55,13 @@ _MAX_TOKENS = 10_000_000
 def read_usage(document: bytes) -> Usage | None:
     """The usage of a JSON answer or event, or None where it has none."""
     try:
-        return _usage_in(_usage_decoder.decode(document).usage)
+        return usage_in(_usage_decoder.decode(document).usage)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def _usage_in(usage: Any) -> Usage | None:
+def usage_in(usage: Any) -> Usage | None:
+    """Of the `usage` field, whatever it is."""
     if type(usage) is not dict:
         return None
     details = usage.get("prompt_tokens_details")
@@ -67,7 +71,14 @@ def _usage_in(usage: Any) -> Usage | None:
 
 def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
     """Counts as an engine wrote them, whatever they are."""
+    if type(prompt) is type(completion) is type(cached) is int and _are_sane(prompt, completion, cached):
+        return Usage(prompt, completion, cached)
     return Usage(_clamped(prompt), _clamped(completion), _clamped(cached))
+
+
+def _are_sane(prompt: int, completion: int, cached: int) -> bool:
+    """As all engines write them."""
+    return 0 <= prompt <= _MAX_TOKENS and 0 <= completion <= _MAX_TOKENS and 0 <= cached <= _MAX_TOKENS
 
 
 def _clamped(tokens: Any) -> int:
@@ -96,51 +107,105 @@ class Renaming:
 class StreamRelay:
     """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
 
-    __slots__ = ("_held", "_keep_usage", "_max_event_bytes", "_renaming", "done", "error", "events", "usage")
+    __slots__ = (
+        "_beginning",
+        "_held",
+        "_keep_usage",
+        "_max_event_bytes",
+        "_public_beginning",
+        "_renaming",
+        "done",
+        "error",
+        "events",
+        "usage",
+    )
 
     def __init__(self, renaming: Renaming, keep_usage: bool, max_event_bytes: int) -> None:
         self._renaming = renaming
         self._keep_usage = keep_usage
         self._max_event_bytes = max_event_bytes
-        self._held = b""
+        self._held: bytes | bytearray = b""
+        self._beginning = b""  # of its events, up to the first choice
+        self._public_beginning = b""  # the same for the client
         self.events = 0  # with choices, so about one a token
         self.usage: Usage | None = None
         self.done = False  # `[DONE]` has passed: the answer is whole
         self.error: bytes | None = None  # the JSON of an error event, which is not passed on
+
+    @property
+    def passed(self) -> int:
+        """Events that went out; nobody numbers them here."""
+        return self.events
 
     def feed(self, data: bytes) -> bytes:
         """What may go out now; BadAnswer when an event outgrows its bound or is none."""
         if self.done or self.error is not None:
             return b""  # nothing belongs after the end
         if self._held:
-            data = self._held + data
-            self._held = b""
-        ends_in_object = data.endswith(_OBJECT_EVENT_END)
-        if ends_in_object and data.startswith(_OBJECT) and data.find(_EVENT_END) == len(data) - len(_EVENT_END):
-            if _NO_CHOICES in data or data.startswith(_ERROR):
-                return self._event_by_event(data)
-            self.events += 1  # one event a read: what most reads are
-            return self._renaming.fields(data)
-        if not ends_in_object and not data.endswith(_EVENT_END):
+            data = self._with_held(data)
+        if not data.endswith(_EVENT_END):
             data = self._hold_back(data)
             if not data:
                 return b""
-            ends_in_object = data.endswith(_OBJECT_EVENT_END)
-        events = data.count(_EVENT_END)
-        plain = ends_in_object and data.startswith(_OBJECT) and data.count(_NEXT_OBJECT) == events - 1
-        if not plain or _NO_CHOICES in data or _ERROR in data:
-            return self._event_by_event(data)
-        self.events += events
-        return self._renaming.fields(data)
+        beginning = self._beginning
+        if beginning and data.startswith(beginning) and data.endswith(_OBJECT_EVENT_END):
+            if data.find(b"\n", len(beginning)) == len(data) - len(_EVENT_END):
+                self.events += 1  # one event a read: what most reads are
+                return self._public_beginning + data[len(beginning) :]
+            return self._several(data) or self._event_by_event(data)
+        return self._event_by_event(data)
+
+    def _with_held(self, data: bytes) -> bytes:
+        """All that has not gone out; nothing while its first event has not ended: a long one is copied once, not often.
+
+        What has no line end of its own ends no event.
+        """
+        if b"\n" in data:
+            data, self._held = bytes(self._held + data), b""
+            return data
+        if type(self._held) is bytes:
+            self._held = bytearray(self._held)
+        self._held += data
+        self._bound(len(self._held))
+        return b""
 
     def _hold_back(self, data: bytes) -> bytes:
+        """Up to the end of the last event; the rest is kept."""
+        if not data:
+            return b""
         whole = data.rfind(_EVENT_END) + len(_EVENT_END)
         if whole < len(_EVENT_END):
             whole = 0
-        if len(data) - whole > self._max_event_bytes:
-            raise BadAnswer(f"an event of over {self._max_event_bytes} bytes")
+        self._bound(len(data) - whole)
         self._held = data[whole:]
         return data[:whole]
+
+    def _bound(self, event_bytes: int) -> None:
+        if event_bytes > self._max_event_bytes:
+            raise BadAnswer(f"an event of over {self._max_event_bytes} bytes")
+
+    def _several(self, data: bytes) -> bytes:
+        """Events of one read that all begin as the last one did; nothing where one of them does not."""
+        beginning, length, start = self._beginning, len(self._beginning), 0
+        rests: list[bytes] = []
+        while start < len(data):
+            line_end = data.find(b"\n", start + length)  # one byte is sought seven times faster than two
+            end = line_end + len(_EVENT_END)
+            if not data.startswith(beginning, start) or data[line_end - 1 : end] != _OBJECT_EVENT_END:
+                return b""
+            rests.append(data[start + length : end])
+            start = end
+        self.events += len(rests)
+        return self._public_beginning + self._public_beginning.join(rests)
+
+    def _learn(self, event: bytes) -> None:
+        """How events of this answer begin, if that is where the model's name is."""
+        length = event.find(_CHOICE) + len(_CHOICE)
+        beginning, rest = event[:length], event[length:]
+        public = self._renaming.fields(beginning)
+        is_all = len(beginning) >= len(_CHOICE) and self._renaming.fields(rest) == rest
+        if is_all and (public != beginning or not self._renaming.needed):
+            self._beginning, self._public_beginning = beginning, public
 
     def _event_by_event(self, data: bytes) -> bytes:
         passed = []
@@ -158,6 +223,7 @@ class StreamRelay:
                 raise BadAnswer("an event that is no JSON object")
             elif not self._is_usage(event):
                 self.events += 1
+                self._learn(event)
                 passed.append(event + _EVENT_END)
             elif self._keep_usage:
                 passed.append(event + _EVENT_END)
@@ -186,7 +252,7 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
         raise BadAnswer("not JSON") from error
     if type(parsed) is not dict:
         raise BadAnswer("not a JSON object")
-    usage = _usage_in(parsed.get("usage"))
+    usage = usage_in(parsed.get("usage"))
     produced = usage is not None and usage.completion_tokens > 0
     return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
 

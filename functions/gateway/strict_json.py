@@ -25,6 +25,7 @@ JsonObject = dict[str, Any]
 
 _LONG_BYTES = 4096  # from here on numpy counts faster than bytes.count
 _COLON, _BRACE, _CASE_BIT = ord(":"), ord("{"), 0x20  # `[` and `{` differ in one bit
+_ONE_OF_THREE = 0xFF ^ (ord(":") ^ ord("{"))
 
 
 class _Duplicate(ValueError):
@@ -35,7 +36,8 @@ class _Duplicate(ValueError):
 
 def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
     """The object in `body`; raises Refused (400) with what to change. `max_values` bounds containers and keys."""
-    if len(body) > max_values and _openings(body) + _colons(body) > max_values and _values(body) > max_values:
+    openings = _openings(body) if len(body) <= max_values else _values_at_most(body)
+    if openings > max_values and _values(body) > max_values:
         raise bad_request(f"The body has over {max_values} objects, arrays and keys.", code="invalid_json")
     try:
         parsed = orjson.loads(body)
@@ -43,7 +45,7 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
         raise bad_request(_decode_message(body, error), code="invalid_json") from error
     if type(parsed) is not dict:
         raise bad_request('The body must be a JSON object, like {"model": …}.', code="invalid_json")
-    if _openings(body) > max_depth and _deeper_than(parsed, max_depth):
+    if openings > max_depth and _deeper_than(parsed, max_depth):
         raise bad_request(f"The body is nested deeper than {max_depth} levels.", code="invalid_json")
     compact = orjson.dumps(parsed)
     if compact != body and _lost_a_key(body, compact):
@@ -62,6 +64,16 @@ def _openings(body: bytes) -> int:
     if len(body) < _LONG_BYTES:
         return body.count(b"[") + body.count(b"{")
     return int(np.count_nonzero((np.frombuffer(body, np.uint8) | _CASE_BIT) == _BRACE))
+
+
+def _values_at_most(body: bytes) -> int:
+    """A bound for openings and colons together, in half the time that both take: `z`, `Z` and `;` count too.
+
+    With the case bit set and 0x41 cleared, `:`, `[` and `{` are one byte.
+    """
+    masked = np.frombuffer(body, np.uint8) | _CASE_BIT
+    masked &= _ONE_OF_THREE
+    return int(np.count_nonzero(masked == _COLON))
 
 
 def _colons(body: bytes) -> int:

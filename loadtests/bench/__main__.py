@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 import random
 import time
@@ -27,12 +28,10 @@ def main() -> None:
     began_s = time.monotonic()
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     plan = Plan(options.parts, options.contenders, options.rounds, options.streams, options.replicas, seed)
-    samples = _read(options.show) if options.show else measure(plan, console)
-    subtitle = (
-        f"{time.strftime('%Y-%m-%d')}, {_machine()}; {plan.replicas} replicas, {plan.rounds} rounds, "
-        f"{plan.streams:,} open streams at most"
-    )
-    if not options.show:
+    if options.show:
+        subtitle, samples = f"{options.show}, shown again", _read(options.show)
+    else:
+        subtitle, samples = _setting(plan), measure(plan, console)
         HOME.mkdir(exist_ok=True)
         _write(HOME / "last.json", samples)
     grouped = by_figure(samples)
@@ -58,6 +57,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--show", type=Path, help="a former run's figures (.bench/last.json), instead of a new run")
     parser.add_argument("--picture", type=Path, default=HOME / "bench.svg")
     return parser.parse_args()
+
+
+def _setting(plan: Plan) -> str:
+    """What the figures were taken in; the load is that of others, before the run adds its own."""
+    return (
+        f"{time.strftime('%Y-%m-%d')}, {_machine()}, load average {os.getloadavg()[0]:.1f}; {plan.replicas} replicas, "
+        f"{plan.rounds} rounds, {plan.streams:,} open streams at most"
+    )
 
 
 def _machine() -> str:

@@ -42,6 +42,12 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def get_extra_info(self, name: str) -> None:
+        """It has no socket."""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """It takes everything."""
+
     def pause_reading(self) -> None:
         pass
 

@@ -35,7 +35,7 @@ _ANSWER_BODY = (
 )
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _STREAMS = (b'"stream":true', b'"stream": true')
-_LONGEST = max(map(len, _STREAMS))
+_LOOKED_AT_BYTES = 1024  # of a body's beginning and of its end: nobody has the field in the middle of a prompt
 _METADATA = {"is_generation": True, "status": "ok", "data": [{"id": "bench", "object": "model"}]}
 
 
@@ -98,13 +98,13 @@ class Replica:
 
 
 class FakeEngine(asyncio.Protocol):
-    __slots__ = ("_events_left", "_open", "_parser", "_paused", "_replica", "_stream", "_tail", "_transport", "_url")
+    __slots__ = ("_events_left", "_first", "_open", "_parser", "_paused", "_replica", "_tail", "_transport", "_url")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._parser = httptools.HttpRequestParser(self)
-        self._open = self._paused = self._stream = False
-        self._tail = self._url = b""
+        self._open = self._paused = False
+        self._first = self._tail = self._url = b""
         self._events_left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -127,22 +127,19 @@ class FakeEngine(asyncio.Protocol):
         self._paused = False
 
     def on_message_begin(self) -> None:
-        self._stream = False
-        self._url = b""
+        self._first = self._tail = self._url = b""
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_body(self, body: bytes) -> None:
-        seen = self._tail + body
-        self._stream = self._stream or any(mark in seen for mark in _STREAMS)
-        self._tail = seen[-_LONGEST:]
+        self._first = self._first or body[:_LOOKED_AT_BYTES]
+        self._tail = (self._tail + body[-_LOOKED_AT_BYTES:])[-_LOOKED_AT_BYTES:]
 
     def on_message_complete(self) -> None:
-        self._tail = b""
         if self._parser.get_method() == b"GET":
             self._tell()
-        elif self._stream:
+        elif any(mark in self._first or mark in self._tail for mark in _STREAMS):
             self._open = True
             self._replica.pace.open += 1
             prefill_ms = self._replica.pace.prefill_ms

@@ -110,6 +110,7 @@ class HeldStream(asyncio.Protocol):
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
+        self._head_came = False  # a gateway may send it long before the first event
         self.events = 0
         self.failed = False
 
@@ -118,7 +119,9 @@ class HeldStream(asyncio.Protocol):
         transport.write(self._payload)  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
-        self.failed = self.failed or (not self.events and not data.startswith(b"HTTP/1.1 200"))
+        if not self._head_came:
+            self._head_came = True
+            self.failed = not data.startswith(b"HTTP/1.1 200")
         self.events += data.count(b"data: {")
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from html import escape
 
 from loadtests.bench.figures import GOALS, Goal, Samples, Spread, spread
-from loadtests.bench.report import ROWS, Row, cell, value
+from loadtests.bench.report import NO_COST, ROWS, Row, cell, value
 
 _PANEL_WIDTH, _BAR_HEIGHT, _GAP, _NAME_WIDTH, _VALUE_WIDTH = 560, 16, 6, 170, 130
 _BAR_WIDTH = _PANEL_WIDTH - _NAME_WIDTH - _VALUE_WIDTH
 _TITLE_HEIGHT, _MARGIN, _COLUMNS = 30, 24, 2
 _LONGEST = 2.2  # of the scale's yardstick: longer bars are cut off
 _OWN, _OTHER, _INK, _FAINT, _GOAL = "#0b7285", "#adb5bd", "#212529", "#6c757d", "#c92a2a"
-_LEFT_OUT = ("failed", "requests_1k_per_s")  # the one row of which more is better, and no measure
 
 
 def svg(samples: Samples, contenders: Sequence[str], subtitle: str) -> str:
     names = [name for name in contenders if name != "direct"]
-    panels = [_panel(samples, names, row) for row in ROWS if row.figure not in _LEFT_OUT]
+    panels = [_panel(samples, names, row) for row in ROWS if row.figure not in NO_COST]
     drawn = [panel for panel in panels if panel]
     panel_height = _TITLE_HEIGHT + len(names) * (_BAR_HEIGHT + _GAP) + _MARGIN
     rows = -(-len(drawn) // _COLUMNS)

@@ -1,7 +1,8 @@
 """Where the gateway's time goes: `python -m loadtests.bench.profile [PART] [-o FILE.svg]`, a flame graph.
 
 py-spy reads the stacks from outside, native frames included, while one of the bench's parts runs; the gateway is as it
-is measured. Widths are shares of the samples; read it beside the part's own figure.
+is measured. Widths are shares of the samples; read it beside the part's own figure. `--stages` prints a table of what a
+request goes through instead (`stages`).
 """
 
 import argparse
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import uvloop
 from rich.console import Console
+from rich.table import Table
 
 from loadtests.bench.gateway import backdrop, gateway
 from loadtests.bench.load import Target
 from loadtests.bench.parts import PARTS, Rig
 from loadtests.bench.peers import HOME, bin_of
 from loadtests.bench.processes import pin, raise_descriptor_limit
+from loadtests.bench.stages import shares
 
 _RATE_HZ = 400
 _RUNS = 3
@@ -35,7 +38,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=HOME / "profile.svg")
     parser.add_argument("--replicas", type=int, default=32)
     parser.add_argument("--format", choices=["flamegraph", "raw", "speedscope"], default="flamegraph")
+    parser.add_argument("--stages", action="store_true", help="a table by stage instead of a picture")
     options = parser.parse_args()
+    if options.stages:
+        options.format = "raw"
     py_spy = bin_of("py-spy", Console(stderr=True)) / "py-spy"
     pin(0, 1)
     raise_descriptor_limit()
@@ -54,7 +60,18 @@ def main() -> None:
         )
         uvloop.run(_repeated(options.part, rig))
         recorder.wait()
-    print(f"{options.output}")
+    if options.stages:
+        Console().print(_table(options.output))
+    else:
+        print(f"{options.output}")
+
+
+def _table(raw: Path) -> Table:
+    table = Table("stage", "of the gateway's CPU", title="What a request goes through")
+    with raw.open() as stacks:
+        for stage, share in shares(stacks).items():
+            table.add_row(stage, f"{share:.1%}")
+    return table
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ ROWS = (
     Row("requests/s on one core, 1 KB", "requests_1k_per_s", decimals=0),
     Row("failed", "failed", decimals=0),
 )
+NO_COST = ("requests_1k_per_s", "failed")  # of the one more is better, and the other is no measure
 
 
 def show(samples: Samples, contenders: Sequence[str], console: Console) -> None:
     console.print(_figures(samples, [name for name in contenders if name != "direct"]))
-    if any(ratio(samples, "shoal", RR, row.figure) for row in ROWS):
-        console.print(_ratios(samples, [name for name in contenders if name not in ("direct", RR)]))
+    ratios = _ratios(samples, [name for name in contenders if name not in ("direct", RR)])
+    if ratios.row_count:
+        console.print(ratios)
     if "shoal" in contenders:
         console.print(_goals(samples))
 
@@ -71,7 +73,7 @@ def _ratios(samples: Samples, contenders: Sequence[str]) -> Table:
     table = _table(f"The same over {RR}, round by round: below 1 is cheaper", contenders)
     for row in ROWS:
         cells = [cell(ratio(samples, name, RR, row.figure), 2) for name in contenders]
-        if row.kind == "figure" and row.figure != "failed" and any(text != "–" for text in cells):
+        if row.kind == "figure" and row.figure not in NO_COST and any(text != "–" for text in cells):
             table.add_row(row.words, *cells)
     return table
 

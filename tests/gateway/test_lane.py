@@ -85,6 +85,24 @@ async def test_a_chunked_body(play: Playing, size: int) -> None:
     assert engine.requests[0]["model"] == BOT_V1
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["lane", "plain"])
+@pytest.mark.parametrize("trailer", [b"X-Shoal-Class: batch", b"X-Request-Id: forged", b"X-Shoal-Class: no such"])
+async def test_a_trailer_is_no_header(play: Playing, trailer: bytes, moved: bool) -> None:
+    """Whoever stands before the gateway and checks heads has not seen what comes behind the body."""
+    p = play("r0")
+    wire = Wire(p)
+    if moved:
+        wire >> get("/healthz")
+        await p.settle()
+    wire >> post(chunked(CHAT_BODY)[:-2] + trailer + b"\r\n\r\n", transfer_encoding="chunked", x_request_id="mine")
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    await p.settle()
+    assert wire.answers[-1].status == 200
+    assert wire.answers[-1].headers["x-request-id"] == "mine"
+    assert p.gateway.traces.recent[-1].row().class_ == "interactive"
+    wire.leaves()
+
+
 async def test_connection_close_is_honoured(play: Playing) -> None:
     p = play("r0")
     wire = Wire(p) >> post(connection="close")

@@ -152,3 +152,20 @@ async def test_a_client_that_never_reads_its_whole_answer_is_cut_off(play: Playi
     assert not wire.cut
     wire.after(0.2)
     assert wire.cut
+
+
+@pytest.mark.parametrize("header", [{}, {"connection": "close"}])
+async def test_a_client_on_a_slow_line_is_not_one_that_never_reads(play: Playing, header: dict[str, str]) -> None:
+    p = play("r0")
+    wire = Wire(p) >> post(**header)
+    engine = await p.connects()
+    wire.stops_reading()
+    wire.transport.unread_bytes = 8_000_000
+    engine.answers(200, sse.whole(BOT_V1))
+    for left_bytes in (7_000_000, 6_400_000, 5_800_000):
+        wire.transport.unread_bytes = left_bytes
+        wire.after(30.1)
+        assert not wire.cut
+    wire.transport.unread_bytes -= 100_000  # of a trickle that would hold these megabytes for an hour
+    wire.after(30.1)
+    assert wire.cut

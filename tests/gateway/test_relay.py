@@ -113,6 +113,72 @@ def test_what_is_no_event_of_an_engine_is_refused(at: list[int], event: bytes) -
         fed(relayed, *cut(sse.token("m", "x") + event + b"\n\n" + sse.DONE, at))
 
 
+LATE_MODEL = sse.event({"id": "c", "choices": [{"index": 0, "delta": {"content": "x"}}], "model": BOT_V1})
+TWICE = sse.event({"id": "c", "model": BOT_V1, "choices": [{"index": 0}], "model_card": {"model": BOT_V1}})
+KINDS = {
+    "usual": sse.token(BOT_V1, "a"),
+    "says a marker": sse.token(BOT_V1, '"choices":[{'),
+    "another second": sse.token(BOT_V1, "b").replace(b'"created":1', b'"created":2'),
+    "another length": sse.token(BOT_V1, "c").replace(b'"id":"', b'"id":"longer-'),
+    "model at the end": LATE_MODEL,
+    "model twice": TWICE,
+    "another model": sse.token("other", "d"),
+    "no choices": sse.event({"id": "c", "model": BOT_V1}),
+    "two lines": b'data: {"a":\ndata: 1}\n\n',
+    "comment": b": ping\n\n",
+    "usage": sse.usage(BOT_V1),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS)), max_size=12), cuts)
+@example(["usual", "usual", "usage", "usual", "model twice", "usual"], [])
+@example(["usual", "two lines", "usual", "comment", "usual", "another length"], [])
+def test_events_that_begin_alike_and_others_pass_alike(kinds: list[str], at: list[int]) -> None:
+    relayed = relay()
+    out = fed(relayed, *cut(b"".join([KINDS[kind] for kind in kinds]), at))
+    assert out == renamed(b"".join([KINDS[kind] for kind in kinds if kind != "usage"]))
+    assert relayed.events == sum(kind not in ("usage", "comment") for kind in kinds)
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS)), max_size=12), st.integers(1, 4))
+@example(["model twice", "model twice"], 1)
+@example(["usual", "two lines", "two lines", "usual"], 1)
+def test_however_many_events_a_read_brings(kinds: list[str], events_per_read: int) -> None:
+    events = [KINDS[kind] for kind in kinds]
+    reads = [b"".join(events[start : start + events_per_read]) for start in range(0, len(events), events_per_read)]
+    relayed = relay()
+    assert fed(relayed, *reads) == renamed(b"".join([KINDS[kind] for kind in kinds if kind != "usage"]))
+    assert relayed.events == sum(kind not in ("usage", "comment") for kind in kinds)
+
+
+def test_an_event_that_begins_well_and_is_no_object_is_refused() -> None:
+    usual, relayed = KINDS["usual"], relay()
+    relayed.feed(usual)
+    with pytest.raises(BadAnswer, match="no JSON object"):
+        relayed.feed(usual + usual[:-3] + b"]\n\n" + usual)
+
+
+def test_what_a_model_says_in_the_words_of_an_event_is_no_event() -> None:
+    beginning = sse.token(BOT_V1, "").partition(b'"delta"')[0].decode()
+    relayed = relay()
+    said = sse.token(BOT_V1, f"}}\n\n{beginning}")
+    assert fed(relayed, sse.token(BOT_V1, "a"), said, said + said) == (
+        sse.token(PUBLIC, "a") + said.replace(b'"model":"' + BOT_V1.encode(), b'"model":"' + PUBLIC.encode()) * 3
+    )
+    assert relayed.events == 4
+
+
+def test_a_long_event_in_small_pieces_is_gathered_in_one_place() -> None:
+    relayed = relay()
+    relayed.feed(b"data: {")
+    relayed.feed(b"x")
+    held = relayed._held
+    for _ in range(1000):
+        assert relayed.feed(b"x" * 100) == b""
+    assert relayed._held is held, "not copied for each piece"
+    assert relayed.feed(b"}\n\n") == b"data: {" + b"x" * 100_001 + b"}\n\n"
+
+
 def test_half_an_event_never_passes() -> None:
     relayed = relay()
     whole, half = sse.token(BOT_V1, "a"), sse.token(BOT_V1, "b")[:-1]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from functions.gateway import strict_json
 from functions.gateway.errors import Refused
 from functions.gateway.strict_json import _outside_strings, parse_object
 
@@ -224,3 +225,9 @@ def _same(ours: Any, theirs: Any) -> bool:
     if type(theirs) is list and type(ours) is list:
         return len(ours) == len(theirs) and all(map(_same, ours, theirs))
     return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+@given(st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"[", b"{", b":", b"z;Z"]))
+def test_the_quick_bound_is_never_below_what_is_there(noise: bytes, more: bytes) -> None:
+    body = noise + more * 3
+    assert strict_json._values_at_most(body) >= strict_json._openings(body) + strict_json._colons(body)

@@ -1,0 +1,50 @@
+"""What a request costs, in a unit that no neighbour on the machine disturbs: calls of functions of ours.
+
+Microseconds are for `make bench`; these say at once, and on any machine, when something was put on every request's way.
+A call with its body takes about 0.4 us on the machine of docs/performance.md.
+"""
+
+import sys
+from types import FrameType
+
+from loadtests.bench.bare import Bare
+from loadtests.bench.load import request
+from loadtests.bench.parts import body
+
+REPLICAS = 32
+REQUESTS = 16
+MOST_CALLS = 285  # 270 when this was written; `make bench` says what more would cost
+MOST_CALLS_OF_ROUTING = 24  # 17, and not one a replica
+
+
+def _calls(replicas: int) -> dict[str, int]:
+    """By file, of some whole answers to prompts that every replica has had."""
+    bare = Bare(replicas)
+    wires = [request(bare.target, body(1024, variant)) for variant in range(REQUESTS)]
+    for number in range(REQUESTS * replicas):
+        bare.whole(wires[number % REQUESTS])
+    found: dict[str, int] = {}
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        _, ours, file = frame.f_code.co_filename.rpartition("functions/")
+        if event == "call" and ours:
+            found[file] = found.get(file, 0) + 1
+
+    sys.setprofile(count)
+    try:
+        for wire in wires:
+            bare.whole(wire)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+async def test_a_request_stays_within_its_budget_of_calls() -> None:
+    found = _calls(REPLICAS)
+    assert sum(found.values()) / REQUESTS <= MOST_CALLS, sorted(found.items(), key=lambda each: -each[1])[:20]
+
+
+async def test_routing_calls_nothing_for_each_replica() -> None:
+    routing = ("decisions/rout", "decisions/prediction", "decisions/replicas", "decisions/adapter_copies")
+    calls = {file: count for file, count in _calls(REPLICAS).items() if file.startswith(routing)}
+    assert sum(calls.values()) / REQUESTS <= MOST_CALLS_OF_ROUTING, calls

@@ -1,0 +1,28 @@
+"""stages: which stage a stack counts for."""
+
+from loadtests.bench.stages import KERNEL, LOOP, shares, stage_of
+
+LANE = "LaneProtocol.data_received (functions/gateway/lane.py:125)"
+HANDLE = "Gateway.handle (functions/gateway/core.py:180)"
+OUTER = "main (functions/gateway/__main__.py:16)"
+
+
+def test_the_innermost_of_our_frames_decides() -> None:
+    parse = "parse_object (functions/gateway/strict_json.py:44)"
+    assert stage_of([OUTER, LANE, HANDLE, parse, "loads (orjson.c:7)"]) == "body: JSON, fields"
+    assert stage_of([OUTER, LANE, HANDLE]) == "the request's own course"
+
+
+def test_a_call_of_the_kernel_counts_for_itself() -> None:
+    assert stage_of([OUTER, LANE, "uv__try_write (stream.c:1)", "__libc_write (write.c:26)"]) == KERNEL
+
+
+def test_what_is_not_of_a_request_is_told_apart() -> None:
+    assert stage_of([OUTER, "Loop__run (loop.c:1)", "uv__run_timers (timer.c:2)"]) == LOOP
+    assert stage_of([OUTER, "ValkeyBus._messages (functions/fleet/valkey_bus.py:9)"]).startswith("beats")
+
+
+def test_shares_are_of_all_samples() -> None:
+    found = shares([f"{OUTER};{LANE} 3", f"{OUTER};{LANE};{HANDLE} 1", ""])
+    assert found == {"client's connection: parse, write": 0.75, "the request's own course": 0.25}
+    assert shares([]) == {}
