@@ -7,6 +7,7 @@ threshold: either asked for, or one that would have escalated a round share of t
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 
 import orjson
@@ -23,6 +24,9 @@ Step = tuple[str, str]  # from which pool, to which
 
 
 def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
+    wrong = [threshold for threshold in thresholds if not 0.0 <= threshold < inf]
+    if wrong:
+        raise Refused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
     if not trace.exists():
         raise Refused(f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)")
     recorded = doubts(rows(trace))

@@ -34,9 +34,11 @@ class Span:
 
 def trace(request_id: str, directory: Path | None, *, as_json: bool) -> None:
     where = directory or here().layout.traces_dir
+    if not where.is_dir():
+        raise Refused(f"there is no directory {where}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)")
     try:
         row = find(where, request_id)
-    except RowInvalid as error:
+    except (RowInvalid, OSError) as error:
         raise Refused(f"the row of {request_id} in {where} cannot be read: {error}") from error
     if row is None:
         raise Refused(

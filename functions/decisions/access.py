@@ -37,6 +37,14 @@ def authenticate(catalogue: Catalogue, authorization: str | None, pepper: bytes,
     return Caller(tenant=entry.tenant, key_id=entry.key_id, scopes=entry.scopes, max_class=entry.max_class)
 
 
+def caller_of(catalogue: Catalogue, tenant: TenantId, key_id: KeyId, now_unix_s: float) -> Caller | None:
+    """The caller that a key makes which was proven before, or None: revoked, expired or another tenant's by now."""
+    entry = catalogue.keys.get(key_id)
+    if entry is None or entry.tenant != tenant or _expired(entry, now_unix_s):
+        return None
+    return Caller(tenant=entry.tenant, key_id=entry.key_id, scopes=entry.scopes, max_class=entry.max_class)
+
+
 def _bearer_key(authorization: str | None) -> keys.ParsedKey | None:
     if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
         return None

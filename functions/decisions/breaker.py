@@ -13,8 +13,8 @@ for three is out for longer each time.
 Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe goes out, and at 6 a
 second request is told to go elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
 
-A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for
-REFUSAL_S. Fast refusals would otherwise make it look like the fastest of all.
+A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for REFUSAL_S. Fast refusals
+would otherwise make it look like the fastest of all. Where it says for how long it wants to be left alone, it is.
 
 Neighbours: `functions.fleet.standing` keeps one for each replica in trouble; `outliers` ejects by comparison.
 """
@@ -40,6 +40,7 @@ class Breaker:
         "_is_probation",
         "_probe_until_s",
         "_refused_until_s",
+        "_rests_until_s",
         "_until_s",
         "_well_s",
     )
@@ -47,6 +48,7 @@ class Breaker:
     def __init__(self) -> None:
         self._ejections = self._faults = 0
         self._ejected_at_s = self._until_s = self._probe_until_s = self._refused_until_s = self._well_s = _NEVER_S
+        self._rests_until_s = _NEVER_S
         self._is_probation = False
 
     def eject(self, now_s: float) -> float:
@@ -67,9 +69,10 @@ class Breaker:
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
-    def refuse(self, now_s: float) -> None:
-        """It answered 429 or 503."""
-        self._refused_until_s = now_s + REFUSAL_S
+    def refuse(self, now_s: float, told_to_wait_s: float = 0.0) -> None:
+        """It answered 429 or 503, and maybe when to come back."""
+        self._rests_until_s = max(self._rests_until_s, now_s + told_to_wait_s)
+        self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
         self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
 
     def sent(self, now_s: float) -> None:
@@ -90,11 +93,15 @@ class Breaker:
         """Ejected, or on probation with a probe under way."""
         return now_s < self._until_s or now_s < self._probe_until_s
 
+    def rest_s(self, now_s: float) -> float:
+        """For how much longer it asked to be left alone."""
+        return max(0.0, self._rests_until_s - now_s)
+
     def penalty_ms(self, now_s: float) -> float:
         return REFUSAL_MS if now_s < self._refused_until_s else 0.0
 
     def is_forgotten(self, now_s: float) -> bool:
         """Whether nothing is left to be remembered of it."""
-        if self._is_probation or self._faults or now_s < self._refused_until_s:
+        if self._is_probation or self._faults or now_s < max(self._refused_until_s, self._rests_until_s):
             return False
         return now_s - self._well_s >= FORGIVEN_AFTER_S

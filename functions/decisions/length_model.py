@@ -10,8 +10,10 @@ Worked example (test_bytes_a_token_follow_what_was_counted): one prompt of 3,000
 (0.95 x 4,000 + 3,000) / (0.95 x 1,000 + 1,500) = 2.78; a prompt of 1,000 bytes then counts as 397 tokens.
 
 Answers, per (model, tenant): buckets that grow by 5 %, from 64 to 4,096 tokens, so that a quantile is never too small
-and at most 5 % too large; all counts are halved at 512 answers, so that the past fades. Fewer than 14 answers say
-nothing: of 14, the longest is more likely than not (1 - 0.95^14 = 51 %) at or above the true percentile.
+and at most 5 % too large; all counts are halved at 512 answers, so that the past fades. Fewer than 14 answers do not
+say that answers are short: of 14, the longest is more likely than not (1 - 0.95^14 = 51 %) at or above the true one.
+Until then it is 256, one step of those by which a stream's reservation grows, or the longest so far if that is more: a
+tenant's first streams may begin side by side, and what they take beyond it is known after the first of them.
 Worked example (test_the_percentile_of_answers): 95 answers of 100 tokens and five of 2,000: the bucket of 100 ends at
 104, and 104 are expected; with one more answer of 2,000, 2,044.
 
@@ -29,7 +31,7 @@ from typing import Generic, TypeVar
 
 START_BYTES_PER_TOKEN = 4.0
 SAFETY_RATIO = 1.1
-UNKNOWN_OUTPUT_TOKENS = 1024  # per choice, where nothing was learnt
+UNKNOWN_OUTPUT_TOKENS = 256  # per choice, where nothing was learnt
 LEAST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS = 64, 4096
 MAX_ENTRIES = 20_000  # of each kind: 8 MB together
 
@@ -82,15 +84,15 @@ class AnswerLengths:
         """One answer's length; `cut` where its own limit ended it."""
         if cut and tokens < self.expected_tokens:
             return
-        bucket = _bucket_of(tokens)
+        bucket = _BUCKET_OF[min(tokens, MOST_OUTPUT_TOKENS)] if tokens > 0 else 0
         self._counts[bucket] += 1
         self._count += 1
         self._above += bucket > self._at
         if self._count >= _HALVED_AT:
             self._fade()
         self._settle()
-        if self._count >= _MIN_ANSWERS:
-            self.expected_tokens = _upper_edge(self._at)
+        longest = _UPPER_EDGE[self._at]
+        self.expected_tokens = longest if self._count >= _MIN_ANSWERS else max(UNKNOWN_OUTPUT_TOKENS, longest)
 
     def _settle(self) -> None:
         """The smallest bucket beyond which lie at most 5 in 100."""
@@ -116,6 +118,11 @@ def _bucket_of(tokens: int) -> int:
 
 def _upper_edge(bucket: int) -> int:
     return min(MOST_OUTPUT_TOKENS, floor(LEAST_OUTPUT_TOKENS * _GROWTH**bucket + 1e-6))
+
+
+# Each answer asks for both: looked up, they take a tenth of a logarithm and a power.
+_BUCKET_OF = bytes(_bucket_of(tokens) for tokens in range(MOST_OUTPUT_TOKENS + 1))
+_UPPER_EDGE = tuple(_upper_edge(bucket) for bucket in range(_BUCKETS))
 
 
 Learnt = TypeVar("Learnt")

@@ -24,8 +24,12 @@ class RequestFeatures(msgspec.Struct, frozen=True, gc=False):
     text_block_bytes: int = 512
     choices: int = 1  # answers that were asked for; what is generated is theirs together
     learnable: bool = False  # the prompt is text alone, so that its usage says how long a token is
+    asked_output_tokens: int = 0  # what the caller named, all choices together; 0: nothing
 
     @property
     def kv_tokens(self) -> int:
         """What of a replica's KV cache the request holds at its end, as far as can be foreseen."""
         return self.prompt_tokens + self.expected_output_tokens
+
+
+NO_TOKENS = RequestFeatures(0, 0, True, 0, 0)  # of what no model reads

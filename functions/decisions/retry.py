@@ -4,6 +4,11 @@ Only while nothing has gone to the client, never twice on one replica, never aft
 retries may add at most a fixed share to a pool's traffic, so that a failing pool is not buried under its own retries
 (Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at all). How many
 attempts and which share are the RoutingPolicy's to say (`retry`); a share of nothing means no retries, floor or not.
+
+An engine that is full may say for how long it wants to be left alone (`Retry-After`). Nothing goes to it meanwhile, but
+never for longer than RETRY_AFTER_MAX_S: a beat a second tells how full it is, and a slip of a digit must not cost a
+replica for a day.
+Worked example (test_worked_example_of_retry_after): `2.5` are 2.5 s, `86400` are 30, a date or nonsense is not heard.
 """
 
 from dataclasses import dataclass
@@ -25,6 +30,17 @@ class Failure(Enum):
     BAD_ANSWER = "bad_answer"  # not HTTP, not the media type that was asked for, or without an end
 
 
+RETRY_AFTER_MAX_S = 30.0
+_SECONDS_MAX_BYTES = 16
+
+
+def told_to_wait_s(retry_after: bytes) -> float:
+    """The seconds that a Retry-After header asks for, within bounds; 0 where it says none."""
+    if len(retry_after) > _SECONDS_MAX_BYTES or not retry_after.replace(b".", b"", 1).isdigit():
+        return 0.0
+    return min(float(retry_after), RETRY_AFTER_MAX_S)
+
+
 # An engine error may be the prompt's doing: such a prompt must not walk through the whole pool.
 _MAX_ENGINE_ERRORS = 2
 
@@ -42,8 +58,12 @@ class RetryBudget:
     _FLOOR_PER_S = 10.0  # granted each second even without traffic
 
     def on_request(self, budget_ratio: float, now_s: float) -> None:
-        self._refill(now_s)
-        self.tokens = min(self._MAX_TOKENS, self.tokens + budget_ratio)
+        """For each request: what `_refill` says, without its call."""
+        tokens = self.tokens + budget_ratio
+        if now_s > self.updated_s:
+            tokens += (now_s - self.updated_s) * self._FLOOR_PER_S
+        self.updated_s = now_s
+        self.tokens = tokens if tokens < self._MAX_TOKENS else self._MAX_TOKENS
 
     def try_spend(self, budget_ratio: float, now_s: float) -> bool:
         self._refill(now_s)

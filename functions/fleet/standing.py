@@ -1,6 +1,7 @@
 """Who of the fleet is in bad standing, from what happened to requests: kept for those in trouble only.
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
+    resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not
     panic    more than PANIC_RATIO of a pool's ready replicas are out: then nobody is, for evidence against most is
              more often about the network or the load; who would be out only counts as slower
 
@@ -28,6 +29,7 @@ class Standing:
 
     out: frozenset[ReplicaId] = frozenset()
     penalties_ms: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)
+    resting_s: Mapping[ReplicaId, float] = field(default_factory=lambda: NO_PENALTIES)  # for how much longer
     panic: bool = False
 
 
@@ -68,9 +70,12 @@ class Standings:
             return self._all_well
         out = frozenset(each for each, breaker in troubled.items() if each in ready and breaker.is_out(now_s))
         penalties = {each: ms for each, breaker in troubled.items() if (ms := breaker.penalty_ms(now_s))}
+        resting = {
+            each: rest_s for each, breaker in troubled.items() if each in ready and (rest_s := breaker.rest_s(now_s))
+        }
         if len(out) <= PANIC_RATIO * len(ready):
-            return Standing(out, penalties)
-        return Standing(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), panic=True)
+            return Standing(out, penalties, resting)
+        return Standing(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), resting, panic=True)
 
     # comparison
 

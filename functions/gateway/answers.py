@@ -5,6 +5,7 @@ import zlib
 import orjson
 
 from functions.decisions.bands import engine_priority
+from functions.decisions.drain_rate import retry_after_s
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, ReplicaView
 from functions.gateway import errors
@@ -69,6 +70,10 @@ def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) 
 
 def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
     """Nobody can take the request, though no adapter is missing: the fault of the pool, or of all that was tried."""
+    if decision.reason == "told_to_wait":
+        after_s = max(retry_after_s(decision.after_s, admitted.request_id), _retry_after_s(admitted))
+        message = f"The engines of the pool {admitted.model.pool} are full. Try again in {after_s} s."
+        return errors.unavailable(message, "overloaded", after_s)
     if failures:
         return all_failed(failures, False, admitted)
     message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."

@@ -8,12 +8,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route as AsgiRoute
 
-from functions.decisions.access import Caller
-from functions.decisions.catalogue import Catalogue
 from functions.gateway import answers, errors
+from functions.gateway.callers import identify
 from functions.gateway.core import Gateway
 from functions.gateway.envelope import Envelope
-from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, model_not_found
 from functions.gateway.listing import Listing, describe_model
 from functions.gateway.plain import PlainEndpoint
 from functions.gateway.request_headers import read_headers
@@ -27,6 +26,9 @@ def make_app(gateway: Gateway) -> Envelope:
         app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
     _add_health(app, gateway)
     _add_models(app, gateway)
+    _add_conversations(app, gateway)
+    if gateway.batches is not None:
+        _add_batches(app, gateway)
     _add_error_shapes(app)
     return Envelope(app, gateway)
 
@@ -52,24 +54,46 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
-        catalogue, caller = _identify(gateway, request)
+        catalogue, caller = identify(gateway, request)
         listed = listing.models(catalogue, gateway.fleet, caller.tenant)
         return Response(listed, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> dict[str, Any]:
-        catalogue, caller = _identify(gateway, request)
+        catalogue, caller = identify(gateway, request)
         found = describe_model(catalogue, gateway.fleet, caller.tenant, model)
         if found is None:
             raise model_not_found(model)
         return found
 
 
-def _identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
-    if gateway.catalogue is None:
-        raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
-    read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
-    return gateway.catalogue, gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
+def _add_conversations(app: FastAPI, gateway: Gateway) -> None:
+    @app.delete("/v1/conversations")
+    async def forget(request: Request) -> dict[str, Any]:
+        """What was said in a session of the caller's own tenant is gone; whether there was anything.
+
+        The session is named as it is in chats, by the header: it may have characters that no path may have.
+        """
+        _, caller = identify(gateway, request)
+        session = read_headers(request.scope["headers"], request.state.request_id, gateway.limits).session
+        if session is None:
+            raise bad_request("The header X-Session-ID says which conversation is to be deleted.", "X-Session-ID")
+        kept = gateway.composer.conversations if gateway.composer is not None else None
+        if kept is None:
+            raise Refused(errors.not_found(request.method, request.scope["path"]))
+        deleted = await kept.forget(caller.tenant, session)
+        if deleted:
+            gateway.metrics.compositions.conversation("deleted")
+        return {"id": session, "object": "conversation.deleted", "deleted": deleted}
+
+
+def _add_batches(app: FastAPI, gateway: Gateway) -> None:
+    """Imported only where a store is configured: its client is 25 MB."""
+    from functions.gateway.batches import routes as batches
+    from functions.gateway.files import routes as files
+
+    files.add_routes(app, gateway)
+    batches.add_routes(app, gateway)
 
 
 def _add_error_shapes(app: FastAPI) -> None:

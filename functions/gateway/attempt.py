@@ -4,6 +4,10 @@
                  |            |            |
                  `---------- failed ----- broke off
 
+A connection that was idle may be closed by the engine just as it is taken: that is no failure, and the same replica is
+dialled. But not where the engine had the request for longer than a closing takes, or takes no new connection either:
+then it broke with the request in its hands, which is what quarantine has to know.
+
 Nothing is said to a client here: the owner (the exchange) is told of an opening worth passing on, of what follows, and
 of exactly one end, after which the attempt holds neither a connection nor a place at its replica. `drop` ends it
 silently, at any time. An owner may have two attempts at once, so an attempt touches nothing of its owner but `Owner`.
@@ -12,7 +16,7 @@ silently, at any time. An owner may have two attempts at once, so an attempt tou
 from typing import TYPE_CHECKING, Protocol
 
 from functions.decisions.own_load import Place
-from functions.decisions.retry import Failure
+from functions.decisions.retry import Failure, told_to_wait_s
 from functions.decisions.routing import Prediction
 from functions.gateway import answers, errors
 from functions.gateway.dialects import Relay
@@ -25,8 +29,9 @@ from functions.telemetry.gap_histogram import Gaps
 if TYPE_CHECKING:
     from functions.gateway.core import Gateway
 
-_SAYS_WHY_BYTES = 4096  # of a whole answer's end, which has its finish_reason
+_SAYS_WHY_BYTES = 4096  # of the end of what the engine said, which has its finish_reason
 _OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it begins
+_CLOSING_S = 1.0  # what was under way when we wrote: a round trip, on a busy machine
 
 
 class Owner(Protocol):
@@ -57,9 +62,11 @@ class Owner(Protocol):
 class Attempt:
     __slots__ = (
         "_admitted",
+        "_before_last",
         "_connection",
         "_content_type",
         "_gateway",
+        "_last",
         "_opening",
         "_owner",
         "_parts",
@@ -68,13 +75,14 @@ class Attempt:
         "_relay",
         "_renaming",
         "_status",
+        "_was_reset",
         "begun",
         "connected_s",
         "gaps",
-        "last",
         "over",
         "prediction",
         "replica",
+        "told_to_wait_s",
         "waiting_since_s",
     )
 
@@ -94,10 +102,12 @@ class Attempt:
         self._content_type = self._opening = b""
         self._parts: list[bytes] | None = None
         self._parts_bytes = 0
+        self._was_reset = False  # an idle connection broke as it was used
         self.begun = self.over = False  # begun: the owner has the opening of the stream
         self.connected_s = self.waiting_since_s = 0.0  # monotonic
+        self.told_to_wait_s = 0.0  # by an engine that is full
         self.gaps: Gaps | None = None  # between the pieces of a stream
-        self.last: tuple[bytes, ...] = ()  # the pieces before the end, in which the engine says why it ends
+        self._before_last = self._last = b""  # pieces that were passed on
 
     def begin(self) -> None:
         """Take a place at the replica, and ask it."""
@@ -130,6 +140,16 @@ class Attempt:
     def events(self) -> int:
         """Of the stream, with choices, so about one a token."""
         return self._relay.events if self._relay is not None else 0
+
+    @property
+    def passed(self) -> int:
+        """Of the stream, events of all kinds."""
+        return self._relay.passed if self._relay is not None else 0
+
+    @property
+    def last(self) -> tuple[bytes, ...]:
+        """What the engine said last, in which it says why it ended; pieces may be large, their ends are not."""
+        return (self._before_last[-_SAYS_WHY_BYTES:], self._last[-_SAYS_WHY_BYTES:])
 
     def pause(self) -> None:
         if self._connection is not None:
@@ -165,7 +185,7 @@ class Attempt:
             connection = await upstreams.dial(replica.id, replica.host, replica.port, self._gateway.limits.connect_s)
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
             if not self.over:
-                self.fail(Failure.CONNECT, str(error))
+                self.fail(Failure.RESET if self._was_reset else Failure.CONNECT, str(error))
             return
         if self.over:  # the client left, or the replica was lost, while we dialled
             upstreams.give_back(connection)
@@ -181,6 +201,8 @@ class Attempt:
 
     def on_head(self, status: int, content_type: bytes) -> None:
         self._status, self._content_type = status, content_type
+        if status in (429, 503) and self._connection is not None:
+            self.told_to_wait_s = told_to_wait_s(self._connection.retry_after)
         stream = self._admitted.stream
         if status == 200:
             expected = b"text/event-stream" if stream else b"application/json"
@@ -211,13 +233,18 @@ class Attempt:
 
     def on_failure(self, failure: Failure, detail: str) -> None:
         connection, self._connection = self._connection, None
-        stale = connection is not None and not connection.fresh and failure is Failure.RESET and self._status == 0
         if self.begun:
             self.break_off(failure, detail)
-        elif stale:
-            self._connect()  # the engine closed an idle connection as we took it: not an attempt
+        elif connection is not None and failure is Failure.RESET and self._was_stale(connection):
+            self._was_reset = True
+            self._connect()
         else:
             self.fail(failure, detail)
+
+    def _was_stale(self, connection: UpstreamConnection) -> bool:
+        """Whether the engine closed an idle connection as we took it: then it never saw the request."""
+        is_early = self._gateway.clock() - self.connected_s <= _CLOSING_S
+        return not connection.fresh and self._status == 0 and is_early
 
     def _pass_on(self, relay: Relay, data: bytes) -> None:
         try:
@@ -232,7 +259,7 @@ class Attempt:
             self._stream_failed(out, relay.error)
         elif self.begun:
             if out:
-                self.last = (*self.last[-1:], out)
+                self._before_last, self._last = self._last, out
                 self._owner.attempt_streamed(self, out)
         elif out:
             self._consider(self._opening + out)
@@ -244,7 +271,7 @@ class Attempt:
             self.fail(Failure.ABORTED, "the engine is draining")
         elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
             self.begun, self._opening = True, b""
-            self.gaps, self.last = Gaps(), (opening,)
+            self.gaps, self._last = Gaps(), opening
             if self._place is not None:
                 self._gateway.router.started(self._place)
             self._owner.attempt_began(self, opening)
@@ -256,6 +283,8 @@ class Attempt:
         if self.begun:
             if out:
                 self._owner.attempt_streamed(self, out)
+            if self.over:
+                return  # the owner wants no more of it
             self._break_off(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
         else:
             self._engine_refused(answers.status_in_error(error_body), error_body)
@@ -289,7 +318,7 @@ class Attempt:
             self.fail(Failure.ABORTED, "the engine is draining")
             return
         self._leave()
-        self.last = (answer.body[-_SAYS_WHY_BYTES:],)
+        self._last = answer.body[-_SAYS_WHY_BYTES:]
         self._owner.attempt_answered(self, answer)
 
     def _engine_refused(self, status: int, body: bytes) -> None:

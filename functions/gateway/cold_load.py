@@ -15,13 +15,14 @@ Worked example (test_fifty_at_once_are_one_call): 50 requests for one cold adapt
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.cold_adapters import choose_cold
+from functions.decisions.cold_adapters import ColdChoice, choose_cold
+from functions.decisions.own_load import OwnLoad
 from functions.decisions.routing import NoReplica, ReplicaView, RouteRequest
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
@@ -79,16 +80,18 @@ class ColdLoads:
         clock: Callable[[], float],
         tasks: Supervised,
         fleet: FleetView,
-        in_flight: Mapping[ReplicaId, int],
+        own: OwnLoad,
+        choice: ColdChoice = choose_cold,
         on_end: Callable[[ColdOutcome, float], None],
     ) -> None:
-        """`on_end` hears each load's outcome and seconds."""
+        """`own` is what is under way, `choice` says who is asked; `on_end` hears each load's outcome and seconds."""
         self._loader = loader
         self._limits = limits
         self._clock = clock
         self._tasks = tasks
         self._fleet = fleet
-        self._in_flight = in_flight
+        self._own = own
+        self._choice = choice
         self._on_end = on_end
         self._loads: dict[tuple[PoolName, EngineName], _Load] = {}
         self._refused: OrderedDict[EngineName, tuple[float, ColdFailed]] = OrderedDict()
@@ -188,7 +191,7 @@ class ColdLoads:
 
     def _choose(self, load: _Load, asked: set[ReplicaId]) -> ReplicaView | NoReplica:
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | asked
-        return choose_cold(load.request, self._fleet.pool(load.pool), load.policy, self._in_flight, out)
+        return self._choice(load.request, self._fleet.pool(load.pool), load.policy, self._own, out)
 
     def _holder(self, load: _Load) -> ReplicaView | None:
         """Whoever has loaded it meanwhile, by itself or at somebody else's wish."""
@@ -200,6 +203,7 @@ class ColdLoads:
 
     async def _ask(self, load: _Load, replica: ReplicaView) -> LoadAnswer:
         load.asked = replica.id
+        self._fleet.take_room(replica.id)
         try:
             async with asyncio.timeout(None) as load.call:  # `replica_lost` may end it
                 return await self._loader.load(replica, load.request.engine_name, self._left_s(load))

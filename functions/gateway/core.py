@@ -8,13 +8,14 @@ known.
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from functions.api.ids import ModelId, PoolName, ReplicaId, RolloutId
 from functions.decisions.baselines import RouterName
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.request_features import NO_TOKENS
 from functions.decisions.retry import Failure, RetryBudget
-from functions.decisions.routing import Prediction, ReplicaView
+from functions.decisions.routing import Prediction
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
@@ -26,7 +27,7 @@ from functions.gateway.composition.composer import Composer
 from functions.gateway.dialects import OPENAI, Dialect
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.evidence import RolloutEvidence
-from functions.gateway.exchange import Exchange
+from functions.gateway.exchange import CLIENT_LEFT, Exchange
 from functions.gateway.hedging import Hedging
 from functions.gateway.intake import Admitted, Intake, WireRequest
 from functions.gateway.limits import Limits
@@ -48,6 +49,9 @@ from functions.gateway.upstream import UpstreamPool
 from functions.gateway.waiting_room import WaitingRooms
 from functions.gateway.waiting_room_metrics import RoomsCollector
 from functions.telemetry.trace_sink import TraceSink
+
+if TYPE_CHECKING:
+    from functions.gateway.batches.service import Batches
 
 _log = logging.getLogger(__name__)
 _NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet. Try again shortly.", "not_ready", 1)
@@ -116,13 +120,15 @@ class Gateway:
                 clock=clock,
                 tasks=self.tasks,
                 fleet=self.fleet,
-                in_flight=self.in_flight,
+                own=self.router.load,
+                choice=self.router.choose_cold,
                 on_end=metrics.cold_load,
             )
         self.hedging = Hedging()
-        self.quarantine = PromptQuarantine(limits.quarantine_after_replicas)
+        self.quarantine = PromptQuarantine(limits.quarantine_after_replicas, pepper)
         self.traces = traces or TraceSink(None, wall_clock)
         self.composer: Composer | None = None  # set where conversations or tools are on offer
+        self.batches: Batches | None = None  # set where files are kept
         self.draining = False
         self.is_deaf = False  # the bus is out of reach: nobody's silence means anything
         self.watched: set[Watched] = set()  # client connections
@@ -153,14 +159,15 @@ class Gateway:
                 raise Refused(_NOT_READY)
             wire = WireRequest(request_id, headers, body)
             known = self.intake.recognise(catalogue, wire, self.wall_clock())
+            now_s = self.clock()  # one reading for all of the intake, which nothing interrupts
             composer = self.composer if route is CHAT and not composed else None
             if composer is not None and composer.concerns(catalogue, known.caller.tenant):
                 return composer.take(catalogue, known, wire, sink, received_s)
-            key = catalogue.keys.get(known.caller.key_id)
-            entry = self.quotas.enter(known.caller.tenant, catalogue.quota_of(known.caller.tenant), self.clock(), key)
+            entry = self.quotas.enter(known.caller.tenant, known.tier, now_s, known.key)
             admitted = self.intake.admit(catalogue, route, wire, known)
-            self.quarantine.check(admitted, self.clock())
-            reserved = entry.reserve(admitted.features, self.clock(), admitted.service_class)
+            self.quarantine.check(admitted, now_s)
+            sizes = admitted.features if route.is_read else NO_TOKENS
+            reserved = entry.reserve(sizes, now_s, admitted.service_class)
         except Refused as refused:
             self._turn_away(sink, route, request_id, refused, entry)
             return None
@@ -171,17 +178,23 @@ class Gateway:
         timeline.admitted_s = self.clock()
         exchange = Exchange(self, catalogue, admitted, sink, timeline=timeline, entry=entry)
         if reserved:
-            exchange.start()
+            self._start(exchange)
         else:  # other gateways may have left some of the tenant's limits
             self.quotas.ask(entry, self.clock, partial(self._reserved, exchange, sink))
         return exchange
+
+    def _start(self, exchange: Exchange) -> None:
+        try:
+            exchange.start()
+        except Exception:
+            self.failed_here(exchange)
 
     def _reserved(self, exchange: Exchange, sink: Sink, refused: Refused | None) -> None:
         """What was missing of its limits has come, or has not."""
         if exchange.ended:  # the client left meanwhile
             return
         if refused is None:
-            exchange.start()
+            self._start(exchange)
             return
         exchange.ended = True
         admitted = exchange.admitted
@@ -229,12 +242,13 @@ class Gateway:
         self._exchanges.discard(exchange)
         if status == 200 and attempt is not None:
             self.fleet.answered(attempt.replica.id, attempt.sent_s, self.clock())
-            self.quarantine.answered(exchange.admitted)
+            self.quarantine.answered(exchange)
         if status == 200 and attempt is not None and exchange.usage is not None:
             self._learn(exchange, attempt.prediction, exchange.usage)
         self.rooms.left(exchange)
         self.rooms.ended(exchange)
-        spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock())
+        left = status == CLIENT_LEFT
+        spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock(), client_left=left)
         self.metrics.answered(exchange, status, events)
         if exchange.detour is not None and exchange.detour.trial is not None:
             self.metrics.cascaded(*exchange.detour.trial.outcome())
@@ -246,7 +260,7 @@ class Gateway:
                 self.evidence.ended(split, status, code, exchange.timeline, max(0, events - 1))
         self.traces.offer(ended(exchange, attempt, status, code, spent=spent, now_unix_s=self.wall_clock()))
         if status >= 500:
-            failures = ",".join(failure.value for failure in exchange.failures)
+            failures = ",".join(failure.value for failure in exchange.all_failures)
             _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, failures)
 
     def _learn(self, exchange: Exchange, prediction: Prediction, usage: Usage) -> None:
@@ -271,14 +285,15 @@ class Gateway:
             self.evidence.candidate_unavailable(admitted.split)
 
     def attempt_failed(
-        self, exchange: Exchange, replica: ReplicaView, failure: Failure, detail: str, *, is_evidence: bool
+        self, exchange: Exchange, attempt: Attempt, failure: Failure, detail: str, *, is_evidence: bool
     ) -> None:
         self.metrics.attempt_failed(failure)
-        out_s = self.router.failed(replica.id, failure, is_evidence=is_evidence)
+        replica_id = attempt.replica.id
+        out_s = self.router.failed(replica_id, failure, attempt.told_to_wait_s, is_evidence=is_evidence)
         _log.warning(
             "request %s: replica %s failed (%s: %s), out for %.0f s",
             exchange.admitted.request_id,
-            replica.id,
+            replica_id,
             failure.value,
             detail,
             out_s,
@@ -298,8 +313,7 @@ class Gateway:
         self.retry_budgets = {
             pool: self.retry_budgets.get(pool) or RetryBudget(updated_s=self.clock()) for pool in catalogue.pools
         }
-        for exchange in list(self._exchanges):
-            exchange.snapshot_swapped()
+        self._each(Exchange.snapshot_swapped)
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def hears_again(self) -> None:
@@ -323,8 +337,7 @@ class Gateway:
             _log.warning("replica %s fell silent and is out", replica_id)
             self.prefixes.forget(replica_id)
             self._abandon(replica_id)
-        for exchange in list(self._exchanges):
-            exchange.check(now_s)
+        self._each(lambda exchange: exchange.check(now_s))
         self.rooms.sweep(now_s)
         for connection in list(self.watched):
             connection.check(now_s)
@@ -337,8 +350,7 @@ class Gateway:
 
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so."""
-        for exchange in list(self._exchanges):
-            exchange.cut_short()
+        self._each(lambda exchange: exchange.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:
         """Why /readyz says no, or None."""
@@ -371,5 +383,21 @@ class Gateway:
     def _abandon(self, replica_id: ReplicaId) -> None:
         if self.cold is not None:
             self.cold.replica_lost(replica_id)
+        self._each(lambda exchange: exchange.replica_lost(replica_id))
+
+    def _each(self, step: Callable[[Exchange], None]) -> None:
+        """One step of all that is open. Where it fails by our own fault, that one ends and the others go on."""
         for exchange in list(self._exchanges):
-            exchange.replica_lost(replica_id)
+            try:
+                step(exchange)
+            except Exception:
+                self.failed_here(exchange)
+
+    def failed_here(self, exchange: Exchange) -> None:
+        """A step of it has raised: our own mistake, which is logged, and which it alone ends by."""
+        _log.exception("request %s failed in the gateway", exchange.admitted.request_id)
+        try:
+            exchange.cut_short(errors.internal_error())
+        except Exception:
+            _log.exception("request %s cannot be told so", exchange.admitted.request_id)
+            exchange.cut_off()

@@ -64,6 +64,12 @@ class Detour:
         """Who judges the answer to this request; None: nobody."""
         return self.trial if self.trial is not None and self.trial.asking is admitted else None
 
+    def asks_instead(self, admitted: Admitted, other: Admitted) -> None:
+        """What was about to be asked is asked otherwise, in the same pool: whoever judges it goes on doing so."""
+        judge = self.judge(admitted)
+        if judge is not None:
+            judge.asks_instead(other)
+
     def onward(
         self, admitted: Admitted, when: FallbackWhen, answer: ErrorAnswer, failures: Collection[Failure]
     ) -> Admitted | None:
@@ -82,6 +88,14 @@ class Detour:
                 self.degraded = Degraded(admitted, when, answer)
             self.degraded.been += (moved.model.pool,)
         return moved
+
+    def let_go_of_bodies(self) -> None:
+        """Its answer begins: it goes nowhere from here."""
+        self._home = None
+        if self.trial is not None:
+            self.trial.let_go_of_bodies()
+        if self.degraded is not None:
+            self.degraded.asked.let_go_of_body()
 
     @property
     def is_away(self) -> bool:

@@ -19,16 +19,18 @@ from functions.api.snapshot import FallbackWhen
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure, may_retry
 from functions.decisions.routing import NoReplica, Prediction, ReplicaView
-from functions.gateway import answers, errors
-from functions.gateway.attempt import Attempt, Owner
+from functions.gateway import answers, errors, quota_settlement
+from functions.gateway.attempt import Attempt
+from functions.gateway.cascade import Trial
 from functions.gateway.cold_load import ColdFailed
 from functions.gateway.cold_wait import ColdWait, lacks_adapter
 from functions.gateway.detour import Detour
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted, as_control
+from functions.gateway.quota_settlement import Aside
 from functions.gateway.quotas import Entry
 from functions.gateway.relay import Renaming, Usage, WholeAnswer
-from functions.gateway.sink import Headers, MoreHeaders, Sink
+from functions.gateway.sink import Headers, Sink
 from functions.gateway.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -41,26 +43,10 @@ CLIENT_LEFT = 499
 
 class Exchange:
     __slots__ = (
-        "_attempt",
-        "_cold",
-        "_deadline_s",
-        "_gateway",
-        "_paused_at_s",
-        "_renaming",
-        "_second",
-        "_sink",
-        "_tried",
-        "admitted",
-        "attempts",
-        "begun",
-        "catalogue",
-        "detour",
-        "ended",
-        "entry",
-        "failures",
-        "timeline",
-        "usage",
-    )
+        "_attempt", "_cold", "_deadline_s", "_failed_before", "_fingerprint", "_gateway", "_paused_at_s",
+        "_renaming", "_second", "_sink", "_tried", "admitted", "aside", "attempts", "begun", "catalogue", "detour",
+        "ended", "entry", "failures", "timeline", "usage",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -83,14 +69,17 @@ class Exchange:
         self._deadline_s = timeline.received_s + min(asked_s, limits.answer_s)
         self._renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
         self._tried: set[ReplicaId] = set()
-        self.failures: tuple[Failure, ...] = ()
+        self.failures: tuple[Failure, ...] = ()  # in the pool where it is
+        self._failed_before: tuple[Failure, ...] = ()  # in those that it came from
+        self._fingerprint: bytes | None = None
         self._attempt: Attempt | None = None  # the one under way, or the last one
         self._second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
         self._cold: ColdWait | None = None
         self.detour: Detour | None = None  # where there are other ways than its own pool
         self.attempts = 0
         self._paused_at_s: float | None = None
-        self.usage: Usage | None = None
+        self.usage: Usage | None = None  # of the answer
+        self.aside: Aside | None = None  # what was spent besides
         self.begun = self.ended = False
 
     # the life of a request
@@ -104,20 +93,27 @@ class Exchange:
         self._gateway.rooms.submit(self)
 
     def dispatched(self) -> None:
-        """Its turn has come: to a replica."""
-        self._route()
+        """Its turn has come: to a replica. Those who wait behind it have theirs, whatever becomes of it."""
+        try:
+            self._route()
+        except Exception:
+            self._gateway.failed_here(self)
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """There is no room for it, now or in time; `reason` is a metric label."""
         self._cannot("saturated", answer, reason)
 
-    def escalate(self, larger: Admitted) -> bool:
+    def attempt_held(self, attempt: Attempt) -> float:
+        self._gateway.rooms.read(self)
+        return self._gateway.clock()
+
+    def escalate(self, trial: Trial, attempt: Attempt) -> bool:
         """The small model was not sure of its answer: ask the larger one, if one is there."""
-        if self.detour is None or isinstance(self._decide(larger), NoReplica):
+        if self.detour is None or isinstance(self._decide(trial.larger), NoReplica):
             return False
-        self._drop_attempts()
+        self.aside = quota_settlement.of_trial(trial, attempt, self._gateway)
         self.detour.escalate()
-        self._move(larger)
+        self._move(trial.larger)
         return True
 
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
@@ -126,6 +122,7 @@ class Exchange:
         if self.detour is not None and self._gateway.clock() < self._deadline_s:
             moved = self.detour.onward(self.admitted, when, answer, self.failures)
         if moved is not None:
+            self.aside = None  # the larger model has failed, and the small one is asked again: that is paid for once
             self._move(moved)
             return
         if reason:
@@ -139,13 +136,28 @@ class Exchange:
     def _move(self, moved: Admitted) -> None:
         """To another pool, through its waiting room."""
         self._gateway.rooms.ended(self)
+        self._drop_attempts()
+        self._attempt = self._second = None  # what they were is not the new pool's
         self._take(moved)
         self._gateway.rooms.submit(self)
 
     def _take(self, other: Admitted) -> None:
+        self.fingerprint()
         self.admitted = other
         self._renaming = Renaming(other.model.engine_name, other.model.requested)
+        self._failed_before += self.failures
         self._tried, self.failures = set(), ()
+
+    def fingerprint(self) -> bytes:
+        """Of the request as it came: taken before its body changes, or goes."""
+        if self._fingerprint is None:
+            self._fingerprint = self._gateway.quarantine.fingerprint(self.admitted)
+        return self._fingerprint
+
+    @property
+    def all_failures(self) -> tuple[Failure, ...]:
+        """Of its attempts, in all pools where it was."""
+        return self._failed_before + self.failures
 
     def _route(self) -> None:
         gateway = self._gateway
@@ -164,14 +176,15 @@ class Exchange:
         """The one place that asks for a replica."""
         return self._gateway.router.decide(admitted, self._tried)
 
-    def _judge(self) -> Owner | None:
+    def _judge(self) -> Trial | None:
         """Who listens to the attempt in the exchange's place."""
         return self.detour.judge(self.admitted) if self.detour is not None else None
 
     def _without_replica(self, decision: NoReplica) -> None:
         """Nobody can take the request as it is: the rollout's old version may, or a replica that loads the adapter."""
         if not lacks_adapter(decision, self.failures):
-            self._cannot(self._why(), answers.no_replica(decision, self.failures, self.admitted), decision.reason)
+            when = "saturated" if decision.reason == "told_to_wait" else self._why()
+            self._cannot(when, answers.no_replica(decision, self.failures, self.admitted), decision.reason)
         elif self._gateway.may_fall_back(self.admitted):
             self._take_control()
         else:
@@ -180,7 +193,10 @@ class Exchange:
     def _take_control(self) -> None:
         """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
         self._gateway.candidate_unavailable(self.admitted)
-        self._take(as_control(self.admitted, self._gateway.splits))
+        control = as_control(self.admitted, self._gateway.splits)
+        if self.detour is not None:
+            self.detour.asks_instead(self.admitted, control)
+        self._take(control)
         self._route()
 
     def _load_cold(self, decision: NoReplica) -> None:
@@ -209,6 +225,7 @@ class Exchange:
     def attempt_began(self, attempt: Attempt, first: bytes) -> None:
         self._keep_only(attempt)
         self.begun = True
+        self._let_go_of_body()
         self._gateway.answering(self.admitted)
         self._first_token(attempt)
         self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
@@ -244,7 +261,7 @@ class Exchange:
             return
         max_attempts = self.admitted.routing.retry_max_attempts
         may = may_retry(self.failures, max_attempts, now_s, self._deadline_s, int(self.begun))
-        if may and not gateway.quarantine.holds(self.admitted, now_s) and gateway.may_spend_retry(self):
+        if may and not gateway.quarantine.holds(self, now_s) and gateway.may_spend_retry(self):
             gateway.metrics.retried()
             self._route()
         else:
@@ -253,6 +270,14 @@ class Exchange:
     def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
         self._blame(attempt, failure, detail)
         self._lost(attempt, answer)
+
+    def _let_go_of_body(self) -> None:
+        """A stream that has begun is sent nowhere else, and may run for minutes."""
+        if self._gateway.quarantine.on:
+            self.fingerprint()
+        self.admitted.let_go_of_body()
+        if self.detour is not None:
+            self.detour.let_go_of_bodies()
 
     def _first_token(self, attempt: Attempt) -> None:
         self._gateway.rooms.read(self)
@@ -263,18 +288,16 @@ class Exchange:
         self._gateway.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
 
     def _headers(self, attempt: Attempt, content_type: bytes) -> Headers:
-        more = self._more_headers()
-        return answers.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
-
-    def _more_headers(self) -> MoreHeaders:
         more = answers.more_headers(self.admitted, self.entry.headers)
-        return more if self.detour is None else self.detour.headers(more)
+        if self.detour is not None:
+            more = self.detour.headers(more)
+        return answers.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
     def _blame(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         self.failures += (failure,)
         gateway = self._gateway
-        gateway.quarantine.failed(self.admitted, attempt.replica.id, failure, gateway.clock())
-        gateway.attempt_failed(self, attempt.replica, failure, detail, is_evidence=failure in _EVIDENCE)
+        gateway.quarantine.failed(self, attempt.replica.id, failure, gateway.clock())
+        gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in _EVIDENCE)
 
     # what the clock, the fleet and the client say
 
@@ -315,13 +338,22 @@ class Exchange:
 
     def client_left(self) -> None:
         """Abort the engine at once; whatever comes from it now has no reader."""
-        if not self.ended:
-            self._end(CLIENT_LEFT)
+        if self.ended:
+            return
+        judge, attempt = self._judge(), self._attempt
+        if judge is not None and attempt is not None and attempt.begun and not (attempt.over or self.begun):
+            self.aside = quota_settlement.of_trial(judge, attempt, self._gateway)
+        self._end(CLIENT_LEFT)
 
-    def cut_short(self) -> None:
-        """The process stops and can wait no longer."""
+    def cut_short(self, answer: ErrorAnswer) -> None:
+        """It cannot go on, through no fault of its own: the process stops, say."""
         if not self.ended:
-            self._stop(errors.restarting())
+            self._stop(answer)
+
+    def cut_off(self) -> None:
+        """Its client cannot even be told."""
+        self._sink.cut()
+        self._end(500, "internal_error")
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
@@ -349,8 +381,8 @@ class Exchange:
 
     def _lost(self, attempt: Attempt, answer: ErrorAnswer) -> None:
         """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
-        self.usage = attempt.usage
-        self._sink.end(self.admitted.route.dialect.error_event(answer, self.admitted.request_id))
+        event = self.admitted.route.dialect.error_event(answer, self.admitted.request_id, attempt.passed)
+        self._sink.end(event)
         self._end(answer.status, answer.code)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
@@ -370,8 +402,11 @@ class Exchange:
         attempt = self._attempt
         if attempt is not None:
             self.timeline.connected_s = attempt.connected_s
+            if self.begun and self.usage is None:  # it was cut off; its engine may have counted before
+                self.usage = quota_settlement.told(self, attempt)
         self.timeline.ended_s = self._gateway.clock()
         self._gateway.closed(self, attempt, status, code)
+        self._attempt = None  # which knows its owner: a circle would keep both, and a body, for the collector
 
     def _drop_attempts(self) -> None:
         for attempt in (self._attempt, self._second):
@@ -396,12 +431,13 @@ class Exchange:
         if second is None:
             return
         self._attempt, self._second = winner, None
+        loser = second
         if winner is second:
             self._gateway.hedging.won_total += 1
-            if first is not None:
-                first.drop()
-        else:
-            second.drop()
+            loser = first or second
+        loser.drop()
+        lost_tokens = self.admitted.features.prompt_tokens - loser.prediction.cached_tokens
+        self._gateway.metrics.hedge_lost(self.admitted.model.pool, max(0, lost_tokens))
 
     def _goes_on_without(self, failed: Attempt) -> bool:
         """Whether another attempt is still under way."""

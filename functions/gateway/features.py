@@ -18,6 +18,7 @@ from functions.decisions.length_model import MAX_ENTRIES, LengthModel
 from functions.decisions.prefix_blocks import block_bytes_for, seed_of, text_blocks
 from functions.decisions.request_features import RequestFeatures
 from functions.gateway.lengths import OutputFields, field_in_force
+from functions.gateway.pairs import read_again_bytes
 from functions.gateway.prompt_text import MEDIA_TOKENS, prompt_text
 from functions.gateway.relay import Usage
 from functions.gateway.strict_json import JsonObject
@@ -36,11 +37,22 @@ class Features:
         self._seed_of = lru_cache(_MAX_SEEDS)(seed_of)
 
     def of(
-        self, parsed: JsonObject, output: OutputFields | None, model: ResolvedModel, tenant: TenantId, salt: str | None
+        self,
+        parsed: JsonObject,
+        output: OutputFields | None,
+        model: ResolvedModel,
+        tenant: TenantId,
+        salt: str | None,
+        *,
+        asked_tokens: int = 0,
+        pairs: bool = False,
     ) -> RequestFeatures:
-        """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared."""
+        """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared.
+
+        `asked_tokens`: how long an answer its caller named, before caps bounded it. `pairs`: the model scores texts.
+        """
         text, ids, media = prompt_text(parsed, output)
-        prompt_bytes = len(text)
+        prompt_bytes = len(text) + (read_again_bytes(parsed) if pairs else 0)
         if ids is not None:
             prompt_tokens = ids
         else:
@@ -61,6 +73,7 @@ class Features:
             block_bytes,
             choices,
             ids is None and not media,
+            choices * min(asked_tokens, model.context_window_tokens),
         )
 
     def learn(self, admitted: "Admitted", usage: Usage) -> None:

@@ -18,15 +18,32 @@ Check = Callable[[Any], str | None]  # what is wrong with a value, or None
 
 # Set by the platform alone. `cache_salt` is replaced rather than refused: SDKs send it in good faith.
 _PLATFORM_FIELDS = ("priority", "kv_transfer_params", "ec_transfer_params", "request_id", "vllm_xargs")
+
 INT32_MAX = 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def check_fields(body: JsonObject, table: dict[str, Check]) -> None:
-    """Raises Refused (400, with param) at the first field whose value is wrong. Null means absent."""
+    """Raises Refused (400, with param) at the table's first field whose value is wrong. Null means absent."""
+    if not body.keys().isdisjoint(_PLATFORM_FIELDS):
+        _refuse_platform_fields(body)
+    if len(body) > len(table):
+        _refuse_first(body, table)
+        return
+    for name, value in body.items():  # most have five fields or so, of a table's thirty
+        check = table.get(name)
+        if check is not None and value is not None and check(value) is not None:
+            _refuse_first(body, table)
+
+
+def _refuse_platform_fields(body: JsonObject) -> None:
     for name in _PLATFORM_FIELDS:
         if body.get(name) is not None:
             raise bad_request(f"'{name}' is set by the platform; leave it out.", param=name)
+
+
+def _refuse_first(body: JsonObject, table: dict[str, Check]) -> None:
+    """Of several that are wrong, the one named does not depend on the order in which a client wrote them."""
     for name, check in table.items():
         value = body.get(name)
         problem = check(value) if value is not None else None
@@ -40,6 +57,7 @@ def chat_table(limits: Limits) -> dict[str, Check]:
         "tools": objects(limits.tools, "tool"),
         "tool_choice": text_or_object,
         "response_format": object_check,
+        "store": boolean,
         "max_completion_tokens": integer(1, INT32_MAX),
         "max_tokens": integer(1, INT32_MAX),
         "logprobs": boolean,

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, RoutingEntry, ServiceClass
+from functions.api.snapshot import KeyEntry, QuotaEntry, RoutingEntry, ServiceClass
 from functions.decisions.access import Caller
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota_caps import within_key
@@ -25,8 +25,9 @@ from functions.gateway.classified import classified
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
 from functions.gateway.features import Features, for_other_model
 from functions.gateway.known_keys import KnownKeys
-from functions.gateway.lengths import hold_to_caps
+from functions.gateway.lengths import asked_tokens, hold_to_caps
 from functions.gateway.limits import Limits
+from functions.gateway.mandates import Mandates
 from functions.gateway.request_headers import (
     RawHeaders,
     RequestHeaders,
@@ -34,7 +35,7 @@ from functions.gateway.request_headers import (
     check_json_body,
     read_headers,
 )
-from functions.gateway.routes import CHAT, CHAT_OUTPUT, ROUTES, Route, routes_for
+from functions.gateway.routes import CHAT, CHAT_OUTPUT, RERANK, ROUTES, SCORE, Route, routes_for
 from functions.gateway.splits import Sender, Splits, SplitUse
 from functions.gateway.strict_json import JsonObject, parse_object
 
@@ -59,7 +60,9 @@ class Recognised(msgspec.Struct, frozen=True):
 
     read: RequestHeaders
     caller: Caller
-    quota: QuotaEntry | None
+    key: KeyEntry | None
+    tier: QuotaEntry | None
+    quota: QuotaEntry | None  # the tier's, with the key's own caps
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -81,6 +84,10 @@ class Admitted(msgspec.Struct, frozen=True):
     trace_id: str = ""  # of the caller's `traceparent`
     slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
 
+    def let_go_of_body(self) -> None:
+        """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
+        msgspec.structs.force_setattr(self, "upstream_body", b"")
+
     def route_request(self) -> RouteRequest:
         return RouteRequest(
             engine_name=self.model.engine_name,
@@ -99,6 +106,7 @@ class Intake:
         self._splits = splits
         self._pepper = pepper
         self._keys = KnownKeys(pepper)
+        self.mandates = Mandates()
         self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
         self._tables = {route.path: route.table(limits) for route in ROUTES}
 
@@ -115,8 +123,8 @@ class Intake:
         read = read_headers(wire.headers, wire.request_id, self.limits)
         check_json_body(wire.headers)
         caller = self.identify(catalogue, read, now_unix_s)
-        quota = within_key(catalogue.quota_of(caller.tenant), catalogue.keys.get(caller.key_id))
-        return Recognised(read, caller, quota)
+        key, tier = catalogue.keys.get(caller.key_id), catalogue.quota_of(caller.tenant)
+        return Recognised(read, caller, key, tier, within_key(tier, key))
 
     def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
         """The admitted request; raises Refused with the answer where one of the steps says no."""
@@ -134,10 +142,12 @@ class Intake:
         elif session is not None and model.is_adapter:  # a base model has one version
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = self._fit(catalogue, route, parsed, known, model)
+        asked = asked_tokens(parsed, route.output)
         if known.quota is not None and route.output is not None:
             hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
         salt = self._cache_salt(catalogue, caller.tenant)
-        features = self.features.of(parsed, route.output, model, caller.tenant, salt)
+        pairs = _reads_pairs(catalogue, model, route)
+        features = self.features.of(parsed, route.output, model, caller.tenant, salt, asked_tokens=asked, pairs=pairs)
         stream = route.streams and parsed.get("stream") is True
         wants_usage = (
             stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True
@@ -167,6 +177,12 @@ class Intake:
         _check_required(parsed, route)
         return parsed
 
+    def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
+        """The model that a checked body names, where it answers this route; raises Refused (400, 404)."""
+        model = _resolve(catalogue, caller, parsed, 0)
+        _check_task(catalogue, model, route)
+        return model
+
     def _fit(
         self, catalogue: Catalogue, route: Route, parsed: JsonObject, known: Recognised, model: ResolvedModel
     ) -> int:
@@ -184,6 +200,8 @@ class Intake:
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
         """Who calls, with a key that may call models; raises Refused (401, 403)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
+        if caller is None:
+            caller = self.mandates.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             raise unauthorized()
         if "inference" not in caller.scopes:
@@ -212,7 +230,7 @@ def as_control(admitted: Admitted, splits: Splits) -> Admitted:
 
 def _check_required(parsed: JsonObject, route: Route) -> None:
     for group in route.required:
-        if all(parsed.get(name) is None for name in group):
+        if parsed.get(group[0]) is None and all(parsed.get(name) is None for name in group):
             raise bad_request(f"'{' or '.join(group)}' is required.", param=group[0])
 
 
@@ -232,6 +250,12 @@ def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_byte
     if model is None:
         raise model_not_found(requested)
     return model
+
+
+def _reads_pairs(catalogue: Catalogue, model: ResolvedModel, route: Route) -> bool:
+    """Whether the model reads a query with each of its documents; one that embeds reads each text once."""
+    pool = catalogue.pools.get(model.pool) if route is SCORE or route is RERANK else None
+    return pool is not None and pool.task == "score"
 
 
 def _check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
@@ -270,5 +294,5 @@ def _upstream_body(
         parsed["stream_options"] = (parsed.get("stream_options") or {}) | {"include_usage": True}
     route.prepare(parsed)
     body = orjson.dumps(parsed)
-    # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body.
+    # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body until it begins.
     return bytes(memoryview(body)) if stream else body

@@ -58,6 +58,11 @@ def hold_to_caps(
         parsed[field] = granted
 
 
+def asked_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
+    """How long an answer the caller named; 0: none, or nothing is generated."""
+    return (parsed.get(field_in_force(parsed, output.names)) or 0) if output is not None else 0
+
+
 def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
     """The field that says how long the answer may be, of those that a route has; it may be absent."""
     for name in names:

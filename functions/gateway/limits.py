@@ -32,6 +32,7 @@ class Limits:
     # How long anyone may wait, seconds
     head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
     body_s: float = 30.0  # from the headers to the whole body
+    upload_s: float = 900.0  # likewise, of a file: 200 MB at 2 Mbit/s
     keep_alive_s: float = 75.0  # an idle client connection
     linger_s: float = 2.0  # after an early refusal the client may still send: closing at once resets the answer away
     lame_duck_s: float = 1.0  # an idle client connection while draining: long enough for a request on its way

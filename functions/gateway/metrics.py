@@ -14,6 +14,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, Prediction
 from functions.gateway.cold_load import ColdOutcome
+from functions.gateway.composition.figures import CompositionFigures
 from functions.gateway.pins import SessionPins
 from functions.gateway.prefix_figures import PrefixFigures
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
@@ -21,6 +22,7 @@ from functions.telemetry.cells import Counter, CounterCell, Histogram, Histogram
 if TYPE_CHECKING:
     from functions.gateway.core import Gateway
     from functions.gateway.exchange import Exchange
+    from functions.gateway.quota_settlement import Aside
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 _INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
@@ -62,6 +64,12 @@ class Metrics:
             "shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=self.registry
         )
         self._hedges_before = (0, 0)
+        self._hedge_lost = Counter(
+            "shoal_hedge_lost_tokens",
+            "Prompt tokens, as predicted, that the slower of two attempts had to compute: paid by nobody",
+            ["pool"],
+            registry=self.registry,
+        )
         self._quarantined = Counter(
             "shoal_prompts_quarantined",
             "Requests refused, since two replicas failed on them",
@@ -109,6 +117,7 @@ class Metrics:
             registry=self.registry,
         )
         self.prefixes = PrefixFigures(self.registry)
+        self.compositions = CompositionFigures(self.registry)
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
@@ -128,7 +137,7 @@ class Metrics:
         self._route_child = lru_cache(16)(self._routes.labels)
 
     def routed(self, decision: Prediction | NoReplica) -> None:
-        self._route_child(decision.reason).inc()
+        self._route_child(decision.reason).value += 1.0
 
     def shed(self, reason: str) -> None:
         """A request was refused for want of a replica that can answer it."""
@@ -163,7 +172,7 @@ class Metrics:
 
     def answered(self, exchange: "Exchange", status: int, events: int) -> None:
         admitted, timeline, usage = exchange.admitted, exchange.timeline, exchange.usage
-        self._request_child(admitted.model.id, admitted.service_class, str(status)).inc()
+        self._request_child(admitted.model.id, admitted.service_class, str(status)).value += 1.0
         ttft, inter_token, seconds, prompt, cached, completion = self._pool_children(
             admitted.model.pool, admitted.service_class
         )
@@ -175,9 +184,21 @@ class Metrics:
         if admitted.split is not None:
             self._rollout_requests.labels(admitted.model.id, admitted.split.group).inc()
         if usage is not None:
-            prompt.inc(usage.prompt_tokens)
-            cached.inc(usage.cached_tokens)
-            completion.inc(usage.completion_tokens)
+            prompt.value += usage.prompt_tokens
+            cached.value += usage.cached_tokens
+            completion.value += usage.completion_tokens
+        if exchange.aside is not None:
+            self._spent_aside(exchange.aside)
+
+    def hedge_lost(self, pool: PoolName, prompt_tokens: int) -> None:
+        """The slower one of two attempts is dropped; its engine has computed up to so much for nobody."""
+        self._hedge_lost.labels(pool).inc(prompt_tokens)
+
+    def _spent_aside(self, aside: "Aside") -> None:
+        pool, usage = aside.pool, aside.usage
+        self._tokens.labels(pool, "prompt").inc(usage.prompt_tokens)
+        self._tokens.labels(pool, "cached").inc(usage.cached_tokens)
+        self._tokens.labels(pool, "completion").inc(usage.completion_tokens)
 
     def scrape(self, gateway: "Gateway") -> None:
         """Bring the gauges up to date; called before each rendering, on the loop."""

@@ -27,13 +27,15 @@ class Grammar:
     ends: frozenset[bytes]  # after one of these the answer is whole
     failures: frozenset[bytes]
     reports: frozenset[bytes]  # carry usage, which the later one completes
+    totals: frozenset[bytes]  # of these, those that come when all was generated
     read_usage: Callable[[bytes, Usage | None], Usage | None]  # an event's data, and what was known before
+    is_empty: Callable[[bytes], bool]  # whether a total says that nothing was generated
 
 
 class NamedEventRelay:
     """One streamed answer. Feed it what the engine sent; it returns what the client gets."""
 
-    __slots__ = ("_grammar", "_held", "_max_event_bytes", "_renaming", "done", "error", "events", "usage")
+    __slots__ = ("_grammar", "_held", "_max_event_bytes", "_renaming", "done", "error", "events", "passed", "usage")
 
     def __init__(self, grammar: Grammar, renaming: Renaming, max_event_bytes: int) -> None:
         self._grammar = grammar
@@ -41,6 +43,7 @@ class NamedEventRelay:
         self._max_event_bytes = max_event_bytes
         self._held = b""
         self.events = 0  # with output, so about one a token
+        self.passed = 0  # of all kinds: the number that an event of ours would have
         self.usage: Usage | None = None
         self.done = False
         self.error: bytes | None = None  # the JSON of an error event, which is not passed on
@@ -83,14 +86,22 @@ class NamedEventRelay:
             return False
         if name.endswith(_DELTA) and name not in grammar.reports:
             self.events += 1
+        self.passed += 1
         self.done = name in grammar.ends
         return True
 
 
-def first_sign(opening: bytes, openings: frozenset[bytes]) -> Sign:
-    """What the first events say: an engine that only began to speak may still be left for another."""
+def first_sign(opening: bytes, grammar: Grammar) -> Sign:
+    """What the first events say: an engine that only began to speak may still be left for another.
+
+    One that comes to its end without a single token was draining: it has dropped the request.
+    """
     for event in opening.split(_EVENT_END):
-        name = event.partition(b"\n")[0].removeprefix(_NAME)
-        if event and not event.startswith(_COMMENT) and name not in openings:
-            return "answering"
+        name, _, data = event.partition(b"\n")
+        name = name.removeprefix(_NAME)
+        if not event or event.startswith(_COMMENT) or name in grammar.openings:
+            continue
+        if name in grammar.totals and grammar.is_empty(data.removeprefix(b"data: ")):
+            return "dropped"
+        return "answering"
     return "nothing_yet"

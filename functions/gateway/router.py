@@ -7,7 +7,7 @@ choose. An attempt says `sent` when it begins, `started` with its first token, a
 once, so that what is counted is what is there.
 
 By the setting SHOAL_GATEWAY_ROUTER another router's published algorithm chooses instead, for comparison
-(`functions.decisions.baselines`): same candidates, same accounting.
+(`functions.decisions.baselines`): same candidates, same accounting. It also says who loads what nobody has.
 """
 
 from collections.abc import Callable, Collection
@@ -16,11 +16,14 @@ from heapq import heappop, heappush
 import msgspec
 
 from functions.api.ids import ReplicaId
-from functions.decisions.baselines import Baseline, RouterName, baseline
+from functions.api.snapshot import RoutingEntry
+from functions.decisions.baselines import RouterName, baseline
+from functions.decisions.baselines.compared import Compared
+from functions.decisions.cold_adapters import choose_cold
 from functions.decisions.own_load import OwnLoad, Place
 from functions.decisions.retry import Failure
-from functions.decisions.routing import NoReplica, Prediction, RouteRequest, predict, route
-from functions.decisions.routing_candidates import all_candidates
+from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.fleet.standing import Standing
 from functions.fleet.view import FleetView
 from functions.gateway.adapter_copies import AdapterCopies
 from functions.gateway.intake import Admitted
@@ -48,7 +51,8 @@ class Router:
         self._clock = clock
         self._zone = zone
         self.copies = copies
-        self._baseline = baseline(name)
+        other = baseline(name)
+        self._compared = Compared(other) if other is not None else None
         self._unseen: list[tuple[float, int, Place]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
         self.sessions = SessionAffinity(clock)
@@ -58,9 +62,12 @@ class Router:
         now_s, pool = self._clock(), admitted.model.pool
         self._assume_started(now_s)
         standing = self._fleet.standing(pool, now_s)
-        excluded = standing.out.union(tried) if tried else standing.out
-        if self._baseline is not None:
-            return self._compared(self._baseline, admitted, excluded)
+        out = standing.out.union(tried) if tried else standing.out
+        excluded = out.union(standing.resting_s) if standing.resting_s else out
+        if self._compared is not None:
+            features, model = admitted.features, admitted.model
+            request = RouteRequest(model.engine_name, model.is_adapter, features.prompt_tokens, admitted.request_id)
+            return self._compared.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
         decision = route(
             self._request(admitted, now_s),
             self._fleet.index(pool),
@@ -69,9 +76,31 @@ class Router:
             excluded=excluded,
             penalties_ms=standing.penalties_ms,
         )
-        if standing.panic and isinstance(decision, Prediction):
-            return msgspec.structs.replace(decision, reason="panic")
-        return decision
+        if isinstance(decision, NoReplica):
+            return self._may_rest(decision, standing, admitted)
+        return msgspec.structs.replace(decision, reason="panic") if standing.panic else decision
+
+    def choose_cold(
+        self,
+        request: RouteRequest,
+        pool: PoolView,
+        policy: RoutingEntry,
+        load: OwnLoad,
+        excluded: Collection[ReplicaId],
+    ) -> ReplicaView | NoReplica:
+        """Who is asked to load an adapter that nobody has."""
+        if self._compared is None:
+            return choose_cold(request, pool, policy, load, excluded)
+        return self._compared.choose_cold(request, self._fleet.index(pool.name), load, excluded)
+
+    def _may_rest(self, decision: NoReplica, standing: Standing, admitted: Admitted) -> NoReplica:
+        """Whether those who could take it are there, and have only asked to be left alone."""
+        resting_s, model = standing.resting_s, admitted.model
+        if resting_s and model.is_adapter:
+            holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
+            resting_s = {each: rest_s for each, rest_s in resting_s.items() if each in holders}
+        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
+        return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
     def sent(self, admitted: Admitted, decision: Prediction) -> Place:
         """An attempt begins."""
@@ -82,7 +111,7 @@ class Router:
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
             self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
-        if self._baseline is None:
+        if self._compared is None:
             self._prefixes.sent(admitted, replica_id, now_s)
             if admitted.session is not None:
                 ttl_s = admitted.routing.session_ttl_s
@@ -98,7 +127,7 @@ class Router:
         """An attempt is over, however it ended."""
         self.load.leave(place)
 
-    def failed(self, replica_id: ReplicaId, failure: Failure, *, is_evidence: bool) -> float:
+    def failed(self, replica_id: ReplicaId, failure: Failure, told_to_wait_s: float, *, is_evidence: bool) -> float:
         """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""
         now_s = self._clock()
         if is_evidence:
@@ -106,7 +135,8 @@ class Router:
         if failure is Failure.ENGINE_ERROR:
             return self._fleet.fault(replica_id, now_s)
         if failure is Failure.OVERLOADED:
-            self._fleet.refuse(replica_id, now_s)
+            self._fleet.refuse(replica_id, now_s, told_to_wait_s)
+            return told_to_wait_s
         return 0.0
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
@@ -118,7 +148,9 @@ class Router:
         """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
-            self.load.start(heappop(unseen)[2])
+            place = heappop(unseen)[2]
+            if place.prefill_tokens:  # most have ended long since
+                self.load.start(place)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
         model, session, features = admitted.model, admitted.session, admitted.features
@@ -135,12 +167,3 @@ class Router:
             self._zone,
             features.expected_output_tokens,
         )
-
-    def _compared(self, other: Baseline, admitted: Admitted, excluded: Collection[ReplicaId]) -> Prediction | NoReplica:
-        model, features = admitted.model, admitted.features
-        request = RouteRequest(model.engine_name, model.is_adapter, features.prompt_tokens, admitted.request_id)
-        rows = all_candidates(request, self._fleet.index(model.pool), excluded)
-        if isinstance(rows, NoReplica):
-            return rows
-        row = other.pick(model.pool, model.engine_name, features.text_blocks, rows, self.load)
-        return msgspec.structs.replace(predict(request, row[6], self.load), reason=other.reason)

@@ -42,6 +42,7 @@ class Route:
     dialect: Dialect = OPENAI
     stream_options: bool = True  # usage of a stream must be asked for
     prepare: Callable[[JsonObject], None] = field(default=_as_it_is)  # last touches to a checked body
+    is_read: bool = True  # a model reads it, rather than a tokenizer: tokens are used
 
 
 CHAT_OUTPUT = OutputFields("messages", ("max_completion_tokens", "max_tokens"), has_choices=True)
@@ -90,6 +91,7 @@ COUNT_TOKENS = Route(
     streams=False,
     output=None,
     dialect=ANTHROPIC,
+    is_read=False,
 )
 EMBEDDINGS = Route(
     "/v1/embeddings",
@@ -139,9 +141,17 @@ TOKENIZE = Route(
     streams=False,
     output=None,
     tasks=_ANY,
+    is_read=False,
 )
 DETOKENIZE = Route(
-    "/v1/detokenize", b"/detokenize", fields.detokenize_table, (("tokens",),), streams=False, output=None, tasks=_ANY
+    "/v1/detokenize",
+    b"/detokenize",
+    fields.detokenize_table,
+    (("tokens",),),
+    streams=False,
+    output=None,
+    tasks=_ANY,
+    is_read=False,
 )
 ROUTES = (
     CHAT,

@@ -73,6 +73,28 @@ class GatewaySettings(BaseSettings):
     tool_secrets_dir: Path | None = Field(
         None, description="The tokens that tools are called with, at <dir>/<tenant>/<secret>. Unset: none."
     )
+    s3_endpoint_url: str | None = Field(
+        None, description="The object store of tenants' files and batches. Unset: there is no /v1/files."
+    )
+    s3_credentials_file: Path | None = Field(
+        None, description='{"access_key_id": …, "secret_access_key": …}, with all rights on that bucket.'
+    )
+    batches_bucket: str = Field(
+        "shoal-batches", description="A bucket of their own: the registry deletes what it does not know from its own."
+    )
+    file_max_bytes: int = Field(200 * 1024 * 1024, ge=1, description="Of one file.")
+    file_retention_days: float = Field(
+        30.0, ge=8, description="How long files and batches are kept: longer than any batch may run, which is a week."
+    )
+    batch_lines_in_flight: int = Field(
+        96, ge=1, description="Lines of batches that this gateway has under way at a time; half of them one tenant's."
+    )
+    conversation_tenant_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=4 * 1024 * 1024,
+        description="What the bus keeps of one tenant's conversations; those not used for longest go first. The same "
+        "at all gateways. The bus's memory must bear it for each tenant that keeps conversations.",
+    )
     prefix_blocks: int = Field(
         500_000,
         ge=1_000,

@@ -16,15 +16,15 @@ class Timeline:
 
     def server_timing(self) -> bytes:
         """The `server-timing` header, milliseconds; `load` where an adapter was waited for."""
+        auth_s = self.admitted_s - self.received_s
+        route_s = self.routed_s - self.load_s - self.queued_s - self.admitted_s
+        connect_s = self.connected_s - self.routed_s
+        ttft_s = self.first_token_s - self.received_s
         timing = b"auth;dur=%.2f, queue;dur=%.2f, route;dur=%.2f, connect;dur=%.2f, ttft;dur=%.2f" % (
-            _ms(self.received_s, self.admitted_s),
+            auth_s * 1000 if auth_s > 0.0 else 0.0,
             self.queued_s * 1000,
-            _ms(self.admitted_s, self.routed_s - self.load_s - self.queued_s),
-            _ms(self.routed_s, self.connected_s),
-            _ms(self.received_s, self.first_token_s),
+            route_s * 1000 if route_s > 0.0 else 0.0,
+            connect_s * 1000 if connect_s > 0.0 else 0.0,
+            ttft_s * 1000 if ttft_s > 0.0 else 0.0,
         )
         return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
-
-
-def _ms(start_s: float, end_s: float) -> float:
-    return max(0.0, (end_s - start_s) * 1000)

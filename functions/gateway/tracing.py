@@ -46,7 +46,7 @@ def ended(
         admitted.stream,
         exchange.timeline,
         exchange.usage,
-        exchange.failures,
+        exchange.all_failures,
         exchange.attempts,
         exchange.catalogue.epoch,
         status,

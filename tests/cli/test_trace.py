@@ -83,3 +83,14 @@ def test_traces_without_cascades_say_so(tmp_path: Path) -> None:
         cascade(written(tmp_path, row()), [], as_json=False)
     with pytest.raises(Refused, match="there is no"):
         cascade(tmp_path / "nothing", [], as_json=False)
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), -0.5])
+def test_what_is_no_threshold_is_refused(tmp_path: Path, threshold: float) -> None:
+    with pytest.raises(Refused, match="is no threshold"):
+        cascade(written(tmp_path, row()), [threshold], as_json=False)
+
+
+def test_a_directory_that_is_not_there_is_told_from_a_request_that_is_not(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="there is no directory"):
+        trace("r-1", tmp_path / "elsewhere", as_json=False)

@@ -114,10 +114,13 @@ def test_every_socket_has_its_directory_however_long_the_state_directory_is(tmp_
     layout = StateLayout.at(tmp_path / ("s" * (1 + length)))
     layout.make()
     long = f"kv-{'p' * 63}-12-replay.sock"
+    paths = set()
     for name in ("controller.sock", "kv-smollm2-135m-0.sock", "kv-smollm2-135m-0-replay.sock", long):
         path = layout.socket(name)
         assert path.parent.stat().st_mode & 0o777 == 0o700
+        paths.add(path)
         assert len(str(path).encode()) < 104  # what sun_path holds on macOS; Linux has 108
+    assert len(paths) == 4
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -121,3 +121,15 @@ def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
     assert breaker.penalty_ms(now_s + REFUSAL_S) == 0.0
     breaker.answered(now_s + EJECTION_CAP_S, now_s + EJECTION_CAP_S)
     assert breaker.is_forgotten(now_s + EJECTION_CAP_S + FORGIVEN_AFTER_S + 1.0)
+
+
+def test_who_asks_to_be_left_alone_is_for_as_long_as_it_said() -> None:
+    breaker = Breaker()
+    breaker.refuse(0.0, 7.0)
+    assert breaker.rest_s(2.0) == 5.0 and breaker.rest_s(7.0) == 0.0
+    assert breaker.penalty_ms(6.9) == REFUSAL_MS and not breaker.is_out(1.0)
+    breaker.refuse(1.0, 0.0)
+    assert breaker.rest_s(2.0) == 5.0, "a refusal that says nothing takes nothing back"
+    breaker.answered(0.5, 3.0)
+    assert breaker.rest_s(3.0) == 4.0, "nor does an answer to what was there before"
+    assert not breaker.is_forgotten(6.9)

@@ -62,9 +62,10 @@ def test_the_percentile_of_answers() -> None:
     assert learnt.expected_tokens == 2044
 
 
-def test_few_answers_say_nothing() -> None:
+def test_few_answers_do_not_say_that_answers_are_short() -> None:
     assert taught([100] * 13).expected_tokens == UNKNOWN_OUTPUT_TOKENS
     assert taught([100] * 14).expected_tokens == 104
+    assert taught([2000]).expected_tokens == 2044, "and the first may say that they are long"
 
 
 @given(st.lists(st.integers(1, 8000), min_size=14, max_size=511))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.retry import Failure, RetryBudget, may_retry
+from functions.decisions.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, told_to_wait_s
 
 RATIO = 0.2
 
@@ -82,3 +82,24 @@ def test_the_budget_never_grants_more_than_it_was_given(steps: list[tuple[bool, 
             granted += 1
         assert granted <= 10.0 + 0.2 * requests + 10.0 * now_s + 1e-6
         assert budget.tokens >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "wait_s"),
+    [
+        (b"2.5", 2.5),
+        (b"86400", RETRY_AFTER_MAX_S),
+        (b"0", 0.0),
+        (b"", 0.0),
+        (b"-3", 0.0),
+        (b"nan", 0.0),
+        (b"1e9", 0.0),
+        (b".", 0.0),
+        (b"1.2.3", 0.0),
+        (b"9" * 400, 0.0),
+        (b"Sun, 22 Nov 2026 02:00:00 GMT", 0.0),
+        ("\N{SUPERSCRIPT TWO}".encode(), 0.0),
+    ],
+)
+def test_worked_example_of_retry_after(said: bytes, wait_s: float) -> None:
+    assert told_to_wait_s(said) == wait_s

@@ -106,6 +106,7 @@ class ClientTransport(asyncio.Transport):
         super().__init__()
         self.got = bytearray()
         self.closing = self.aborted = self.reading_paused = False
+        self.unread_bytes = 0
         self.protocol: Any = None
 
     def write(self, data: Any) -> None:
@@ -126,6 +127,12 @@ class ClientTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading_paused = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The test says when there is too much."""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol

@@ -1,10 +1,17 @@
 """The exchange's clocks, and clients that leave or do not read."""
 
+from typing import Any
+
 import pytest
 
+from functions.api.ids import TenantId
+from functions.api.snapshot import AdmissionEntry, BandEntry
+from functions.gateway.routes import CHAT
+from functions.gateway.sink import Headers
 from tests.gateway import sse
+from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.world import BOT_V1, heartbeat, limits
+from tests.gateway.world import BOT_V1, headers, heartbeat, limits
 
 # deadlines
 
@@ -133,3 +140,58 @@ async def test_a_connection_given_back_while_paused_reads_again(play: Playing) -
     engine.streams(END)  # already under way when reading stopped
     engine.ends_stream()
     assert not engine.paused
+
+
+class Unwritable(Client):
+    """A sink that fails as no sink should."""
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        raise RuntimeError("a mistake of ours")
+
+
+async def test_a_request_that_fails_by_our_own_mistake_takes_nobody_along(play: Playing) -> None:
+    p = play("r0")
+    broken, whole = Unwritable(), Client()
+    for sink in (broken, whole):
+        body = sse.compact({"model": "acme/bot", "messages": [{"role": "user", "content": "hi"}]})
+        assert p.gateway.handle(CHAT, headers(x_shoal_deadline_ms="1000"), body, sink, p.world.clock()) is not None
+    p.world.clock.forward(2.0)
+    p.gateway.sweep()
+    assert whole.status == 504 and whole.ended and broken.was_cut
+    assert p.gateway.open_exchanges == 0 and p.gateway.quotas.in_flight(TenantId("acme")) == 0
+
+
+async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = play("r0")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(p.gateway.router, "decide", broken)
+    p.ask()
+    assert (p.client.status, p.client.error["code"]) == (500, "internal_error") and p.quiet()
+
+
+async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = Play(admission=(AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=60_000),)),))
+    p.gateway.heard(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
+    p.ask()
+    first = await p.connects()
+    decide, mistakes = p.gateway.router.decide, ["the first of those that wait"]
+
+    def once_broken(*arguments: Any) -> Any:
+        if mistakes:
+            raise RuntimeError(mistakes.pop())
+        return decide(*arguments)
+
+    p.ask()
+    unlucky = p.client
+    p.ask()
+    monkeypatch.setattr(p.gateway.router, "decide", once_broken)
+    first.begins_stream()
+    first.streams(HELLO, END)
+    first.ends_stream()
+    await p.settle()
+    assert unlucky.status == 500 and p.client.status is None
+    assert len(first.requests) == 2, "the one behind it has been sent"
+    await p.close()

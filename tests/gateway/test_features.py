@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from functions.api.snapshot import PoolEntry, Task
+from functions.decisions.length_model import UNKNOWN_OUTPUT_TOKENS
 from functions.gateway.features import for_other_model
 from functions.gateway.intake import Admitted, Intake, WireRequest
 from functions.gateway.relay import Usage
-from functions.gateway.routes import CHAT, COMPLETIONS, MESSAGES, RESPONSES_ROUTE, TOKENIZE, Route
+from functions.gateway.routes import CHAT, COMPLETIONS, MESSAGES, RERANK, RESPONSES_ROUTE, TOKENIZE, Route
 from functions.gateway.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL
@@ -71,6 +73,15 @@ def test_the_most_that_may_be_generated(intake: Intake, route: Route, fields: di
     assert features.expected_output_tokens <= most
 
 
+@pytest.mark.parametrize(("task", "reads"), [("score", 300), ("embed", 100)])
+def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, task: Task, reads: int) -> None:
+    catalogue = world.catalogue(pools=(PoolEntry(POOL, 2048, task=task),))
+    body = {"model": POOL, "query": "q" * 100, "documents": ["a", "b", "c"]}
+    wire = WireRequest("r", world.headers(), json.dumps(body).encode())
+    features = intake.admit(catalogue, RERANK, wire, intake.recognise(catalogue, wire, NOW_UNIX_S)).features
+    assert 0 < features.prompt_bytes - reads < 20, "and the documents once"
+
+
 @pytest.mark.parametrize("strange", [[], "x", {}, [[]], -1, 10**30, True, [None]])
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES_ROUTE, MESSAGES])
 def test_fields_that_a_route_does_not_know_are_not_believed(intake: Intake, route: Route, strange: Any) -> None:
@@ -97,14 +108,14 @@ def test_the_tiers_cap_counts(intake: Intake) -> None:
 
 
 def test_answers_teach_how_long_answers_are(intake: Intake) -> None:
-    assert admit(intake).features.expected_output_tokens == 1024
+    assert admit(intake).features.expected_output_tokens == UNKNOWN_OUTPUT_TOKENS
     for _ in range(20):
         intake.features.learn(admit(intake), Usage(prompt_tokens=700, completion_tokens=90))
     learnt = admit(intake).features
     assert 90 <= learnt.expected_output_tokens <= 95
     assert admit(intake, n=3).features.expected_output_tokens == 3 * learnt.expected_output_tokens
     assert admit(intake, max_tokens=20).features.expected_output_tokens == 20
-    assert admit(intake, GLOBEX_KEY).features.expected_output_tokens == 1024, "another tenant's"
+    assert admit(intake, GLOBEX_KEY).features.expected_output_tokens == UNKNOWN_OUTPUT_TOKENS, "another tenant's"
 
 
 def test_choices_share_what_was_generated(intake: Intake) -> None:
@@ -158,4 +169,4 @@ def test_a_very_long_prompt_is_covered_to_its_end_by_few_blocks(intake: Intake) 
 
 def test_features_cost_no_cycle_collection(intake: Intake) -> None:
     assert admit(intake).features.__struct_config__.gc is False
-    assert msgspec.structs.replace(admit(intake).features, prompt_tokens=1).kv_tokens == 1025
+    assert msgspec.structs.replace(admit(intake).features, prompt_tokens=1).kv_tokens == 1 + UNKNOWN_OUTPUT_TOKENS

@@ -164,3 +164,15 @@ def test_an_absurd_value_is_not_repeated_to_the_caller() -> None:
     with pytest.raises(Refused) as refused:
         fields.check_fields({"stop": ["x" * 100_000] * 5}, CHAT)
     assert len(refused.value.answer.message) < 200
+
+
+def test_of_several_wrong_fields_the_tables_first_is_named_whatever_the_order() -> None:
+    wrong = {"top_p": "1", "stream": 1, "messages": [USER]}
+    assert refused_param(CHAT, wrong) == refused_param(CHAT, dict(reversed(wrong.items()))) == "stream"
+    assert refused_param(CHAT, {"stream": 1, "priority": 1}) == "priority", "what is the platform's comes first"
+
+
+def test_a_body_of_more_fields_than_there_are_is_checked_too() -> None:
+    many = {f"own_{number}": 1 for number in range(len(CHAT))}
+    fields.check_fields(many | {"messages": [USER]}, CHAT)
+    assert refused_param(CHAT, many | {"messages": []}) == "messages"

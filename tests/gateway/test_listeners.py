@@ -56,3 +56,17 @@ def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
     alone, shared = _own_name(settings(port=8443)), _own_name(settings(port=8443, reuse_port=True))
     assert alone.endswith("-8443")
     assert shared.startswith(f"{alone}-") and shared.removeprefix(f"{alone}-").isdigit()
+
+
+def test_what_the_kernel_keeps_for_a_slow_reader_is_bounded() -> None:
+    """Left alone, Linux takes in 4 MiB for each client that does not read."""
+    with taken(shared=True) as port:
+        (listener,) = _bind_all(settings(port=port, metrics_port=0, reuse_port=True))
+    with listener, socket.create_connection(listener.getsockname()), _accepted(listener) as served:
+        assert 0 < served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * 256 * 1024  # Linux doubles it
+
+
+def _accepted(listener: socket.socket) -> socket.socket:
+    listener.setblocking(True)
+    listener.settimeout(30)
+    return listener.accept()[0]

@@ -92,4 +92,5 @@ def _key(key: ApiKey) -> KeyEntry:
         scopes=tuple(sorted(set(key.scopes))),
         max_class=key.max_class,
         expires_unix_s=key.expires_unix_s,
+        limits=key.limits,
     )

@@ -16,6 +16,7 @@ from functions.api.snapshot_entries import (
     AnyModelId,
     Hex64,
     Name,
+    QuotaLimits,
     Scope,
     ServiceClass,
 )
@@ -57,6 +58,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     max_class: ServiceClass = "interactive"
     expires_unix_s: float | None = None
     revoked: bool = False
+    limits: QuotaLimits | None = None
 
 
 class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):

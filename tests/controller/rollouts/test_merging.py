@@ -1,9 +1,10 @@
 """Models and keys of the API beside git's: git wins, and nobody owns what no tenant has."""
 
+import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
-from functions.api.snapshot import Snapshot
+from functions.api.snapshot import QuotaLimits, Snapshot
 from functions.controller.compile import compile_snapshot
 from functions.controller.rollouts.book import Book, folded
 from functions.controller.rollouts.merging import merged, without_revoked
@@ -37,6 +38,12 @@ def test_both_are_in_and_sound() -> None:
     assert (model.pool, model.type, model.declared_in, model.rollout) == ("base", "lora", "", "")
     assert model.versions[0].engine_name == "acme/api@sha256:" + "1" * 16
     assert snapshots.decode(snapshots.encode(whole)) == whole
+
+
+def test_a_keys_own_limits_reach_the_gateways() -> None:
+    wire = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
+    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(wire, type=ApiKey),)))
+    assert [entry.limits for entry in whole.keys] == [QuotaLimits(requests_per_minute=60), None]
 
 
 def test_where_both_name_it_git_wins_and_says_so() -> None:
