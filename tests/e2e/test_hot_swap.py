@@ -16,7 +16,7 @@ import pytest
 from functions.api.ids import Digest, engine_name
 from functions.engines.sim.voice import adapter_mark
 from tests.drills.streams import Stream, run_stream
-from tests.e2e.projects import GENEROUS, PATIENT, project_with
+from tests.e2e.projects import GENEROUS, project_with
 from tests.e2e.swaps import MODEL, VERSIONS, loaded_on, put, until_everywhere, uploaded
 from tests.fleets import Fleet, running_fleet, wait_until
 
@@ -24,8 +24,10 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 REPLICAS = 3
 STREAMS = 200
-WORDS = 150  # of a prompt, and so of its echo: a minute at this engine’s pace, so that all still run on a busy machine
+WORDS = 100  # of a prompt, and so of its echo: over half a minute at this engine’s pace
 POOL = "inferenceservices/smollm2-135m.yaml"
+# A step takes 60 ms here: for first tokens after half a second, prompts would be read one at a time.
+UNHURRIED = ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 5s, maxWait: 120s")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Three replicas with room for all streams and a step of 60 ms; what is dropped is unloaded after two seconds."""
     folder = tmp_path_factory.mktemp("swap")
     roomy = (POOL, "- --max-num-seqs=32", "- --sim-step-ms=60\n        - --max-num-seqs=256")
-    project = project_with(folder / "project", roomy, GENEROUS, PATIENT)
+    project = project_with(folder / "project", roomy, GENEROUS, UNHURRIED)
     variables = {"SHOAL_REPLICA_ADAPTER_GRACE_S": "2"}
     with running_fleet(folder / "state", "sim", REPLICAS, project, variables) as fleet:
         yield fleet
