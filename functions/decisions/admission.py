@@ -83,7 +83,7 @@ class Admission:
         self.drain = Rate(now_s)
         self.waiting = 0  # requests, in all bands
         self.heaviest = 1.0  # weight of an active tenant
-        self.patience = Patience()
+        self.patience = tuple(Patience() for _ in self.queues)
         self._strain = Strain()
         self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
         self._has_passed = True  # without waiting, since the last second began
@@ -140,14 +140,14 @@ class Admission:
                 continue
             ticket = flow.head(queue.newest_first)
             if ticket.deadline_s <= now_s:
-                self._unqueue(ticket, OVER)
+                self._too_late(flow, ticket, now_s)
                 return ticket
             if not self.gate.has_room(ticket, self._reads_little(flow, queue)):
                 self._blocked = -1 if starved[band] else band
                 self.gate.crowd(now_s)
                 return None
             self._unqueue(ticket, RUNNING)
-            self.patience.in_time()
+            self.patience[band].in_time()
             self._dispatch(ticket, flow, queue, now_s)
             return ticket
         return None
@@ -155,16 +155,21 @@ class Admission:
     def late(self, now_s: float) -> Iterator[Ticket]:
         """Those whose time has passed while they waited, each to be refused."""
         for queue in self.queues:
-            for _, ticket in queue.late(now_s):
-                self._unqueue(ticket, OVER)
+            for flow, ticket in queue.late(now_s):
+                self._too_late(flow, ticket, now_s)
                 yield ticket
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
         """What to tell one that `next` or `late` gave up."""
-        self.patience.late()
-        self.drain.still_full(now_s)
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
         return Refuse("queue_timeout", self._send_away(ticket, flow, now_s))
+
+    def _too_late(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
+        """It says that waits are longer than foretold if it had the band's own time, and the pool kept it waiting."""
+        if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
+            self.patience[ticket.band].late()
+            self.drain.still_full(now_s)
+        self._unqueue(ticket, OVER)
 
     def withdraw(self, ticket: Ticket) -> None:
         """It left, or was stopped, while it waited."""
@@ -243,6 +248,8 @@ class Admission:
     def _dispatch(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> None:
         gate = self.gate
         kv_tokens = ticket.kv_tokens
+        if kv_tokens > gate.most_kv_tokens:
+            kv_tokens = ticket.kv_tokens = ceil(gate.most_kv_tokens)
         reading_tokens = ticket.prompt_tokens
         if reading_tokens > gate.window.per_replica_tokens:
             reading_tokens = ceil(gate.window.per_replica_tokens)
@@ -257,6 +264,7 @@ class Admission:
         flow.running += 1
         flow.kv_tokens += kv_tokens
         flow.reading_tokens += reading_tokens
+        ticket.dispatched_s = now_s
         queue.charge(flow, ticket.cost, now_s)
         self.drain.passed(ticket.cost)
         if not ticket.streams:
@@ -332,7 +340,7 @@ class Admission:
         if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
-        return expected_s > self.patience.ratio * (ticket.deadline_s - now_s)
+        return expected_s > self.patience[ticket.band].ratio * (ticket.deadline_s - now_s)
 
     def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
         queue = self.queues[ticket.band]

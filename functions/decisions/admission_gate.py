@@ -13,6 +13,11 @@ are not announced by engines; they are learnt per replica from its own queue, wh
 Worked example (test_worked_example_of_seats): a beat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A beat
 says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during a step.)
 
+A request is in one replica, however many choices it asks for: it counts for at most what one replica holds. Otherwise
+one that could never fit would have the whole pool emptied for it.
+Worked example (test_worked_example_of_a_request_larger_than_a_replica): 4 replicas of 10,000 tokens, 9,000 of each to
+be used: one that expects 300,000 waits until 9,000 are free, and counts for 9,000.
+
 What is not known does not limit: without block counts the KV limit is open, without a long queue the seats are. A pool
 always takes one request. Beats are a second old, our own counts are exact: other gateways' part is what the beats say
 beyond our own, the least of three looks, since ours rises and falls between beats. So several gateways, which do not
@@ -75,6 +80,7 @@ class Gate:
         "easy_requests",
         "kv_limit_tokens",
         "kv_tokens",
+        "most_kv_tokens",
         "part_kv_tokens",
         "part_reading_tokens",
         "part_requests",
@@ -97,12 +103,14 @@ class Gate:
         self._foreign: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # requests, KV tokens
         self._looked_s = now_s - _LOOK_S
         self._reading_was_full = False
+        self.most_kv_tokens = inf  # that one request counts for
         self._limit(inf, inf, inf)
 
     def has_room(self, ticket: Ticket, reads_less_than_its_part: bool) -> bool:
         if self.running == 0:
             return True
-        if self.running >= self.request_limit or self.kv_tokens + ticket.kv_tokens > self.kv_limit_tokens:
+        kv_tokens = min(ticket.kv_tokens, self.most_kv_tokens)
+        if self.running >= self.request_limit or self.kv_tokens + kv_tokens > self.kv_limit_tokens:
             return False
         if self.reading_tokens < self.reading_limit_tokens:
             return True
@@ -151,6 +159,7 @@ class Gate:
         self._note_foreign(ready, capacity_tokens)
         foreign_requests = min(requests for requests, _ in self._foreign)
         foreign_kv_tokens = min(tokens for _, tokens in self._foreign)
+        self.most_kv_tokens = KV_FILL_RATIO * capacity_tokens / len(ready)
         rates = [1000.0 / replica.prefill_ms_per_token for replica in ready if replica.prefill_ms_per_token > 0]
         rate = fmean(rates) if rates else 0.0  # no replica says: the window goes by what passed
         self.window.tick(now_s, len(ready), rate, slo_s, self._reading_was_full)

@@ -42,5 +42,6 @@ class Ticket(msgspec.Struct, eq=False):  # a ticket equals itself alone
 
     # how far it has come
     state: int = NEW
+    dispatched_s: float = 0.0
     reading_tokens: int = 0  # of the pool's prefill window, while its prompt is read
     flow: Optional["Flow"] = None

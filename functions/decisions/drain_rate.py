@@ -119,6 +119,8 @@ class ReturnTimes:
 
     def put_back(self, request: int, wait_s: float, now_s: float) -> float:
         """It had a place and came in its time, and there is no room: seconds until it may try again, before others."""
+        if wait_s >= MAX_RETRY_AFTER_S:
+            return MAX_RETRY_AFTER_S
         if len(self._places) < _MAX_PLACES:
             self._places[request] = (now_s + wait_s, now_s + (1.0 + _JITTER_RATIO) * wait_s + _LATE_S)
         return wait_s
@@ -140,6 +142,8 @@ class ReturnTimes:
         gone = [request for request, (_, until_s) in islice(self._places.items(), _LOOKED_AT) if until_s < now_s]
         for request in gone:
             del self._places[request]
+        if not self._places:
+            self._next_s = 0.0  # whoever was to come will not: the next one need not queue behind them
 
 
 def retry_after_s(after_s: float, request_id: str) -> int:

@@ -8,6 +8,9 @@ bursts, how steadily engines work. So the bound is moved until LATE of those tha
 search for a quantile). Who would be refused late is then refused at once, mostly, and can go elsewhere.
 Worked example (test_worked_example_of_patience): from 0.9, two are late: 0.9 - 2 x 0.05 x 0.99 = 0.801. With 500 ms to
 wait, whoever is foretold more than 400 ms is refused. It takes 198 that are in time to be back.
+
+Only who had the band's whole time and was kept by the pool says something of the pool: not who set a deadline of his
+own, and not who waited for his own requests (test_deadlines_of_ones_own_say_nothing_of_the_pool).
 """
 
 LEAST, MOST = 0.1, 0.9  # of the time that there is
@@ -16,7 +19,7 @@ _STEP = 0.05
 
 
 class Patience:
-    """One pool's."""
+    """One band's of a pool."""
 
     __slots__ = ("ratio",)
 

@@ -29,6 +29,7 @@ local there = redis.call('GET', value_key)
 if (there and redis.sha1hex(there) or '') ~= ARGV[3] then return 0 end
 local now = tonumber(redis.call('TIME')[1])
 local ttl, most = tonumber(ARGV[5]), tonumber(ARGV[6])
+if redis.call('EXISTS', order_key) == 0 then redis.call('DEL', sizes_key) end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', order_key, '-inf', now, 'LIMIT', 0, 100)) do take_off(gone) end
 take_off(name)
 redis.call('SET', value_key, ARGV[4], 'EX', ttl)

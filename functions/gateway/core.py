@@ -247,7 +247,8 @@ class Gateway:
             self._learn(exchange, attempt.prediction, exchange.usage)
         self.rooms.left(exchange)
         self.rooms.ended(exchange)
-        left = status == CLIENT_LEFT
+        gave_up = code == errors.DEADLINE_EXCEEDED and exchange.admitted.deadline_ms is not None
+        left = status == CLIENT_LEFT or gave_up
         spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock(), client_left=left)
         self.metrics.answered(exchange, status, events)
         if exchange.detour is not None and exchange.detour.trial is not None:

@@ -104,8 +104,11 @@ def bad_gateway(message: str, code: str = "upstream_failed") -> ErrorAnswer:
     return ErrorAnswer(502, "server_error", code, message)
 
 
+DEADLINE_EXCEEDED = "deadline_exceeded"
+
+
 def deadline_exceeded(message: str) -> ErrorAnswer:
-    return ErrorAnswer(504, "server_error", "deadline_exceeded", message)
+    return ErrorAnswer(504, "server_error", DEADLINE_EXCEEDED, message)
 
 
 def upstream_lost() -> ErrorAnswer:

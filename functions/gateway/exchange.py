@@ -305,6 +305,7 @@ class Exchange:
         """Called a few times a second: is anything waiting for too long?"""
         limits, attempt = self._gateway.limits, self._attempt
         if now_s >= self._deadline_s:
+            self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
             self._stop(errors.deadline_exceeded("The deadline passed before the answer was whole."))
         elif self._paused_at_s is not None:
             if now_s - self._paused_at_s > limits.write_stall_s:
@@ -340,9 +341,7 @@ class Exchange:
         """Abort the engine at once; whatever comes from it now has no reader."""
         if self.ended:
             return
-        judge, attempt = self._judge(), self._attempt
-        if judge is not None and attempt is not None and attempt.begun and not (attempt.over or self.begun):
-            self.aside = quota_settlement.of_trial(judge, attempt, self._gateway)
+        self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
         self._end(CLIENT_LEFT)
 
     def cut_short(self, answer: ErrorAnswer) -> None:

@@ -176,7 +176,7 @@ class QuotaLeases:
         self._was_reached = True
         self._lost_s = None
         self.gateways = max(1, answer.gateways)
-        alone = self.gateways == 1
+        alone = self.gateways == 1 and not answer.learning  # after a restart, the others may not have asked yet
         self._switch(Regime("share", 1) if alone else regime_of(None, self.gateways))
 
     def _lost(self, why: str) -> None:

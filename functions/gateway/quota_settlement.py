@@ -1,10 +1,11 @@
 """What an exchange that has ended cost, and the charge for it: the one place where requests are settled.
 
 What the engine counted is charged; where it could not say (the client left, the replica was lost) what was delivered,
-an event a token, and the prompt as it was estimated, also where the client left before anything came: else whoever
-leaves early has engines read for nothing. Attempts that failed before anything was delivered cost the tenant nothing,
-and neither does the loser of two attempts at once: the platform's faults and its haste are not its own. What the small
-model of a cascade said before the larger one was asked is charged besides (`Aside`): the policy wants both.
+an event a token, and the prompt as it was estimated, also where the client left before anything came, or its own
+deadline passed: else whoever leaves early has engines read for nothing. Attempts that failed before anything was
+delivered cost the tenant nothing, and neither does the loser of two attempts at once: the platform's faults and its
+haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
+(`Aside`): the policy wants both.
 
 Neighbours: `functions.decisions.request_cost` has the formulae; `core` calls `settle` once for each exchange; the trace
 tells what it returns.
@@ -83,6 +84,15 @@ def told(exchange: "Exchange", attempt: "Attempt") -> Usage | None:
     return msgspec.structs.replace(usage, completion_tokens=delivered_tokens)
 
 
+def aside_of(
+    exchange: "Exchange", trial: "Trial | None", attempt: "Attempt | None", gateway: "Gateway"
+) -> Aside | None:
+    """Of a request that ends before its time: what a small model has said up to now, which is paid for, too."""
+    if trial is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
+        return exchange.aside
+    return of_trial(trial, attempt, gateway)
+
+
 def of_trial(trial: "Trial", attempt: "Attempt", gateway: "Gateway") -> Aside:
     """What a small model's answer has cost up to now, whether or not it has come to its end."""
     admitted = trial.plain
@@ -103,7 +113,8 @@ def _spent(exchange: "Exchange", attempt: "Attempt", fleet: "FleetView", client_
     """Nothing where no engine has worked, or where it is not the client's doing that nothing came of it."""
     timeline, usage = exchange.timeline, exchange.usage
     if usage is None:
-        if not exchange.begun and not (client_left and _is_at_work(exchange, attempt)):
+        waits = client_left and exchange.admitted.route.is_read and _is_at_work(exchange, attempt)
+        if not exchange.begun and not waits:
             return _NOTHING
         usage = Usage(exchange.admitted.features.prompt_tokens, _delivered_tokens(exchange, attempt))
     first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0

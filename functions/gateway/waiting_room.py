@@ -122,7 +122,7 @@ class WaitingRooms:
         place = self._places.get(exchange)
         if place is not None:
             room, ticket = place
-            room.admission.read(ticket, self._clock() - ticket.arrived_s - exchange.timeline.queued_s)
+            room.admission.read(ticket, self._clock() - ticket.dispatched_s)
             if room.admission.waiting:
                 self._serve_soon(room)
 

@@ -12,6 +12,7 @@ from functions.api.snapshot import AdmissionEntry, BandEntry
 from functions.decisions.admission import Admission, Refuse
 from functions.decisions.admission_ticket import NEW, OVER, RUNNING, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+from functions.decisions.patience import MOST
 from tests.decisions.test_routing import replica
 
 INTERACTIVE, NEAR, BATCH = range(3)
@@ -377,3 +378,58 @@ def replace_ticket(former: Ticket, pool: Pool) -> Ticket:
         pool.now_s + 0.25,
         pool.now_s,
     )
+
+
+def test_worked_example_of_a_request_larger_than_a_replica() -> None:
+    """The example of `admission_gate`; before, the pool was emptied for it, whoever else came."""
+    admission = Admission(DEFAULT_ADMISSION, 0.0)
+    ready = [
+        replace(replica(name, kv_capacity_tokens=10_000), id=ReplicaId(name), prefill_ms_per_token=0.001)
+        for name in ("r0", "r1", "r2", "r3")
+    ]
+    admission.look(ready, 0.0)
+
+    def asked(number: int, tenant: str, kv_tokens: int, band: int) -> Ticket:
+        return Ticket(number, TenantId(tenant), 1.0, band, 10, kv_tokens, kv_tokens, 1_000.0, 0.0)
+
+    small = [asked(number, f"t{number % 10}", 1_000, INTERACTIVE) for number in range(33)]
+    assert {admission.arrive(ticket, 1.0) for ticket in small} == {"dispatch"}  # 33,000 of 36,000
+    huge = asked(100, "huge", 300_000, BATCH)
+    assert admission.arrive(huge, 1.0) == "wait"
+    for ticket in small[:5]:
+        admission.ended(ticket, None)
+    assert admission.next(1.0) is None  # 28,000 and 9,000 are too many
+    admission.ended(small[5], None)
+    assert admission.next(20.0) is huge
+    assert admission.gate.kv_tokens == 27_000 + 9_000
+    admission.ended(small[6], None)
+    for ticket in small[7:12]:
+        admission.ended(ticket, None)
+    assert admission.arrive(asked(101, "new", 1_000, INTERACTIVE), 20.0) == "dispatch"
+
+
+def test_deadlines_of_ones_own_say_nothing_of_the_pool() -> None:
+    pool = Pool()
+    pool.come("busy", kv=450)
+    pool.come("busy", kv=450)
+    for _ in range(50):
+        pool.come("hasty", kv=10, patience_s=0.01)
+    pool.now_s += 1.0
+    late = list(pool.admission.late(pool.now_s))
+    assert late
+    for ticket in late:
+        pool.admission.refuse_late(ticket, pool.now_s)
+    assert pool.admission.patience[INTERACTIVE].ratio == MOST
+
+
+def test_the_lateness_of_one_band_is_no_other_bands() -> None:
+    pool = Pool()
+    pool.come("busy", kv=450, patience_s=600.0)
+    pool.come("busy", kv=450, patience_s=600.0)
+    for number in range(30):
+        pool.come(f"t{number}", kv=10, band=BATCH, patience_s=pool.admission.rules[BATCH].max_wait_s)
+    pool.now_s += pool.admission.rules[BATCH].max_wait_s + 1.0
+    for ticket in list(pool.admission.late(pool.now_s)):
+        pool.admission.refuse_late(ticket, pool.now_s)
+    assert pool.admission.patience[BATCH].ratio < MOST
+    assert pool.admission.patience[INTERACTIVE].ratio == MOST

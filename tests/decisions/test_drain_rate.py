@@ -120,3 +120,19 @@ def test_who_came_in_its_time_and_found_no_room_goes_before_others_the_next_time
     assert returns.take(1, 6.5)
     assert returns.put_back(1, 0.5, 6.5) == 0.5
     assert not returns.take(1, 6.9) and returns.take(1, 7.1)
+
+
+def test_places_that_nobody_came_for_are_queued_behind_by_nobody() -> None:
+    times = ReturnTimes()
+    for request in range(40):
+        times.send_away(request, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0)
+    assert times.send_away(99, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0) > 100.0
+    for _ in range(20):
+        times.are_over(1_000.0)
+    assert times.send_away(100, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=1_000.0) == 1.0
+
+
+def test_who_is_put_back_is_never_told_more_than_the_most() -> None:
+    times = ReturnTimes()
+    assert times.put_back(1, wait_s=9_000.0, now_s=0.0) == MAX_RETRY_AFTER_S
+    assert len(times) == 0

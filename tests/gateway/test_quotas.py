@@ -365,6 +365,23 @@ async def test_who_leaves_before_an_engine_failed_pays_for_the_prompt_and_who_wa
     assert settled(p, "input", "count") == prompt_tokens, "the platform's fault"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_whose_own_deadline_passes_pays_for_the_prompt_and_who_meets_the_platforms_does_not(
+    play: Playing, stream: bool
+) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),), limits=limits(answer_s=5.0, first_byte_s=60.0))
+    exchange = p.ask(stream=stream, header_x_shoal_deadline_ms="300")
+    await p.connects()
+    p.after(1.0)
+    prompt_tokens = exchange.admitted.features.prompt_tokens
+    assert settled(p, "input", "count") == prompt_tokens > 0
+    p.ask(stream=stream)
+    await p.connects()
+    p.after(10.0)
+    assert p.quiet()
+    assert settled(p, "input", "count") == prompt_tokens
+
+
 async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
     wire = Wire(p) >> post(asking(100, stream=True))
