@@ -25,6 +25,10 @@ class StoreUnavailable(ArtifactError):
     """The store cannot be reached, is overloaded or refuses our credentials: try again later, with backoff."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The store is there and takes no such write: its operator looks at credentials, policies and what it offers."""
+
+
 class CacheFailed(ArtifactError):
     """The local disk refused (full, read-only, broken): free it; what is already cached goes on serving."""
 

@@ -20,7 +20,7 @@ import msgspec
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, StoreUnavailable
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client  # from the stubs, which only development installs
@@ -32,6 +32,10 @@ _READ_BYTES = 256 * 1024
 NOT_FOUND = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
 _ALREADY_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 _CONDITION_UNKNOWN = ("NotImplemented", "501")
+_REFUSALS = (400, 403)
+_BROKEN_ON_THE_WAY = (  # 400s that the same write need not meet again
+    "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
+)  # fmt: skip
 
 
 class S3Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +167,7 @@ class S3Store:
                 return False
             if code_of(error) in _CONDITION_UNKNOWN:  # an older store: look first, then write; equal content either way
                 return self._put_after_looking(key, body)
-            raise unavailable(key, error) from error
+            raise not_written(key, error) from error
         except BotoCoreError as error:
             raise unavailable(key, error) from error
         return True
@@ -174,7 +178,7 @@ class S3Store:
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
         except (ClientError, BotoCoreError) as error:
-            raise unavailable(key, error) from error
+            raise not_written(key, error) from error
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object whose key begins with `prefix`, page by page, in the order of keys."""
@@ -231,3 +235,12 @@ def code_of(error: ClientError) -> str:
 
 def unavailable(what: str, error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"the store failed on {what}: {error}")
+
+
+def not_written(what: str, error: Exception) -> StoreUnavailable:
+    """StoreRefused where the store would refuse the same write again."""
+    if isinstance(error, ClientError) and code_of(error) not in _BROKEN_ON_THE_WAY:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status in _REFUSALS:
+            return StoreRefused(f"the store refused to write {what}: {error}")
+    return unavailable(what, error)

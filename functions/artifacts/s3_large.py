@@ -4,47 +4,81 @@
     read_range    some bytes of an object, so that whoever reads for hours holds no connection meanwhile
     abort_stale   uploads whose writer was killed: the store keeps their parts for ever otherwise
 
-All block, as `s3` does, whose client and exceptions these share; each part carries its sha256.
+All block, as `s3` does, whose client and exceptions these share; each part carries its sha256, of which the store is
+told when the upload begins and again when it ends: Amazon's refuses the parts otherwise.
 """
 
 import base64
 import hashlib
+import logging
+import threading
 from dataclasses import dataclass, field
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from functions.artifacts.errors import ArtifactMissing
-from functions.artifacts.s3 import NOT_FOUND, S3Store, code_of, unavailable
+from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.artifacts.s3 import NOT_FOUND, S3Store, code_of, not_written, unavailable
 
+_log = logging.getLogger(__name__)
 PART_BYTES = 8 * 1024 * 1024  # S3 takes 10,000 parts of at least 5 MiB: 78 GiB
 _PAST_THE_END = ("InvalidRange", "416")
+_NO_UPLOAD = ("NoSuchUpload", "404")
 
 
 @dataclass(slots=True)
 class LargeWriter:
+    """Calls may come from several threads: whoever gave up waiting for one call may abort, which then waits for it."""
+
     store: S3Store
     key: str
     written_bytes: int = 0
     _held: bytearray = field(default_factory=bytearray)
     _upload: str = ""
-    _tags: list[str] = field(default_factory=list)
+    _parts: list[tuple[str, str]] = field(default_factory=list)  # tag and checksum
+    _is_over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def write(self, block: bytes) -> None:
-        self._held += block
-        self.written_bytes += len(block)
-        while len(self._held) >= PART_BYTES:
-            with memoryview(self._held) as held, held[:PART_BYTES] as part:
-                self._send(bytes(part))
-            del self._held[:PART_BYTES]
+        with self._lock:
+            self._check_open()
+            self._held += block
+            self.written_bytes += len(block)
+            while len(self._held) >= PART_BYTES:
+                with memoryview(self._held) as held, held[:PART_BYTES] as part:
+                    self._send(bytes(part))
+                del self._held[:PART_BYTES]
 
     def finish(self) -> None:
         """The object is there, whatever was under its key before."""
-        if not self._upload:
-            self.store.put(self.key, bytes(self._held))
-            return
-        if self._held:
-            self._send(bytes(self._held))
-        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
+        with self._lock:
+            self._check_open()
+            if not self._upload:
+                self.store.put(self.key, bytes(self._held))
+            else:
+                if self._held:
+                    self._send(bytes(self._held))
+                self._complete()
+            self._upload, self._held, self._is_over = "", bytearray(), True
+
+    def abort(self) -> None:
+        """Forget what was sent; does nothing after `finish`. What the store keeps all the same is `abort_stale`'s."""
+        with self._lock:
+            upload, self._upload, self._held, self._is_over = self._upload, "", bytearray(), True
+            try:
+                if upload:
+                    _abort(self.store, self.key, upload)
+            except (ClientError, BotoCoreError) as error:
+                _log.warning("parts of %s stay for now: %s", self.key, error)
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise StoreUnavailable(f"writing {self.key} is over: write it anew")
+
+    def _complete(self) -> None:
+        parts = [
+            {"PartNumber": number, "ETag": tag, "ChecksumSHA256": checksum}
+            for number, (tag, checksum) in enumerate(self._parts, 1)
+        ]
         try:
             self.store.client.complete_multipart_upload(
                 Bucket=self.store.bucket,
@@ -53,34 +87,26 @@ class LargeWriter:
                 MultipartUpload={"Parts": parts},  # type: ignore[typeddict-item]
             )
         except (ClientError, BotoCoreError) as error:
-            raise unavailable(self.key, error) from error
-
-    def abort(self) -> None:
-        """Forget what was sent. Does nothing where nothing was."""
-        upload, self._upload, self._held = self._upload, "", bytearray()
-        if not upload:
-            return
-        try:
-            self.store.client.abort_multipart_upload(Bucket=self.store.bucket, Key=self.key, UploadId=upload)
-        except (ClientError, BotoCoreError) as error:
-            raise unavailable(self.key, error) from error
+            raise not_written(self.key, error) from error
 
     def _send(self, part: bytes) -> None:
         client, bucket = self.store.client, self.store.bucket
+        checksum = base64.b64encode(hashlib.sha256(part).digest()).decode()
         try:
             if not self._upload:
-                self._upload = client.create_multipart_upload(Bucket=bucket, Key=self.key)["UploadId"]
+                begun = client.create_multipart_upload(Bucket=bucket, Key=self.key, ChecksumAlgorithm="SHA256")
+                self._upload = begun["UploadId"]
             answer = client.upload_part(
                 Bucket=bucket,
                 Key=self.key,
                 UploadId=self._upload,
-                PartNumber=len(self._tags) + 1,
+                PartNumber=len(self._parts) + 1,
                 Body=part,
-                ChecksumSHA256=base64.b64encode(hashlib.sha256(part).digest()).decode(),
+                ChecksumSHA256=checksum,
             )
         except (ClientError, BotoCoreError) as error:
-            raise unavailable(self.key, error) from error
-        self._tags.append(answer["ETag"])
+            raise not_written(self.key, error) from error
+        self._parts.append((answer["ETag"], checksum))
 
 
 def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
@@ -105,7 +131,16 @@ def abort_stale(store: S3Store, begun_before_unix_s: float) -> int:
         found = store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", ())
         stale = [upload for upload in found if upload["Initiated"].timestamp() < begun_before_unix_s]
         for upload in stale:
-            store.client.abort_multipart_upload(Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+            _abort(store, upload["Key"], upload["UploadId"])
     except (ClientError, BotoCoreError) as error:
         raise unavailable("the unfinished uploads", error) from error
     return len(stale)
+
+
+def _abort(store: S3Store, key: str, upload: str) -> None:
+    """An upload that is not there (any more) is as good as aborted."""
+    try:
+        store.client.abort_multipart_upload(Bucket=store.bucket, Key=key, UploadId=upload)
+    except ClientError as error:
+        if code_of(error) not in _NO_UPLOAD:
+            raise

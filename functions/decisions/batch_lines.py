@@ -1,6 +1,7 @@
 """An input file as lines, and what each must have: cut as its blocks come, bounded whatever they hold.
 
-A line that is empty but for blanks is none. Of a line that is too long nothing is kept but that it was there.
+A line that is empty but for blanks is none. Of a line that is too long nothing is kept but that it was there. Behind
+`MAX_FILE_LINES` nothing is cut: one line more says that there is more (test_a_file_of_line_ends_is_not_cut_to_its_end).
 
 Neighbours: the shell reads blocks and parses JSON; `gateway.intake` judges the body of a line as it would a request.
 """
@@ -22,7 +23,7 @@ _KNOWN = frozenset({"custom_id", "method", "url", "body"})
 class RawLine:
     number: int  # in the file, from 1
     ordinal: int  # among those that are not empty, from 0
-    text: bytes | None  # None: longer than a request may be
+    text: bytes | None  # None: longer than a request may be, or behind the last line that a file may have
 
 
 @dataclass(slots=True)
@@ -35,15 +36,23 @@ class LineCutter:
     _number: int = 0
     _ordinal: int = 0
 
+    @property
+    def is_over(self) -> bool:
+        """The file has more lines than it may: what follows is not looked at."""
+        return self._number > MAX_FILE_LINES
+
     def feed(self, block: bytes) -> Iterator[RawLine]:
-        first, *others = block.split(b"\n")
+        first, *others = block.split(b"\n") if not self.is_over else (b"",)
         self._keep(first)
         for piece in others:
             yield from self._cut()
+            if self.is_over:
+                return
             self._keep(piece)
 
     def end(self) -> Iterator[RawLine]:
-        yield from self._cut()
+        if self._held or self._too_long:
+            yield from self._cut()
 
     def _keep(self, piece: bytes) -> None:
         if self._too_long or not piece:
@@ -55,6 +64,10 @@ class LineCutter:
 
     def _cut(self) -> Iterator[RawLine]:
         self._number += 1
+        if self.is_over:
+            self._held, self._too_long = bytearray(), False
+            yield RawLine(self._number, self._ordinal, None)
+            return
         text, too_long = bytes(self._held).strip(b" \t\r"), self._too_long
         self._too_long = False
         self._held.clear()

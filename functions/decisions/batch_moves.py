@@ -8,7 +8,9 @@
         '-> failed <- any of the above, where it has changed hands too often
 
 An illegal move raises and changes nothing. A claim changes the owner and no status: whoever holds the latest claim is
-the only one whose records are written, since each record's number is written once.
+the only one whose records are written, since each record's number is written once. Each claim has files of its own: a
+holder that was held up while it wrote its files, and goes on when the batch is long over, writes where nobody looks.
+(test_each_claim_writes_files_of_its_own)
 """
 
 from dataclasses import replace
@@ -39,7 +41,23 @@ def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
     if record.claims >= MAX_CLAIMS:
         problem = LineProblem("too_many_restarts", f"The batch was taken up {MAX_CLAIMS} times and never came through.")
         return failed(replace(record, owner=owner), (problem,), now_s)
-    return replace(record, number=record.number + 1, owner=owner, claims=record.claims + 1)
+    claims = record.claims + 1
+    return replace(
+        record,
+        number=record.number + 1,
+        owner=owner,
+        claims=claims,
+        output_file_id=_file_of_claim(record.output_file_id, claims),
+        error_file_id=_file_of_claim(record.error_file_id, claims),
+    )
+
+
+def unnamed_files(record: BatchRecord) -> list[str]:
+    """Ids of what its holders may have written and the record of its end does not name."""
+    mine = (record.output_file_id, record.error_file_id)
+    named = {one for one, is_there in zip(mine, (record.has_output, record.has_errors), strict=True) if is_there}
+    written = (_file_of_claim(file_id, claim) for claim in range(1, record.claims + 1) for file_id in mine)
+    return [one for one in written if one not in named]
 
 
 def validated(record: BatchRecord, lines: int, now_s: int) -> BatchRecord:
@@ -67,6 +85,11 @@ def finished(record: BatchRecord, tally: Tally, now_s: int, *, has_output: bool,
     ends_as: Status = "cancelled" if record.status == "cancelling" else record.ends_as
     moved = _moved(record, ends_as, now_s)
     return replace(moved, tally=tally, has_output=has_output, has_errors=has_errors)
+
+
+def _file_of_claim(file_id: str, claim: int) -> str:
+    """The batch's own id with the claim as its last two digits: `file-…3fa` becomes `file-…302` for the second."""
+    return f"{file_id[:-2]}{claim:02x}"
 
 
 def _moved(record: BatchRecord, status: Status, now_s: int) -> BatchRecord:

@@ -57,7 +57,7 @@ class BatchRecord:
     completion_window: str
     created_s: int
     expires_s: int
-    output_file_id: str  # chosen at the beginning, so that whoever finalises writes under the same names
+    output_file_id: str  # of the latest claim: each writes files of its own, and those of the last one count
     error_file_id: str
     metadata: dict[str, str] = field(default_factory=dict)
     number: int = 1

@@ -159,6 +159,8 @@ class _Server(uvicorn.Server):
         if self._gateway.batches is not None:
             await self._gateway.batches.close()
         await self._gateway.tasks.close()
+        if self._gateway.batches is not None:
+            self._gateway.batches.close_store()
         if self._exact is not None:
             self._exact.close()
         await self._last_words()

@@ -48,6 +48,20 @@ def test_of_a_line_that_never_ends_nothing_is_kept() -> None:
     assert [line.text for line in cutter.end()] == [None]
 
 
+def test_a_file_of_line_ends_is_not_cut_to_its_end() -> None:
+    cutter = LineCutter(1000)
+    found = [line for _ in range(40) for line in cutter.feed(b"\n" * 4096)]
+    assert [too_many_lines(line) is not None for line in found] == [True] and cutter.is_over
+    assert cutter._number == MAX_FILE_LINES + 1 and not list(cutter.end())
+    assert not list(cutter.feed(b"x" * 900)) and not cutter._held
+
+
+def test_a_file_may_have_all_its_lines_and_a_last_line_end() -> None:
+    found = cut([b"\n" * (MAX_FILE_LINES - 1), b"x\n"])
+    assert [(line.number, line.text) for line in found] == [(MAX_FILE_LINES, b"x")]
+    assert [too_many_lines(line) is not None for line in cut([b"\n" * MAX_FILE_LINES, b"x"])] == [True]
+
+
 @pytest.mark.parametrize(
     ("parsed", "code"),
     [

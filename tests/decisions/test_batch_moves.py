@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from functions.decisions import batch_moves
 from functions.decisions.batch_moves import MAX_CLAIMS, MOVES, IllegalMove
 from functions.decisions.batch_record import TERMINAL, BatchRecord, LineProblem, Status, Tally
+from functions.gateway.files.names import is_id
 
 PROBLEM = LineProblem("invalid_json_line", "no", 3)
 
@@ -76,6 +77,17 @@ def test_a_batch_that_takes_every_owner_down_comes_to_an_end() -> None:
     tired = record("in_progress", claims=MAX_CLAIMS)
     after = batch_moves.claimed(tired, "g9", 3)
     assert after.status == "failed" and after.errors[0].code == "too_many_restarts"
+
+
+def test_each_claim_writes_files_of_its_own() -> None:
+    first = batch_moves.claimed(record("finalizing"), "g1", 2)
+    second = batch_moves.claimed(first, "g2", 3)
+    written = [first.output_file_id, first.error_file_id, second.output_file_id, second.error_file_id]
+    assert len(set(written)) == 4 and all(is_id("file", one) for one in written)
+    over = batch_moves.finished(second, Tally(1), 4, has_output=True, has_errors=False)
+    assert over.output_file_id == second.output_file_id
+    assert sorted(batch_moves.unnamed_files(over)) == sorted(set(written) - {over.output_file_id})
+    assert len(batch_moves.unnamed_files(record("failed", claims=MAX_CLAIMS))) == 2 * MAX_CLAIMS
 
 
 class SharedLog(RuleBasedStateMachine):

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 
 from functions.artifacts.s3 import StoredObject
 from functions.artifacts.s3_large import abort_stale
+from functions.decisions.batch_choice import OpenBatch
 from functions.decisions.batch_window import MAX_WINDOW_S
+from functions.gateway.batches.log import LogBroken
 from functions.gateway.batches.shared import Shared
 from functions.gateway.files import names
 
@@ -49,10 +51,22 @@ class Collecting:
         log, open_ids, read_ids = self._shared.log, set[str](), set[str]()
         for one in await log.all_open():
             open_ids.add(one.id)
-            latest = await log.latest(one.tenant, one.id)
-            if latest is not None:
-                read_ids |= {latest.input_file_id, latest.output_file_id, latest.error_file_id}
+            try:
+                latest = await log.latest(one.tenant, one.id)
+                if latest is not None:
+                    read_ids |= {latest.input_file_id, latest.output_file_id, latest.error_file_id}
+            except LogBroken as error:
+                read_ids |= await self._read_by_marker(one, error)
         return open_ids, read_ids
+
+    async def _read_by_marker(self, one: OpenBatch, error: LogBroken) -> set[str]:
+        """What a batch reads whose record is none. What it wrote is younger than any file that goes."""
+        _log.warning("the log of batch %s cannot be read: %s", one.id, error)
+        try:
+            beat = await self._shared.log.beat(one.tenant, one.id)
+        except LogBroken:
+            return set()
+        return {beat.input_file_id} if beat is not None else set()
 
     async def _delete(self, prefix: str, age_s: float, but: set[str]) -> int:
         gone = 0
@@ -67,7 +81,7 @@ class Collecting:
         gone = 0
         async for page in self._older("contents/", _DAY_S):
             for one in page:
-                _, tenant, file_id = one.key.split("/")
+                _, tenant, file_id = one.key.split("/", 2)
                 if await self._store.size_of(names.record_key(tenant, file_id)) is None:
                     await self._store.delete([one.key])
                     gone += 1

@@ -13,6 +13,7 @@ class BatchLimits:
     files_per_tenant: int = 1000
     uploads_at_once: int = 8  # 20 MiB of memory each, at worst
     uploads_per_tenant: int = 2
+    listings_per_tenant: int = 2  # of files or batches; each reads up to 1000 records, 8 at a time
 
     # Batches
     open_per_tenant: int = 50  # that are not over; the next is refused until one is
@@ -21,6 +22,10 @@ class BatchLimits:
     lines_in_flight: int = 96  # of one gateway, over all its batches
     lines_in_flight_per_tenant: int = 48
     lines_in_flight_per_batch: int = 32
+
+    # Memory of one gateway, once for lines that have no answer and once for the answers that they may get
+    held_bytes: int = 64 * _MIB  # every batch may have one line beside this, whatever its size
+    held_bytes_per_tenant: int = 32 * _MIB
 
     # What is not durable yet: the lines that may be asked twice after a kill
     undurable_lines: int = 256  # of one batch: in flight, or answered and not yet in a part

@@ -5,19 +5,25 @@ overtaken and looks again. That is all the agreement there is, and it needs no c
 as long as the batch is open; whoever works on it touches the marker, and writes there how far it is.
 """
 
+import logging
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
+from functions.artifacts.errors import ArtifactCorrupt, StoreUnavailable
 from functions.decisions.batch_choice import OpenBatch
 from functions.decisions.batch_record import BatchRecord, Tally
 from functions.gateway.files import names
 from functions.gateway.files.store import FileStore
 
+_log = logging.getLogger(__name__)
 _RECORD_MAX_BYTES = 256 * 1024  # a hundred problems and sixteen pairs of metadata are 60 KB
 _RECORDS_MAX = 1000  # moves and claims of one batch are bounded far below
 OPEN_MAX = 20_000  # markers that a look takes in
 LISTED_MAX = 20_000  # records of one tenant
+
+_Kind = TypeVar("_Kind")
 
 
 class Overtaken(Exception):
@@ -29,7 +35,12 @@ class Overtaken(Exception):
 
 
 class LogBroken(Exception):
-    """A record's number is taken and the record is not there: the store contradicts itself. Look again later."""
+    """A record's number is taken and the record is not there, or it is none that this release can read. Look again
+    later; the others are as they were."""
+
+
+class InDoubt(StoreUnavailable):
+    """A first record may be there, or be there later: write another in its place, or find that it came first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +57,32 @@ class BatchLog:
         self._store = store
 
     async def open(self, record: BatchRecord) -> None:
-        """The first record. Its marker comes before it: a batch without one would never be worked on."""
+        """The first record. Its marker comes before it: a batch without one would never be worked on. And once more
+        after it: a record that took long may have been given up, marker and all. Raises InDoubt.
+        """
         await self.touch(record, Beat(record.input_file_id))
-        await self.append(record)
+        try:
+            await self.append(record)
+        except StoreUnavailable as error:
+            raise InDoubt(str(error)) from error
+        try:
+            await self.touch(record, Beat(record.input_file_id))
+        except StoreUnavailable as error:
+            _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
 
     async def latest(self, tenant: str, batch_id: str) -> BatchRecord | None:
         """None where there is no such batch of this tenant's."""
         if not names.is_id("batch", batch_id):
             return None
         found = await self._store.found(names.log_prefix(tenant, batch_id), _RECORDS_MAX)
-        return await self._read(found[-1].key) if found else None
+        return await self._read(found[-1].key, BatchRecord) if found else None
 
     async def append(self, record: BatchRecord) -> None:
         """Raises Overtaken where the number is taken."""
         key, document = names.log_key(record.tenant, record.id, record.number), msgspec.json.encode(record)
         if await self._store.put_new(key, document):
             return
-        if await self._store.read(key, _RECORD_MAX_BYTES) == document:
+        if await self._document(key) == document:
             return  # it was written, and the store's answer to that was lost
         latest = await self.latest(record.tenant, record.id)
         if latest is None:
@@ -78,8 +98,7 @@ class BatchLog:
         await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(beat))
 
     async def beat(self, tenant: str, batch_id: str) -> Beat | None:
-        found = await self._store.read(names.marker_key(tenant, batch_id), _RECORD_MAX_BYTES)
-        return msgspec.json.decode(found, type=Beat) if found is not None else None
+        return await self._read(names.marker_key(tenant, batch_id), Beat)
 
     async def close(self, record: BatchRecord) -> None:
         """It is over: nobody need look at it."""
@@ -90,7 +109,7 @@ class BatchLog:
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
         found = await self._store.found(names.marker_key(tenant, "") if tenant else "open/", OPEN_MAX)
-        batches = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in found]
+        batches = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in found if one.key.count("/") > 1]
         return [one for one in batches if names.is_id("batch", one.id)]
 
     async def ids(self, tenant: str) -> list[str]:
@@ -98,9 +117,18 @@ class BatchLog:
         found = await self._store.found(names.log_prefix(tenant), LISTED_MAX)
         return list(dict.fromkeys(one.key.split("/")[2] for one in found))
 
-    async def _read(self, key: str) -> BatchRecord | None:
-        found = await self._store.read(key, _RECORD_MAX_BYTES)
-        return msgspec.json.decode(found, type=BatchRecord) if found is not None else None
+    async def _read(self, key: str, kind: type[_Kind]) -> _Kind | None:
+        found = await self._document(key)
+        try:
+            return msgspec.json.decode(found, type=kind) if found is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LogBroken(f"{key}: {error}") from error
+
+    async def _document(self, key: str) -> bytes | None:
+        try:
+            return await self._store.read(key, _RECORD_MAX_BYTES)
+        except ArtifactCorrupt as error:
+            raise LogBroken(str(error)) from error
 
 
 def _place(key: str) -> tuple[str, str]:

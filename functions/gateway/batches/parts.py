@@ -22,6 +22,10 @@ _TICK_S = 0.25
 _AGAIN_S = 1.0
 
 
+class PartMissing(StoreUnavailable):
+    """A part that was there is not: the batch may be over elsewhere. Look at its log, recall, and begin again."""
+
+
 class Parts:
     """Of one run. `claim` is the number of the record by which it holds the batch."""
 
@@ -41,18 +45,26 @@ class Parts:
         self.keys: list[str] = []  # what a file is composed of, in the order that decides whose answer counts
 
     async def recall(self) -> None:
-        """What earlier holders left."""
+        """What earlier holders left, and this one. What cannot be read counts for nothing."""
         self.keys, self.done = [], Done()
         async for page in self._store.pages(names.parts_prefix(self._record.tenant, self._record.id)):
             for one in page:
+                try:
+                    results = await self.read(one.key)
+                except PartMissing as missing:
+                    _log.warning("batch %s: %s", self._record.id, missing)
+                    continue
                 self.keys.append(one.key)
-                for _ in self.done.take(await self.read(one.key)):
+                for _ in self.done.take(results):
                     pass
 
     async def read(self, key: str) -> list[LineResult]:
+        """Raises PartMissing."""
         found = await self._store.read(key, PART_MAX_BYTES)
+        if found is None:
+            raise PartMissing(f"there is no {key}")
         try:
-            return batch_parts.decode(found) if found is not None else []
+            return batch_parts.decode(found)
         except PartCorrupt as error:
             _log.warning("batch %s: %s is not a part: %s", self._record.id, key, error)
             return []
@@ -81,6 +93,10 @@ class Parts:
 
     def stop(self) -> None:
         self._is_stopped = True
+
+    def go_on(self) -> None:
+        """Lines are asked once more: `keep_writing` follows."""
+        self._is_stopped = False
 
     async def write(self) -> None:
         """One part of what waits; comes back once it is durable."""

@@ -1,20 +1,24 @@
 """`/v1/batches` as OpenAI has it."""
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.decisions import batch_moves
 from functions.decisions.access import Caller
 from functions.decisions.batch_moves import IllegalMove
-from functions.decisions.batch_record import BatchRecord
+from functions.decisions.batch_record import BatchRecord, LineProblem
 from functions.decisions.batch_window import window_s
 from functions.gateway import errors
 from functions.gateway.batches.conductor import ENDPOINTS
-from functions.gateway.batches.log import LogBroken, Overtaken
+from functions.gateway.batches.log import InDoubt, LogBroken, Overtaken
 from functions.gateway.batches.service import Batches, offered
 from functions.gateway.batches.shown import shown
 from functions.gateway.callers import identify
@@ -32,6 +36,8 @@ _DEPTH, _VALUES = 4, 200
 _READS_AT_ONCE = 8
 _CANCEL_TRIES = 5
 _METADATA_PAIRS, _METADATA_KEY_CHARS, _METADATA_VALUE_CHARS = 16, 64, 512
+_LEFT = 499
+_log = logging.getLogger(__name__)
 _KEPT_MAX = 2000  # batches of one tenant, those that are over included
 
 
@@ -46,22 +52,26 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/batches")
-    async def create(request: Request) -> dict[str, Any]:
+    async def create(request: Request) -> Response:
         _, caller = identify(gateway, request)
         batches = offered(gateway)
-        asked = await _asked(request)
         try:
-            return shown(await _created(batches, caller, asked))
-        except StoreUnavailable as error:
+            asked = await _asked(request)
+            return JSONResponse(shown(await _created(batches, caller, asked)))
+        except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
+        except ClientDisconnect:
+            return Response(status_code=_LEFT)  # nobody reads it
 
     @app.get("/v1/batches")
     async def listing(
         request: Request, after: str | None = None, limit: int = Query(20, ge=1, le=100)
     ) -> dict[str, Any]:
         _, caller = identify(gateway, request)
+        batches = offered(gateway)
         try:
-            return await _page(offered(gateway), caller.tenant, after, limit)
+            with batches.listings.taken(caller.tenant):
+                return await _page(batches, caller.tenant, after, limit)
         except StoreUnavailable as error:
             raise refused(error) from error
 
@@ -70,7 +80,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         _, caller = identify(gateway, request)
         try:
             return await _shown(offered(gateway), caller.tenant, batch_id)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
 
     @app.post("/v1/batches/{batch_id}/cancel")
@@ -109,8 +119,26 @@ async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecor
         error_file_id=names.new_id("file", now_unix_s),
         metadata=asked.metadata or {},
     )
-    await batches.log.open(record)
-    batches.conductor.said(record)
+    opened = await _opened(batches, record)
+    batches.conductor.said(opened)
+    return opened
+
+
+async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
+    """The store may fail and have written, now or later: then the client, told to try again, would have two batches.
+    So a second record competes for the first one's number. One of them is the batch, whichever comes first.
+    """
+    try:
+        await batches.log.open(record)
+    except InDoubt:
+        problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
+        given_up = batch_moves.failed(record, (problem,), int(batches.gateway.wall_clock()))
+        try:
+            await batches.log.append(replace(given_up, number=record.number))
+        except Overtaken as overtaken:
+            return overtaken.latest
+        await batches.log.close(record)
+        raise
     return record
 
 
@@ -139,8 +167,20 @@ async def _page(batches: Batches, tenant: str, after: str | None, limit: int) ->
     page: list[dict[str, Any]] = []
     for begin in range(0, min(limit, len(ids)), _READS_AT_ONCE):
         some = ids[begin : min(begin + _READS_AT_ONCE, limit)]
-        page += await asyncio.gather(*(_shown(batches, tenant, one) for one in some))
+        found = await asyncio.gather(*(_listed(batches, tenant, one) for one in some))
+        page += [one for one in found if one is not None]
     return as_list(page, has_more=len(ids) > limit)
+
+
+async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any] | None:
+    """None where its record is none: the others are listed all the same."""
+    try:
+        return await _shown(batches, tenant, batch_id)
+    except LogBroken as error:
+        _log.warning("the log of batch %s cannot be read: %s", batch_id, error)
+        return None
+    except Refused:
+        return None  # it went meanwhile
 
 
 async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:

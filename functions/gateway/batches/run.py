@@ -19,16 +19,16 @@ from typing import TypeVar
 import orjson
 
 from functions.api.ids import KeyId, TenantId
-from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.artifacts.errors import ArtifactMissing, StoreRefused, StoreUnavailable
 from functions.decisions import batch_moves
 from functions.decisions.batch_choice import BEAT_S
-from functions.decisions.batch_lines import Line, read_line
+from functions.decisions.batch_lines import Line, RawLine, read_line
 from functions.decisions.batch_pace import BatchPace
 from functions.decisions.batch_record import BatchRecord, LineProblem, Status
-from functions.gateway.batches.asking import Asker
-from functions.gateway.batches.composing import Composing
+from functions.gateway.batches.asking import Asker, Question
+from functions.gateway.batches.composing import Composing, forget_files
 from functions.gateway.batches.log import Beat, LogBroken, Overtaken
-from functions.gateway.batches.parts import Parts
+from functions.gateway.batches.parts import PartMissing, Parts
 from functions.gateway.batches.reading import lines_of
 from functions.gateway.batches.shared import Shared
 from functions.gateway.batches.turns import Turns
@@ -38,9 +38,10 @@ from functions.gateway.routes import Route
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
+_REFUSED_AGAIN_S = 30.0  # the store is there and takes no write: until somebody has looked at it
+_ROUNDS = 3  # through the input file, where lines are left without result
 _LOOK_S = 0.05
 _LEAVE_S = 5.0
-_HELD_BYTES = 16 * 1024 * 1024  # of lines that were read and have no answer yet
 _TASKS_PER_PLACE = 2  # lines that wait for their turn beside those in flight
 
 _Got = TypeVar("_Got")
@@ -61,14 +62,15 @@ class BatchRun:
         self._parts = Parts(shared.store, record, shared.limits, shared.gateway.clock)
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
-        self.turns = Turns(shared.gateway, tenant, pace, shared.places, shared.gateway.clock)
+        self.turns = Turns(
+            shared.gateway, tenant, pace, places=shared.places, answers=shared.answers, clock=shared.gateway.clock
+        )
         self._pace = pace
         self._moving = asyncio.Lock()
         self._is_looked_for, self._has_news = asyncio.Event(), asyncio.Event()
         self._is_recalled = self._is_cancelled = self._is_leaving = False
         self._leave_by_s = 0.0
         self._asking: set[asyncio.Task[None]] = set()
-        self._held_bytes = 0
 
     @property
     def tenant(self) -> str:
@@ -85,6 +87,8 @@ class BatchRun:
                 await self._patiently(self._close)
         except* (Overtaken, LogBroken) as overtaken:
             _log.warning("batch %s goes on elsewhere: %s", self._record.id, overtaken.exceptions[0])
+            if overtaken.subgroup(Overtaken) is not None:
+                await self._take_back()
 
     def leave(self) -> None:
         """The process is to end: what is in flight may end within a few seconds, what is answered becomes durable."""
@@ -119,15 +123,29 @@ class BatchRun:
 
     async def _close(self) -> None:
         await self._shared.store.delete(self._parts.keys)
+        await forget_files(self._shared.store, self._record.tenant, batch_moves.unnamed_files(self._record))
         await self._shared.log.close(self._record)
 
+    async def _take_back(self) -> None:
+        """Files of this claim's, should it have come to that: nobody will name them."""
+        record = self._record
+        if record.status not in ("finalizing", "cancelling"):
+            return
+        try:
+            await forget_files(self._shared.store, record.tenant, [record.output_file_id, record.error_file_id])
+        except StoreUnavailable as error:
+            _log.warning("batch %s: files that do not count stay: %s", record.id, error)
+
     async def _validate(self) -> None:
-        validation = Validation(self._gateway, self._shared.store, self._record, self._route)
+        validation = await self._patiently(self._validation)
         problems = await validation.run()
         if problems:
             await self._move(lambda record: batch_moves.failed(record, problems, self._now()), "validating")
         else:
             await self._move(lambda record: batch_moves.validated(record, validation.lines, self._now()), "validating")
+
+    async def _validation(self) -> Validation:
+        return Validation(self._gateway, self._shared.store, self._record, self._route)
 
     async def _ask_all(self) -> None:
         """Every line that has no durable result; then, or when it is stopped, all that was answered is durable."""
@@ -135,44 +153,54 @@ class BatchRun:
         ends_as: Status = "completed"
         try:
             with self._gateway.intake.mandates.given(TenantId(record.tenant), KeyId(record.key_id)) as mandate:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._parts.keep_writing())
-                    try:
-                        await self._ask_lines(self._asker(mandate), group)
-                    except _Stopped:
+                for _ in range(_ROUNDS):
+                    if not await self._ask_round(mandate):
                         ends_as = "expired"
-                    finally:
-                        await self._abort_lines()
-                        self._parts.stop()
+                        break
+                    if self._parts.done.tally.done == record.lines:
+                        break
         except* ArtifactMissing:
             problem = LineProblem("file_not_found", "The input file was deleted.")
             await self._move(lambda record: batch_moves.failed(record, (problem,), self._now()), "in_progress")
         if not self._is_leaving:
             await self._move(lambda record: batch_moves.ended(record, ends_as, self._now()), "in_progress")
 
+    async def _ask_round(self, mandate: str) -> bool:
+        """Once through the input file; whether nobody stopped it."""
+        self._parts.go_on()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._parts.keep_writing())
+            try:
+                await self._ask_lines(self._asker(mandate), group)
+            except _Stopped:
+                return False
+            finally:
+                await self._abort_lines()
+                self._parts.stop()
+        return True
+
     async def _ask_lines(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         record, store = self._record, self._shared.store
         async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._gateway)):
             if raw.ordinal in self._parts.done or raw.text is None:
                 continue
-            line = read_line(raw, orjson.loads(raw.text), record.endpoint)
-            if isinstance(line, Line):
-                await self._until_room(len(raw.text))
-                self._begin(asker, line, len(raw.text), group)
+            question = _question(raw, record.endpoint)
+            if question is not None:
+                await self._until_room(len(question.body))
+                self._begin(asker, question, group)
         while self._asking:
             self._check_time()
             await asyncio.sleep(_LOOK_S)
 
-    def _begin(self, asker: Asker, line: Line, size_bytes: int, group: asyncio.TaskGroup) -> None:
-        self._held_bytes += size_bytes
+    def _begin(self, asker: Asker, question: Question, group: asyncio.TaskGroup) -> None:
+        held = contextlib.ExitStack()
+        held.enter_context(self._shared.bodies.taken(self.tenant, len(question.body)))
 
         async def ask() -> None:
-            try:
-                self._parts.add(await asker.ask(line))
-            finally:
-                self._held_bytes -= size_bytes
+            self._parts.add(await asker.ask(question))
 
         task = group.create_task(ask())
+        task.add_done_callback(lambda _: held.close())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
@@ -187,7 +215,7 @@ class BatchRun:
                 and waiting < _TASKS_PER_PLACE * limits.lines_in_flight_per_batch
                 and waiting + self._parts.undurable < limits.undurable_lines
                 and not self._parts.is_heavy
-                and (not waiting or self._held_bytes + size_bytes <= _HELD_BYTES)
+                and (not waiting or self._shared.bodies.is_free(self.tenant, size_bytes))
             ):
                 return
             await asyncio.sleep(_LOOK_S)
@@ -207,7 +235,12 @@ class BatchRun:
     async def _put_together(self) -> None:
         shared, record = self._shared, self._record
         composing = Composing(shared.store, shared.shelf, record, line_bytes(self._gateway), shared.metrics)
-        composed = await composing.run(self._parts, self._gateway.wall_clock())
+        try:
+            composed = await composing.run(self._parts, self._gateway.wall_clock(), self._look)
+        except PartMissing:
+            await self._look()  # where another ended the batch, that is why
+            await self._parts.recall()
+            raise
         await self._move(
             lambda latest: batch_moves.finished(
                 latest, composed.tally, self._now(), has_output=composed.has_output, has_errors=composed.has_errors
@@ -237,7 +270,10 @@ class BatchRun:
     async def _how_far(self) -> Beat:
         """Until it is known what is done: as far as the holder before said."""
         record = self._record
-        before = None if self._is_recalled else await self._shared.log.beat(record.tenant, record.id)
+        before = None
+        if not self._is_recalled:
+            with contextlib.suppress(LogBroken):  # then it says how far we know
+                before = await self._shared.log.beat(record.tenant, record.id)
         return before or Beat(record.input_file_id, record.lines, self._parts.done.tally)
 
     async def _watch(self) -> None:
@@ -289,7 +325,16 @@ class BatchRun:
                 return await work()
             except (StoreUnavailable, Refused) as error:
                 _log.warning("batch %s waits: %s", self._record.id, error)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
     def _now(self) -> int:
         return int(self._gateway.wall_clock())
+
+
+def _question(raw: RawLine, endpoint: str) -> Question | None:
+    """What was parsed is let go of before anybody waits. None: it could be read once, and is told of at the end."""
+    try:
+        line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
+    except orjson.JSONDecodeError:
+        return None
+    return Question(line.ordinal, line.custom_id, orjson.dumps(line.body)) if isinstance(line, Line) else None

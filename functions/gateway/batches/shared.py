@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functions.gateway.batches.limits import BatchLimits
 from functions.gateway.batches.log import BatchLog
 from functions.gateway.batches.metrics import BatchMetrics
-from functions.gateway.batches.places import LinePlaces
+from functions.gateway.batches.places import HeldBytes, LinePlaces
 from functions.gateway.core import Gateway
 from functions.gateway.files.shelf import Shelf
 from functions.gateway.files.store import FileStore
@@ -20,5 +20,7 @@ class Shared:
     shelf: Shelf
     log: BatchLog
     places: LinePlaces
+    bodies: HeldBytes  # of lines that wait for their answer
+    answers: HeldBytes  # room for those in flight
     metrics: BatchMetrics
     dice: Callable[[], float]  # in [0, 1)

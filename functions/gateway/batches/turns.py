@@ -1,5 +1,10 @@
 """When a batch's next line may be asked: the batch's pace, the tenant's concurrency and the gateway's places agree.
 
+Beside a line in flight there is room for its answer, as large as the largest that came to this batch: 32 answers of
+32 MiB would be a GiB. The first few come before that is known, at most as many as a batch begins with. Each answer
+takes 2% off what is expected: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after 168.
+(test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
+
 Half of what a tenant may have under way at a time is left to its own calls. Lines take their turn in the order in which
 they asked for it; the one in front looks again whenever a line ends, and ten times a second.
 """
@@ -10,26 +15,40 @@ from contextlib import asynccontextmanager
 
 from functions.api.ids import TenantId
 from functions.decisions.batch_pace import BatchPace
-from functions.gateway.batches.places import LinePlaces
+from functions.gateway.batches.places import HeldBytes, LinePlaces
 from functions.gateway.core import Gateway
 
 _LOOK_S = 0.1
+_STAYS_RATIO = 0.98
 
 
 class Turns:
     """Of one run."""
 
     def __init__(
-        self, gateway: Gateway, tenant: TenantId, pace: BatchPace, places: LinePlaces, clock: Callable[[], float]
+        self,
+        gateway: Gateway,
+        tenant: TenantId,
+        pace: BatchPace,
+        *,
+        places: LinePlaces,
+        answers: HeldBytes,
+        clock: Callable[[], float],
     ) -> None:
         self._gateway = gateway
         self._tenant = tenant
         self._pace = pace
         self._places = places
+        self._answers = answers
         self._clock = clock
         self._front = asyncio.Lock()
         self._ended = asyncio.Event()
+        self._largest_bytes = 0
         self.in_flight = 0
+
+    def was_answered(self, size_bytes: int) -> None:
+        """Of a line that has its turn."""
+        self._largest_bytes = max(size_bytes, int(self._largest_bytes * _STAYS_RATIO))
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[None]:
@@ -44,14 +63,18 @@ class Turns:
                     continue
             self.in_flight += 1
         try:
-            with self._places.taken(self._tenant):
+            with self._places.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
                 yield
         finally:
             self.in_flight -= 1
             self._ended.set()
 
     def _may(self) -> bool:
-        return self._pace.may_begin(self.in_flight, self._clock()) and self._places.is_free(self._tenant, self._share())
+        return (
+            self._pace.may_begin(self.in_flight, self._clock())
+            and self._places.is_free(self._tenant, self._share())
+            and (not self.in_flight or self._answers.is_free(self._tenant, self._largest_bytes))
+        )
 
     def _share(self) -> int:
         catalogue = self._gateway.catalogue

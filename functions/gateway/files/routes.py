@@ -10,9 +10,9 @@ from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.gateway.batches.service import Batches, offered
 from functions.gateway.callers import identify
 from functions.gateway.core import Gateway
-from functions.gateway.errors import ErrorAnswer, Refused, quote
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.files import names, upload
-from functions.gateway.files.shelf import PAGE_DEFAULT, PAGE_MAX, FileRecord
+from functions.gateway.files.shelf import KEPT_PURPOSES, PAGE_DEFAULT, PAGE_MAX, FileRecord
 from functions.gateway.files.store import refused
 from functions.gateway.plain import ClientLeft
 
@@ -33,10 +33,14 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
         _, caller = identify(gateway, request)
-        shelf = offered(gateway).shelf
+        batches = offered(gateway)
+        check_purpose(purpose)
         most, ascending = min(limit, PAGE_MAX), order == "asc"
         try:
-            page, more = await shelf.page(caller.tenant, after=after, limit=most, purpose=purpose, ascending=ascending)
+            with batches.listings.taken(caller.tenant):
+                page, more = await batches.shelf.page(
+                    caller.tenant, after=after, limit=most, purpose=purpose, ascending=ascending
+                )
         except StoreUnavailable as error:
             raise refused(error) from error
         return as_list([record.shown() for record in page], has_more=more)
@@ -127,6 +131,12 @@ async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]
     yield first
     async for block in rest:
         yield block
+
+
+def check_purpose(purpose: str | None) -> None:
+    """One that no file has would read all of them for nothing; raises Refused (400)."""
+    if purpose is not None and purpose not in KEPT_PURPOSES:
+        raise bad_request(f"'purpose' is one of {', '.join(KEPT_PURPOSES)}.", param="purpose")
 
 
 def as_list(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:

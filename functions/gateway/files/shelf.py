@@ -18,6 +18,7 @@ _RECORD_MAX_BYTES = 16 * 1024
 _READS_AT_ONCE = 8
 MAX_LISTED = 10_000  # keys of one tenant that a listing looks at
 PAGE_DEFAULT, PAGE_MAX = 100, 1000
+KEPT_PURPOSES = ("batch", "batch_output")
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -26,7 +27,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     created_s: int
     expires_s: int
     filename: str
-    purpose: str  # batch, batch_output
+    purpose: str  # one of KEPT_PURPOSES
 
     def shown(self) -> dict[str, Any]:
         """As OpenAI has it."""

@@ -1,0 +1,122 @@
+"""What a hostile input file costs: bytes that are held, and turns of the loop that others wait for."""
+
+import asyncio
+import json
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.decisions import batch_moves
+from functions.decisions.batch_lines import MAX_FILE_LINES, RawLine, too_many_lines
+from functions.decisions.batch_pace import BatchPace
+from functions.gateway.batches.conductor import ENDPOINTS
+from functions.gateway.batches.limits import BatchLimits
+from functions.gateway.batches.places import HeldBytes, LinePlaces
+from functions.gateway.batches.reading import lines_of
+from functions.gateway.batches.run import BatchRun, _question
+from functions.gateway.batches.turns import Turns
+from functions.gateway.batches.validation import Validation
+from tests.decisions.test_batch_moves import record
+from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
+from tests.gateway.batch_rig import CHAT, as_file, line
+from tests.gateway.world import World
+
+ACME = TenantId("acme")
+
+
+def turns_of(world: World, answers: HeldBytes) -> Turns:
+    pace = BatchPace(32.0)
+    pace.window = 32.0
+    return Turns(world.gateway, ACME, pace, places=LinePlaces(96, 48), answers=answers, clock=world.clock)
+
+
+async def test_large_answers_come_few_at_a_time() -> None:
+    world, answers = World(), HeldBytes(100, 60)
+    turns = turns_of(world, answers)
+    for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
+        turns.was_answered(size_bytes)
+        begun = []
+        while turns._may():
+            turn = turns.next()
+            await turn.__aenter__()
+            begun.append(turn)
+        assert len(begun) == most
+        for turn in begun:
+            await turn.__aexit__(None, None, None)
+        assert answers.held == 0
+
+
+async def test_one_large_answer_is_forgotten_in_time() -> None:
+    turns = turns_of(World(), HeldBytes(30_000, 30_000))
+    for shorter, may_begin in ((34, False), (35, True)):
+        turns.was_answered(30_000)
+        for _ in range(shorter):
+            turns.was_answered(1)
+        async with turns.next():
+            assert turns._may() is may_begin
+
+
+async def test_one_batchs_large_answers_leave_another_its_line() -> None:
+    world, answers = World(), HeldBytes(100, 100)
+    greedy, other = turns_of(world, answers), turns_of(world, answers)
+    for turns in (greedy, other):
+        turns.was_answered(90)
+    async with greedy.next():
+        assert other._may() and not greedy._may()
+
+
+def test_a_line_waits_as_bytes() -> None:
+    body = {"model": "m", "prompt": [300] * 1000}
+    text = json.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}).encode()
+    question = _question(RawLine(1, 0, text), CHAT)
+    assert question is not None and json.loads(question.body) == body and len(question.body) < len(text)
+
+
+async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
+    batches = batches_of(World(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
+    shared = shared_of(batches)
+    run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])
+    with shared.bodies.taken("another", 900):
+        await run._until_room(4000)  # one, whatever its size
+        waiting = asyncio.ensure_future(asyncio.Event().wait())
+        run._asking.add(waiting)  # type: ignore[arg-type]
+        await run._until_room(100)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await run._until_room(101)
+    await run._until_room(1000)
+    waiting.cancel()
+    batches.close_store()
+
+
+async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> None:
+    objects, world = RangedStore(), World()
+    batches, claim = batches_of(world, objects), batch_moves.claimed(record(), "us", 2)
+    long_id = "\U0001f600" * 256
+    put_file(objects, claim.input_file_id, as_file(line(long_id, "a"), line("b"), line(long_id, "c")))
+    validation = Validation(world.gateway, batches.store, claim, ENDPOINTS[CHAT])
+    problems = await validation.run()
+    assert [(one.code, one.line) for one in problems] == [("duplicate_custom_id", 3)]
+    assert sorted(len(one) for one in validation._seen) == [16, 16]
+    batches.close_store()
+
+
+async def test_a_file_of_line_ends_lets_others_have_the_loop_and_is_not_read_to_its_end() -> None:
+    objects, claim = RangedStore(), record()
+    batches = batches_of(World(), objects)
+    put_file(objects, claim.input_file_id, b"\n" * (20 * MAX_FILE_LINES))
+    turns, is_read = 0, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not is_read:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    found = [one async for one in lines_of(batches.store, "acme", claim.input_file_id, 1000)]
+    is_read = True
+    await counting
+    assert [too_many_lines(one) is not None for one in found] == [True]
+    assert turns >= MAX_FILE_LINES / 10_000
+    batches.close_store()

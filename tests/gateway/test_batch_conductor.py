@@ -1,0 +1,215 @@
+"""Who takes up which batch, and when: what is another's, not begun, or none that can be read is left alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.decisions import batch_moves
+from functions.decisions.batch_choice import LEASE_S
+from functions.gateway.batches.collecting import Collecting
+from functions.gateway.batches.conductor import ENDPOINTS
+from functions.gateway.batches.log import Beat
+from functions.gateway.batches.run import BatchRun
+from functions.gateway.batches.service import Batches
+from functions.gateway.files import names
+from tests.decisions.test_batch_moves import record
+from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
+from tests.gateway.world import World, catalogue
+
+OLD_S = 1.5 * LEASE_S
+
+
+@pytest.fixture
+def objects() -> RangedStore:
+    return RangedStore()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def batches(world: World, objects: RangedStore) -> AsyncIterator[Batches]:
+    made = batches_of(world, objects)
+    yield made
+    await world.gateway.tasks.close()
+    made.close_store()
+
+
+async def look(batches: Batches, world: World, after_s: float = 0.0) -> None:
+    world.clock.now_s += after_s
+    await batches.conductor._look()
+
+
+async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batches: Batches, world: World) -> None:
+    log, first = batches.log, record()
+    await log.open(first)
+    batches.conductor.said(first)
+    theirs = batch_moves.claimed(first, "another", 2)
+    await log.append(theirs)
+    await look(batches, world)
+    assert await log.latest("acme", first.id) == theirs and not batches.conductor.running
+    await look(batches, world, OLD_S)
+    assert (await log.latest("acme", first.id)) != theirs, "its owner is silent by now"
+
+
+async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, world: World) -> None:
+    log, first = batches.log, record()
+    await log.touch(first, Beat(first.input_file_id))
+    for _ in range(5):
+        await look(batches, world, OLD_S)
+    assert [one.id for one in await log.all_open()] == [first.id]
+    await log.append(first)
+    for _ in range(3):
+        await look(batches, world, OLD_S)
+    latest = await log.latest("acme", first.id)
+    assert latest is not None and latest.claims == 1
+
+
+async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batches, world: World) -> None:
+    log, first = batches.log, record()
+    await log.touch(first, Beat(first.input_file_id))
+    for _ in range(150):
+        await look(batches, world, OLD_S)
+    assert not await log.all_open()
+
+
+async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects: RangedStore) -> None:
+    first = record()
+    objects.before_new = lambda _: objects.delete([names.marker_key("acme", first.id)])
+    await batches.log.open(first)
+    assert [one.id for one in await batches.log.all_open()] == [first.id]
+
+
+async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
+    batches: Batches, world: World, objects: RangedStore
+) -> None:
+    first = record()
+    await batches.log.open(first)
+    batches.conductor.said(first)
+    cancelled = batch_moves.cancelled(first, 2)
+
+    def cancel(_: str) -> None:
+        objects.before_new = None
+        objects.put(names.log_key("acme", first.id, 2), msgspec.json.encode(cancelled))
+        batches.conductor.said(cancelled)
+
+    objects.before_new = cancel  # as the claim is written
+    await look(batches, world)
+    assert await batches.log.latest("acme", first.id) == cancelled
+    await look(batches, world)
+    assert batches.conductor.running == 1
+
+
+async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
+    batches: Batches, world: World, objects: RangedStore
+) -> None:
+    await batches.log.open(record())
+    batches.conductor.said(record())
+
+    def fail(_: str) -> None:
+        objects.before_new = None
+        raise StoreUnavailable("gone")
+
+    objects.before_new = fail
+    with pytest.raises(StoreUnavailable):
+        await look(batches, world)
+    await look(batches, world)
+    assert batches.conductor.running == 1
+
+
+async def test_without_a_snapshot_nothing_is_taken(batches: Batches, world: World) -> None:
+    log, first = batches.log, record()
+    await log.open(first)
+    batches.conductor.said(first)
+    known, world.gateway.catalogue = world.gateway.catalogue, None
+    await look(batches, world)
+    await look(batches, world, OLD_S)
+    assert await log.latest("acme", first.id) == first
+    world.gateway.catalogue = known
+    await look(batches, world)
+    assert batches.conductor.running == 1
+
+
+async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, world: World) -> None:
+    claim = batch_moves.claimed(record(), "us", 2)
+    for one in (record(), claim):
+        await batches.log.append(one)
+    world.gateway.catalogue = None
+    running = asyncio.ensure_future(BatchRun(shared_of(batches), claim, ENDPOINTS[claim.endpoint]).run())
+    await asyncio.wait([running], timeout=0.2)
+    assert not running.done()
+    world.gateway.swap(catalogue(epoch=2))
+    async with asyncio.timeout(60):
+        await running
+    latest = await batches.log.latest("acme", claim.id)
+    assert latest is not None and [one.code for one in latest.errors] == ["file_not_found"]
+
+
+async def test_records_that_are_none_hold_up_no_other_batch(
+    batches: Batches, world: World, objects: RangedStore
+) -> None:
+    log = batches.log
+    for number, document in enumerate((b"{", b'{"id": 7}', b'{"id": "\xff"}')):
+        broken = record(id=batch_id(number))
+        await log.touch(broken, Beat(broken.input_file_id))
+        objects.put(names.log_key("acme", broken.id, 1), document)
+    foreign = record(id=batch_id(3), endpoint="/v1/of-a-later-release")
+    good = record(id=batch_id(4))
+    for one in (foreign, good):
+        await log.open(one)
+    objects.put("open/strange", b"")
+    await look(batches, world)
+    await look(batches, world, OLD_S)
+    await look(batches, world)
+    latest = await log.latest("acme", good.id)
+    assert latest is not None and latest.claims == 1
+    assert await log.latest("acme", foreign.id) == foreign, "no claim is spent on it"
+
+
+async def test_records_that_are_none_do_not_stop_the_collecting(batches: Batches, objects: RangedStore) -> None:
+    broken, good = record(), record(id=batch_id(1), input_file_id="file-" + "3" * 32)
+    await batches.log.touch(broken, Beat(broken.input_file_id))
+    objects.put(names.log_key("acme", broken.id, 1), b"{")
+    await batches.log.open(good)
+    open_ids, read_ids = await Collecting(shared_of(batches))._in_use()
+    assert open_ids == {broken.id, good.id} and read_ids >= {broken.input_file_id, good.input_file_id}
+    assert await batches.reader_of("acme", broken.input_file_id) == broken.id
+
+
+async def test_who_leaves_begins_nothing(batches: Batches, world: World, objects: RangedStore) -> None:
+    made = [record(id=batch_id(number)) for number in range(3)]
+    for one in made:
+        await batches.log.open(one)
+        batches.conductor.said(one)
+
+    def leaves(_: str) -> None:
+        batches.conductor._is_leaving = True
+
+    objects.before_new = leaves  # while the first claim is on its way
+    await look(batches, world)
+    assert not batches.conductor.running
+    found = [await batches.log.latest("acme", one.id) for one in made]
+    assert [one.claims for one in found if one is not None] == [1, 0, 0]
+
+
+async def test_the_stores_threads_end_with_the_gateway(batches: Batches, objects: RangedStore) -> None:
+    assert await batches.store.size_of("x") is None
+    batches.close_store()
+    assert objects.is_closed
+    with pytest.raises(RuntimeError, match="shutdown"):
+        await batches.store.size_of("x")
+
+
+async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Batches, world: World) -> None:
+    worn = replace(record(), claims=batch_moves.MAX_CLAIMS)
+    await batches.log.open(worn)
+    batches.conductor.said(worn)
+    await look(batches, world)
+    latest = await batches.log.latest("acme", worn.id)
+    assert latest is not None and latest.status == "failed"

@@ -1,0 +1,144 @@
+"""A batch is made once, or not, whatever the store says about it; and a request that is none is told so."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.gateway.app import make_app
+from functions.gateway.batches.log import Beat
+from functions.gateway.batches.routes import _opened
+from functions.gateway.files import names
+from functions.gateway.files.store import THREADS
+from tests.decisions.test_batch_moves import record
+from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
+from tests.gateway.world import ACME_KEY, World
+
+
+class DoubtfulStore(RangedStore):
+    """Fails on its first new object, which is `written` or comes later."""
+
+    is_written = False
+    late: tuple[str, bytes] | None = None
+
+    def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
+        if self.late is None:
+            self.late = key, body
+            if self.is_written:
+                super().put_new(key, body)
+            raise StoreUnavailable("no answer")
+        return super().put_new(key, body)
+
+
+async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> None:
+    objects = DoubtfulStore()
+    objects.is_written = True
+    batches = batches_of(World(), objects)
+    assert await _opened(batches, record()) == record()
+    assert [one.id for one in await batches.log.all_open()] == [record().id]
+    batches.close_store()
+
+
+async def test_a_record_that_comes_after_the_client_was_refused_makes_no_second_batch() -> None:
+    objects = DoubtfulStore()
+    batches = batches_of(World(), objects)
+    with pytest.raises(StoreUnavailable):
+        await _opened(batches, record())
+    assert objects.late is not None and not objects.put_new(*objects.late)
+    latest = await batches.log.latest("acme", record().id)
+    assert latest is not None and (latest.status, latest.errors[0].code) == ("failed", "not_created")
+    assert not await batches.log.all_open()
+    batches.close_store()
+
+
+async def test_a_store_that_is_gone_is_asked_once() -> None:
+    objects, asked = RangedStore(), list[str]()
+
+    def gone(key: str, body: bytes, *, sha256: str | None = None) -> None:
+        asked.append(key)
+        raise StoreUnavailable("gone")
+
+    objects.put = gone  # type: ignore[method-assign]
+    batches = batches_of(World(), objects)
+    with pytest.raises(StoreUnavailable):
+        await _opened(batches, record())
+    assert asked == [names.marker_key("acme", record().id)]
+    batches.close_store()
+
+
+async def answered(
+    world: World, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
+) -> tuple[int, bytes]:
+    """The status and body of an answer to a client that says this."""
+    waiting, said = list(messages), list[dict[str, Any]]()
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    key = b"Bearer " + ACME_KEY.encode()
+    headers = [(b"host", b"shoal"), (b"authorization", key), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": query, "root_path": "", "headers": headers,
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+    }  # fmt: skip
+    await make_app(world.gateway)(scope, receive, send)
+    return said[0]["status"], b"".join(one.get("body", b"") for one in said[1:])
+
+
+async def test_who_leaves_before_the_body_is_whole_is_no_fault_of_ours() -> None:
+    world = World()
+    world.gateway.batches = batches = batches_of(world, RangedStore())
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    status, _ = await answered(world, "POST", "/v1/batches", part)
+    assert status == 499
+    batches.close_store()
+
+
+async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_other_batch() -> None:
+    world, objects = World(), RangedStore()
+    world.gateway.batches = batches = batches_of(world, objects)
+    objects.put(names.log_key("acme", record().id, 1), b"{")
+    await batches.log.open(record(id=batch_id(1)))
+    status, body = await answered(world, "GET", f"/v1/batches/{record().id}")
+    assert status == 503 and b"storage_unavailable" in body
+    status, body = await answered(world, "GET", "/v1/batches")
+    assert status == 200 and body.count(b'"object":"batch"') == 1
+    batches.close_store()
+
+
+async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> None:
+    world = World()
+    world.gateway.batches = batches = batches_of(world, RangedStore())
+    with batches.listings.taken("acme"), batches.listings.taken("globex"):
+        assert (await answered(world, "GET", "/v1/files"))[0] == 200
+        with batches.listings.taken("acme"):
+            for path in ("/v1/files", "/v1/batches"):
+                status, body = await answered(world, "GET", path)
+                assert status == 429 and b"too_many_listings" in body
+    assert (await answered(world, "GET", "/v1/batches"))[0] == 200
+    status, body = await answered(world, "GET", "/v1/files", query=b"purpose=assistants")
+    assert status == 400 and b"'purpose' is one of batch, batch_output." in body
+    assert (await answered(world, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
+    batches.close_store()
+
+
+async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -> None:
+    objects, free = RangedStore(), threading.Event()
+    batches = batches_of(World(), objects)
+    objects.before_new = lambda _: free.wait(60) and None
+    writing = [asyncio.ensure_future(batches.store.put_new(f"x/{number}", b"")) for number in range(2 * THREADS)]
+    try:
+        async with asyncio.timeout(30):
+            await shared_of(batches).log.touch(record(), Beat("file"))
+            assert await shared_of(batches).store.size_of(names.marker_key("acme", record().id))
+        assert not any(one.done() for one in writing)
+    finally:
+        free.set()
+        await asyncio.gather(*writing)
+        batches.close_store()
