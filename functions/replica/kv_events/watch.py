@@ -2,7 +2,8 @@
 
 One pass of reading is
 
-    1. the next batch                 none for a while: an engine that is gone takes its cache with it
+    1. the next batch                 none for a while: an engine that is gone takes its cache with it; else its replay
+                                      buffer is asked, since what came before the subscription held shows no gap
     2. is it the next (`order`)?      old: passed over
     3. a gap, or another engine:      what was missed is asked of the replay buffer, from what was had last or from 0
     4. not all of it to be had:       the index is dropped, a new generation begins
@@ -26,6 +27,7 @@ from functions.replica.kv_events.telling import TELL_INTERVAL_S, Telling
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.5
+_ASKED_FIRST, _ASKED_EVERY = 2, 20  # silent polls: after a second, then each ten
 _BLOCKS_FACTOR = 2  # of the engine's own number: freed blocks whose removal is on its way
 _LEAST_BLOCKS, _MOST_BLOCKS = 1024, 1 << 18
 _PUBLISH_TIMEOUT_S = 3.0
@@ -70,12 +72,18 @@ class KvWatch:
     async def read(self) -> None:
         self._source.open()
         await self._catch_up()  # what the engine did before we came
+        silent = 0
         while True:
             batch = await self._source.next(_POLL_S)
             if batch is not None:
                 await self._take(batch)
-            elif self._order.expected and self._engine_is_gone():
+                silent = 0
+                continue
+            silent += 1
+            if self._order.expected and self._engine_is_gone():
                 self._drop("the engine is gone")
+            elif silent % _ASKED_EVERY == _ASKED_FIRST:
+                await self._catch_up()
 
     async def tell(self) -> None:
         while True:

@@ -117,6 +117,29 @@ async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path,
     engine.publisher.close()
 
 
+async def test_what_came_before_the_subscription_held_is_asked_for_in_the_silence_after_it(
+    tmp_path: Path, tick: Callable[[], float]
+) -> None:
+    """No later batch shows the gap: the engine says nothing more."""
+    engine = Engine(tmp_path, clock=tick)
+    watch, tasks = watching(engine), Supervised()
+    silences = count()
+
+    async def hears_nothing(timeout_s: float) -> None:
+        next(silences)
+        await asyncio.sleep(min(timeout_s, 0.01))
+
+    watch._source.next = hears_nothing  # type: ignore[method-assign]
+    watch.start(tasks)
+    await until("it has asked for what was before", lambda: next(silences) > 1)
+    engine.store(20)
+    await until("all of it", lambda: set(watch.blocks.names) == engine.names)
+    assert watch.lost_total == 0
+    await tasks.close()
+    await watch.close()
+    engine.publisher.close()
+
+
 @pytest.mark.parametrize(
     ("before", "after", "clock_s"),
     [(200, 3, 1e6), (200, 3, -1e6), (2, 30, 1e6), (2, 30, -1e6)],
