@@ -8,6 +8,7 @@ numbers one by one; a histogram's sum may be one observation ahead of its bucket
 same registry; gauges, which are set once a scrape, stay with the library.
 """
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -78,8 +79,9 @@ class _Family(Collector, Generic[Cell]):
         """Tells the registry the names, so that two of one name are refused."""
         return self.collect()
 
+    @abstractmethod
     def collect(self) -> Iterable[Metric]:
-        raise NotImplementedError
+        """The family as it is now, for the exposition."""
 
 
 class Counter(_Family[CounterCell]):
