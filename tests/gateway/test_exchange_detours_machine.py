@@ -18,9 +18,9 @@ from functions.api.snapshot import CascadeEntry, FallbackEntry
 from functions.gateway import errors
 from functions.gateway.exchange import Exchange
 from tests.gateway import sse
+from tests.gateway.detours import LARGE, SURE, THIRD, UNSURE, pools, scored
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.loader_rig import PlayedLoader
-from tests.gateway.test_detours import LARGE, SURE, THIRD, UNSURE, pools, scored
 from tests.gateway.test_exchange_machine import LIMITS, ExchangeMachine
 from tests.gateway.world import BOT_V1, BOT_V2, POOL, catalogue, heartbeat, in_rollout, routing
 

@@ -1,0 +1,288 @@
+"""What a detour leaves behind: who pays, what is told to engines and kept of a request, and broken judgements."""
+
+from typing import Any
+
+import pytest
+
+from functions.api.snapshot import (
+    FallbackEntry,
+)
+from functions.gateway.limits import Limits
+from functions.gateway.routes import COMPLETIONS
+from tests.gateway import sse
+from tests.gateway.detours import (
+    LARGE,
+    NAMED_LARGE,
+    SURE,
+    THIRD,
+    UNSURE,
+    cascades,
+    counted,
+    escalated,
+    falls_back,
+    figure,
+    goes,
+    hedged,
+    merged_models,
+    pools,
+    scored,
+    settled,
+    with_large,
+)
+from tests.gateway.hello import END, HELLO, Playing
+from tests.gateway.world import BOT_V1, POOL, heartbeat, in_rollout, routing
+
+# judgements that break
+
+
+async def test_an_engine_that_reports_an_error_with_its_last_unsure_token_is_left_all_the_same(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    p.ask()
+    small = await p.connects()
+    small.begins_stream()
+    small.streams(scored("e", *UNSURE))
+    small.streams(scored("r", *UNSURE) + sse.error(500))
+    assert p.client.status is None and not p.client.ended, "the larger model is being asked"
+    large = await p.connects()
+    large.answers(503, b"{}")
+    again = await p.connects()
+    assert again.replica_id == "r0"
+
+
+async def test_a_small_answer_that_is_no_json_is_tried_again_rather_than_passed_on(play: Playing) -> None:
+    p = with_large(play("r0", "r1", **cascades(0.5)))
+    p.ask()
+    first = await p.connects()
+    first.begins_stream()
+    first.streams(b'data: {"logprobs":{ broken}\n\n' + sse.DONE)
+    assert p.client.status is None
+    second = await p.connects()
+    assert second.replica_id != first.replica_id
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2},
+        {"route": COMPLETIONS, "logprobs": 0},
+        {"route": COMPLETIONS, "echo": True},
+        {"route": COMPLETIONS, "prompt": ["one", "two"]},
+        {"stream_options": {"continuous_usage_stats": True, "include_usage": True}},
+    ],
+    ids=["several answers", "figures of its own", "the prompt's figures", "several prompts", "counts of its own"],
+)
+async def test_what_cannot_be_judged_is_not_tried(play: Playing, fields: dict[str, Any]) -> None:
+    p = with_large(play("r0", **cascades(0.0)))
+    p.ask(**fields)
+    request = (await p.connects()).requests[0]
+    assert request.get("logprobs") == fields.get("logprobs") and "top_logprobs" not in request
+
+
+async def test_a_rollouts_old_version_is_judged_as_the_new_one_would_have_been(play: Playing) -> None:
+    sections = cascades(0.5) | {"models": merged_models(in_rollout(99))}
+    p = with_large(play("r0", **sections))
+    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,)))
+    p.ask()
+    engine = await p.connects()
+    assert engine.requests[0]["model"] == BOT_V1 and engine.requests[0]["logprobs"] is True
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V1), scored("he", *SURE), scored("llo", *SURE), END)
+    engine.ends_stream()
+    assert p.client.ended and b"top_logprobs" not in p.client.body and p.quiet()
+
+
+# who pays for what
+
+
+async def test_a_tenant_pays_for_both_answers_of_its_cascade(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    large = await escalated(p)
+    large.begins_stream()
+    large.streams(sse.token(NAMED_LARGE, "42"), sse.finish(NAMED_LARGE), sse.usage(NAMED_LARGE, 5, 3), sse.DONE)
+    large.ends_stream()
+    assert p.client.ended and settled(p) == (7 + 5, 2 + 3)
+    for pool, kind, tokens in (
+        (POOL, "prompt", 7),
+        (POOL, "completion", 2),
+        (LARGE, "prompt", 5),
+        (LARGE, "completion", 3),
+    ):
+        assert figure(p, "shoal_tokens_total", pool=pool, kind=kind) == tokens
+    assert p.gateway.traces.recent[-1].row().route_score["cascade"]["completion_tokens"] == 2
+
+
+async def test_a_small_answer_that_is_asked_for_again_is_paid_for_once(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    large = await escalated(p)
+    large.answers(503, b"{}")
+    again = await p.connects()
+    again.begins_stream()
+    again.streams(HELLO, sse.finish(BOT_V1), sse.usage(BOT_V1, 7, 2), sse.DONE)
+    again.ends_stream()
+    assert p.client.ended and settled(p) == (7, 2)
+
+
+async def test_who_leaves_before_the_larger_model_answers_has_had_the_small_one_asked(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    await escalated(p)
+    assert p.exchange is not None
+    p.world.clock.forward(1.0)
+    p.exchange.client_left()
+    large_prompt = p.exchange.admitted.features.prompt_tokens  # as it was estimated: its engine has not told
+    assert settled(p) == (7 + large_prompt, 2) and p.quiet()
+
+
+async def test_who_leaves_a_small_answer_while_it_is_judged_pays_for_it(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5, tokens=9)))
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V1), counted("he", *SURE, completion=1))
+    p.world.clock.forward(1.0)
+    exchange.client_left()
+    assert settled(p) == (7, 1) and p.quiet()
+
+
+async def test_counts_that_only_we_asked_for_are_taken_out_again(play: Playing) -> None:
+    p = with_large(play("r0", **cascades(0.5)))
+    p.ask(stream_options={"include_usage": True})
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V1), counted("he", *SURE), counted("llo", *SURE), counted("!", *SURE), END)
+    engine.ends_stream()
+    assert p.client.body.count(b'"usage"') == 1 and p.client.ended, "the last one is the caller's"
+
+
+async def test_the_loser_of_two_attempts_is_nobodys_charge_but_is_counted(play: Playing) -> None:
+    p = play("r0", "r1", **hedged())
+    exchange = p.ask()
+    await p.connects()
+    p.after(10.0)
+    fast = await p.connects()
+    fast.begins_stream()
+    fast.streams(HELLO, sse.finish(BOT_V1), sse.usage(BOT_V1, 3, 2), sse.DONE)
+    fast.ends_stream()
+    assert p.client.ended and settled(p) == (3, 2)
+    lost = exchange.admitted.features.prompt_tokens
+    assert figure(p, "shoal_hedge_lost_tokens_total", pool=POOL) == lost > 0
+
+
+# engines that are full and say for how long
+
+
+async def test_an_engine_that_asks_to_be_left_alone_is(play: Playing) -> None:
+    p = play("r0", limits=Limits())
+    p.ask()
+    (await p.connects()).answers(503, b"{}", extra="retry-after: 7\r\n")
+    assert (p.client.status, p.client.error["code"]) == (503, "overloaded")
+    assert 7 <= int(p.client.headers[b"retry-after"]) <= 9, "as it said, spread"
+    p.ask()
+    assert p.client.status == 503 and not p.dials and int(p.client.headers[b"retry-after"]) >= 7
+    assert figure(p, "shoal_shed_total", reason="told_to_wait") == 2
+    p.after(7.1)
+    p.ask()
+    assert p.client.status is None, "then it is asked again"
+
+
+async def test_another_replica_is_asked_at_once(play: Playing) -> None:
+    p = play("r0", "r1")
+    p.ask()
+    full = await p.connects()
+    full.answers(429, b"{}", extra="retry-after: 7\r\n")
+    for _ in range(3):
+        assert (await p.connects()).replica_id != full.replica_id
+        p.ask()
+
+
+async def test_what_it_says_is_bounded(play: Playing) -> None:
+    p = play("r0", limits=Limits())
+    p.ask()
+    (await p.connects()).answers(503, b"{}", extra="retry-after: 86400\r\n")
+    assert int(p.client.headers[b"retry-after"]) <= 38
+
+
+# what stays of a request
+
+
+async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: Playing) -> None:
+    p = with_large(play("r0", limits=Limits(), **cascades(0.5)))
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(sse.role(BOT_V1), scored("he", *SURE), scored("llo", *SURE))
+    trial = exchange.detour.trial if exchange.detour is not None else None
+    assert trial is not None and p.client.status == 200
+    assert not any(each.upstream_body for each in (exchange.admitted, trial.plain, trial.asking, trial.larger))
+    engine.dies()
+    p.gateway.heard(heartbeat("r0", sequence=2))
+    assert len(p.gateway.quarantine) == 1, "the prompt that it died of"
+
+
+async def test_a_prompt_is_the_same_prompt_under_judgement(play: Playing) -> None:
+    p = with_large(play("r0", "r1", "r2", limits=Limits(), **cascades(0.5)))
+    p.ask()
+    (await p.connects()).dies()
+    (await p.connects()).dies()
+    await p.settle()
+    with pytest.raises(AssertionError, match="prompt_quarantined"):
+        p.ask()
+
+
+async def test_a_replica_that_dies_of_a_prompt_on_an_idle_connection_counts(play: Playing) -> None:
+    p = play("r0", limits=Limits())
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    p.ask(messages=[{"role": "user", "content": "a prompt that kills"}])
+    await p.settle()
+    assert len(engine.requests) == 2, "on the same connection"
+    engine.dies()
+    await p.refuses_connection()
+    assert len(p.gateway.quarantine) == 1 and p.client.status == 502
+
+
+async def test_a_connection_that_breaks_after_a_while_was_not_idle(play: Playing) -> None:
+    p = play("r0", limits=Limits())
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(200, sse.whole(BOT_V1))
+    p.ask()
+    await p.settle()
+    p.world.clock.forward(3.0)
+    engine.dies()
+    await p.settle()
+    assert p.client.status == 502 and not p.dials, "nobody dials the same replica again, unseen"
+
+
+async def test_what_an_engine_had_counted_is_charged_though_the_client_left(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO, sse.finish(BOT_V1), sse.usage(BOT_V1, 11, 9))
+    exchange.client_left()
+    assert settled(p) == (11, 9), "not the single event that we counted"
+
+
+async def test_failures_of_the_pool_that_was_left_stay_in_the_trace(play: Playing) -> None:
+    p = with_large(play("r0", **falls_back()))
+    p.ask(stream=False)
+    await p.refuses_connection()
+    (await p.connects()).answers(200, sse.whole(NAMED_LARGE))
+    assert p.client.status == 200 and p.gateway.traces.recent[-1].row().error == "connect"
+
+
+async def test_of_two_attempts_neither_follows_to_another_pool(play: Playing) -> None:
+    steps = (FallbackEntry("unavailable", POOL, LARGE), FallbackEntry("unavailable", LARGE, THIRD))
+    p = play("r0", **pools(routing=(routing(fallback=steps, hedge_after_s=0.5),)))
+    with_large(with_large(p, "big0", "big1"), "huge0", pool=THIRD)
+    goes(p)
+    p.ask()
+    slow = await p.connects()
+    p.after(10.0)
+    second = await p.connects()
+    assert {slow.replica_id, second.replica_id} == {"big0", "big1"}
+    slow.refuses(400, "context length exceeded")
+    third = await p.connects()
+    assert third.replica_id == "huge0" and second.dropped, "the other one is not asked any more either"
+    assert p.gateway.in_flight == {"huge0": 1}
