@@ -131,13 +131,13 @@ class Controller:
             why = self._following.trouble or "; ".join(str(problem) for problem in self._following.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
         self._reconciler.want(desired.revision, pools_of(desired.loaded))
-        candidates = [self._reconciler.specs(slots)]
+        candidates = self._reconciler.with_surges(slots)
         applied = self._following.record.last_applied
         if applied and applied != desired.revision:
             try:
                 former = await asyncio.to_thread(self._git.at, applied.rpartition("@")[2])
                 if former.loaded is not None:
-                    candidates.append(self._reconciler.specs(slots, pools_of(former.loaded)))
+                    candidates += self._reconciler.with_surges(slots, pools_of(former.loaded))
             except (GitFailed, PoolUnusable) as error:
                 _log.warning("what was applied last cannot be read, so that its processes end at once: %s", error)
         return candidates

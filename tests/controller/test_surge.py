@@ -8,11 +8,15 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.config_source import pools_of
+from functions.controller.local.found import Found
+from functions.controller.local.ledger import Ledger
 from functions.controller.local.operations import NotReadyAgain
+from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool
 from functions.controller.local.spec import ProcessSpec, Timing
-from functions.controller.local.surge import NEEDED_RATIO, has_memory, one_more
+from functions.controller.local.surge import NEEDED_RATIO, has_memory, one_more, one_more_of_each
 from functions.controller.local.target import Target
 from tests.controller.configs import load, pool
 from tests.controller.conftest import Shop
@@ -126,3 +130,19 @@ def test_a_surge_needs_memory() -> None:
     assert not has_memory([os.getpid()], available_bytes=int(mine * NEEDED_RATIO * 0.5))
     assert has_memory([], available_bytes=0)
     assert has_memory([2**22 + 1], available_bytes=0), "nobody can be looked at"
+
+
+def test_the_next_controller_keeps_the_one_more_that_an_earlier_one_had_started() -> None:
+    """It serves: it is drained like any other that is not wanted any more, not ended."""
+    slots = {"a-0": 0, "a-1": 1, "b-0": 2, "a-2": 3}
+    wanted = plan_fleet(CONTEXT, (A, B), Target("sim"), slots)
+    more = one_more(CONTEXT, (A, B), Target("sim"), slots, "a")
+    assert {spec.replica_id for spec in more.values()} == {"a-2"}
+    found = [
+        Found(pid, float(pid), spec.name, spec.spec_hash, leads=True)
+        for pid, spec in enumerate([*wanted.values(), *more.values()], 100)
+    ]
+    candidates = [wanted, *one_more_of_each(CONTEXT, (A, B), Target("sim"), slots)]
+    plan = plan_adoption(found, {each.pid: each.pid for each in found}, Ledger(), candidates)
+    assert {kept.spec.name for kept in plan.keep} == wanted.keys() | more.keys()
+    assert plan.end == ()

@@ -21,7 +21,7 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.surge import Surge, has_memory, one_more
+from functions.controller.local.surge import Surge, has_memory, one_more, one_more_of_each
 from functions.controller.local.target import Target
 from functions.decisions.backoff import BackoffPolicy, delay_s
 
@@ -77,6 +77,16 @@ class Reconciler:
         """TooManyReplicas, or BinaryMissing, where that cannot be planned."""
         chosen = self.wanted.pools if pools is None else pools
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
+
+    def with_surges(
+        self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None
+    ) -> list[dict[str, ProcessSpec]]:
+        """`specs`, and then what each pool may have had besides while an earlier controller changed it."""
+        chosen = self.wanted.pools if pools is None else pools
+        return [
+            self.specs(former_slots, chosen),
+            *one_more_of_each(self.context(), chosen, self.wanted.target, former_slots),
+        ]
 
     def context(self) -> PlanContext:
         return context_from(self._settings, self._layout, models_root(self._layout, self.wanted.target.engine))

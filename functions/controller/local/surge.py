@@ -46,6 +46,14 @@ def one_more(
     return {spec.name: spec for spec in after.values() if spec.name not in before}
 
 
+def one_more_of_each(
+    context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
+) -> list[dict[str, ProcessSpec]]:
+    """What a controller that was killed while it changed a pool may have left serving."""
+    chosen = tuple(pools)
+    return [one_more(context, chosen, target, slots, pool.name) for pool in chosen]
+
+
 def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:
     """Whether another engine like the largest of these fits; True where none of them can be looked at."""
     sizes = [size for pid in engine_pids if (size := _resident_bytes(pid)) is not None]
