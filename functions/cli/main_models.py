@@ -1,6 +1,6 @@
-"""`shoal adapter`, `shoal rollout`, `shoal key` and `shoal simulate`: names and options of what is done with models.
+"""`shoal adapter`, `shoal rollout` and `shoal key`: names and options of what is done with models.
 
-Neighbours: `main` has the other commands; as there, what a command does is imported when it is called.
+Neighbours: `main` and `main_simulate` have the other commands; as there, what one does is imported when it is called.
 """
 
 from pathlib import Path
@@ -21,57 +21,6 @@ from functions.cli.options import (
 adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
 rollout_app = typer.Typer(name="rollout", help="Rollouts: watched, held, ended.", no_args_is_help=True)
 key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=True)
-simulate_app = typer.Typer(name="simulate", help="What a policy would have done, from traces.", no_args_is_help=True)
-
-
-@simulate_app.command("cascade")
-def simulate_cascade(
-    trace: Annotated[Path, typer.Option(help="A trace file, or a directory of them.")],
-    *,
-    threshold: Annotated[
-        list[float] | None, typer.Option(help="In nats; repeat for several. None: such as give round shares.")
-    ] = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Which threshold would have escalated how many of the answers that were judged."""
-    from functions.cli import simulate_cascade as command
-
-    command.cascade(trace, threshold or [], as_json=output is Output.JSON)
-
-
-@simulate_app.command("fleet")
-def simulate_fleet(
-    *,
-    trace: Annotated[
-        Path | None, typer.Option(help="Mooncake's .jsonl or Azure's .csv, .gz or not. None: synthetic chats.")
-    ] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
-    profile: Annotated[
-        str, typer.Option(help="What a replica is: h100-8b, a100-8b, l40s-8b, 4xh100-70b, sim.")
-    ] = "h100-8b",
-    router: Annotated[
-        list[str] | None, typer.Option(help="shoal, cache-aware, least-loaded, round-robin; repeat. None: all.")
-    ] = None,
-    load: Annotated[
-        list[float] | None, typer.Option(help="Share of what the fleet can do; repeat. None: 0.6, 0.8 and 0.95.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=100)] = 3,
-    requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="Of each run.")] = 5_000,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Routers side by side on a fleet in virtual time."""
-    from functions.cli import simulate_fleet as command
-
-    command.fleet(
-        trace=trace,
-        replicas=replicas,
-        profile=profile,
-        routers=router or [],
-        loads=load or [0.6, 0.8, 0.95],
-        seeds=seeds,
-        requests=requests,
-        as_json=output is Output.JSON,
-    )
 
 
 @adapter_app.command("push")

@@ -15,15 +15,14 @@ from rich.table import Table
 
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
-from functions.decisions.baselines import RouterName
-from functions.simulator.experiment import Cell, Chats, Recorded, Workload, compare
+from functions.decisions.baselines.simulated import ROUTERS, SimulatedRouterName
+from functions.simulator.experiment import Cell, Chats, FleetTooSlow, Recorded, Workload, compare
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.fleet.simulation import Setting
+from functions.simulator.fleet.setting import Setting
 from functions.simulator.workload.synthetic import Traffic
 from functions.simulator.workload.traces import TraceUnreadable
 
 MAX_LOAD = 20.0
-ROUTERS: tuple[RouterName, ...] = ("shoal", "cache-aware", "least-loaded", "round-robin")
 
 
 def fleet(
@@ -37,12 +36,10 @@ def fleet(
     requests: int,
     as_json: bool,
 ) -> None:
-    wanted = _known_routers(routers)
+    wanted = known_routers(routers)
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
-    wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
-    if wrong:
-        raise Refused(f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}")
+    check_loads(loads)
     setting = Setting(replicas=replicas, profile=PROFILES[profile])
     reporter = TerminalReporter(make_error_console())
     try:
@@ -58,6 +55,8 @@ def fleet(
             step.note(f"{len(cells) * seeds} runs of {requests} requests")
     except (TraceUnreadable, OSError) as error:
         raise Refused(f"the trace cannot be read: {error}") from error
+    except FleetTooSlow as error:
+        raise Refused(str(error)) from error
     if as_json:
         shown = {
             "capacity_per_s": capacity,
@@ -72,8 +71,15 @@ def fleet(
     _show(make_console(), title, cells)
 
 
-def _known_routers(names: Sequence[str]) -> list[RouterName]:
-    known: dict[str, RouterName] = {router: router for router in ROUTERS}
+def check_loads(loads: Sequence[float]) -> None:
+    wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
+    if wrong:
+        raise Refused(f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}")
+
+
+def known_routers(names: Sequence[str]) -> list[SimulatedRouterName]:
+    """All of them where none is named."""
+    known: dict[str, SimulatedRouterName] = {router: router for router in ROUTERS}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise Refused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")

@@ -79,6 +79,17 @@ class EngineClient:
         if not answer.get("choices"):
             raise EngineGarbled("a completion without choices")
 
+    async def sleep(self) -> None:
+        """Level 1: weights to host memory, KV cache dropped. Only with --enable-sleep-mode does that free anything."""
+        await self._call("POST", "/sleep?level=1", timeout_s=self._load_timeout_s)
+
+    async def is_sleeping(self) -> bool:
+        return _object(await self._call("GET", "/is_sleeping")).get("is_sleeping") is True
+
+    async def wake_up(self) -> None:
+        """The weights are back when this returns."""
+        await self._call("POST", "/wake_up", timeout_s=self._load_timeout_s)
+
     async def tokenize(self, model: str, prompt: str) -> tuple[int, ...]:
         answer = _object(await self._call("POST", "/tokenize", {"model": model, "prompt": prompt}))
         tokens = answer.get("tokens")

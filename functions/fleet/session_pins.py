@@ -12,17 +12,15 @@ It crosses a trust border, so decoding is strict and bounded. Neighbours: `funct
 
 import base64
 import binascii
-import hashlib
 from typing import Annotated, Literal
 
 import msgspec
 
-from functions.api.ids import RolloutId, TenantId
+from functions.api.ids import RolloutId
 from functions.api.snapshot_entries import AnyRolloutId
+from functions.decisions.session_hash import HASH_BYTES
 from functions.decisions.split import Group
 
-HASH_BYTES = 8
-MARK_BYTES = 2  # of them, the tenant's. 50,000 sessions of one tenant and rollout collide with a chance of 4 in 10^6
 MAX_SESSIONS_PER_BATCH = 4096
 MAX_ROLLOUTS_PER_BATCH = 64
 BATCH_MAX_BYTES = 64 * 1024
@@ -49,13 +47,6 @@ class PinBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent_unix_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
     pins: Annotated[tuple[RolloutPins, ...], msgspec.Meta(max_length=MAX_ROLLOUTS_PER_BATCH)]
     schema_version: Literal[1] = 1
-
-
-def session_hash(tenant: TenantId, session: str) -> bytes:
-    """What stands for a session; a tenant's name has no bar in it."""
-    text = f"{tenant}|{session}".encode(errors="surrogatepass")
-    rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
-    return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest() + rest
 
 
 def pins_of(rollout: RolloutId, ttl_s: float, hashes: list[bytes], group: Group = "control") -> RolloutPins:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from functions.api.ids import RolloutId
+from functions.decisions.session_table import SessionTable
 from functions.decisions.split import Group
 from functions.fleet.session_pins import (
     MAX_ROLLOUTS_PER_BATCH,
@@ -23,7 +24,6 @@ from functions.fleet.session_pins import (
     hashes_in,
     pins_of,
 )
-from functions.gateway.session_table import SessionTable
 
 MAX_PINS = 100_000  # sessions; about 30 MB
 MAX_UNTOLD = 65_536  # while the bus is away

@@ -23,12 +23,12 @@ from functions.decisions.cold_adapters import choose_cold
 from functions.decisions.own_load import OwnLoad, Place
 from functions.decisions.retry import Failure
 from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.session_affinity import SessionAffinity
 from functions.fleet.standing import Standing
 from functions.fleet.view import FleetView
 from functions.gateway.adapter_copies import AdapterCopies
 from functions.gateway.intake import Admitted
 from functions.gateway.prefixes import Prefixes
-from functions.gateway.session_affinity import SessionAffinity
 
 _UNSEEN_MAX_S = 60.0
 

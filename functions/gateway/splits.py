@@ -20,10 +20,10 @@ import msgspec
 from functions.api.ids import EngineName, ModelId, RolloutId, TenantId
 from functions.decisions import split as decisions
 from functions.decisions.catalogue import ResolvedModel, Split
+from functions.decisions.session_hash import session_hash
+from functions.decisions.session_table import SessionTable
 from functions.decisions.split import Group
-from functions.fleet.session_pins import session_hash
 from functions.gateway.pins import SessionPins
-from functions.gateway.session_table import SessionTable
 
 MAX_SERVED = 100_000  # sessions of adapters without a split; about 30 MB
 

@@ -17,7 +17,7 @@ from functions.decisions.access import Caller
 from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.retry import Failure
 from functions.decisions.routing import Prediction
-from functions.fleet.session_pins import session_hash
+from functions.decisions.session_hash import session_hash
 from functions.gateway.attempt import Attempt
 from functions.gateway.quota_settlement import Spent
 from functions.gateway.relay import Usage

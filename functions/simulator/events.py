@@ -9,21 +9,40 @@ from dataclasses import dataclass, field
 class Events:
     now_s: float = 0.0
     happened: int = 0
+    is_stopped: bool = False
     _waiting: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _asked: int = 0
 
     def at(self, when_s: float, what: Callable[[], None]) -> None:
         self._asked += 1
-        heapq.heappush(self._waiting, (max(when_s, self.now_s), self._asked, what))
+        heapq.heappush(self._waiting, (when_s if when_s > self.now_s else self.now_s, self._asked, what))
 
     def after(self, delay_s: float, what: Callable[[], None]) -> None:
         self.at(self.now_s + delay_s, what)
+
+    def stop(self) -> None:
+        """Nothing happens after what happens now."""
+        self.is_stopped = True
 
     def run(self, until: Callable[[], bool], limit_s: float) -> None:
         """Let things happen until `until`; TimeoutError where that does not come by `limit_s`."""
         while not until():
             if not self._waiting or self._waiting[0][0] > limit_s:
                 raise TimeoutError(f"nothing more happens, or not by {limit_s:.0f} s of virtual time")
-            self.now_s, _, what = heapq.heappop(self._waiting)
-            self.happened += 1
+            self._next()
+
+    def run_until_stopped(self) -> None:
+        """Let things happen until somebody says `stop`; TimeoutError where nothing more happens."""
+        waiting, pop, happened = self._waiting, heapq.heappop, 0
+        while not self.is_stopped:
+            if not waiting:
+                raise TimeoutError("nothing more happens, and nobody has said stop")
+            self.now_s, _, what = pop(waiting)
+            happened += 1
             what()
+        self.happened += happened
+
+    def _next(self) -> None:
+        self.now_s, _, what = heapq.heappop(self._waiting)
+        self.happened += 1
+        what()

@@ -22,12 +22,12 @@ from functions.decisions.cold_adapters import choose_cold
 from functions.decisions.own_load import OwnLoad
 from functions.decisions.prefix_record import PrefixRecord
 from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.session_affinity import SessionAffinity
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
 from functions.fleet.view import FleetView
-from functions.gateway.session_affinity import SessionAffinity
 from loadtests.routing.live import SCALE, Sample
 from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
 from loadtests.routing.virtual_cold import VirtualCold

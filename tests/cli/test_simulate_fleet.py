@@ -37,7 +37,7 @@ def test_machines_get_every_run() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--router", "fastest"), "there is no router 'fastest': one of shoal, cache-aware"),
+        (("--router", "fastest"), "there is no router 'fastest': one of shoal, oracle, round-robin"),
         (("--profile", "tpu"), "there is no profile 'tpu': one of h100-8b"),
         (("--load", "0"), "a load of 0.0 is none"),
         (("--load", "nan"), "a load of nan is none"),

@@ -52,7 +52,13 @@ def test_azure_times_count_from_the_first(tmp_path: Path) -> None:
         ("a.jsonl", MOONCAKE + "{", "line 5: "),
         ("a.jsonl", '{"timestamp": 1}\n', "line 1: .*input_length"),
         ("a.csv", AZURE + "2023-11-16 18:15:50,x,1\n", "line 4: not TIMESTAMP"),
-        ("a.csv", "a,b\n1,2\n", "line 2: not TIMESTAMP"),
+        ("a.csv", "a,b\n1,2\n", "line 1: no column TIMESTAMP, ContextTokens, GeneratedTokens"),
+        ("a.csv", AZURE + "1,2\n", "line 4: 2 cells where the header has 3"),
+        ("a.csv", AZURE + "2022-11-16 18:15:50.9951690,396,109\n", "line 4: .*sort the file"),
+        ("a.jsonl", MOONCAKE + '{"timestamp": 1, "input_length": 1, "output_length": 1}', "line 5: .*sort the file"),
+        ("a.jsonl", '{"timestamp": 1, "input_length": -1, "output_length": 1}', "line 1: lengths below 0"),
+        ("a.jsonl", '{"timestamp": 1, "input_length": 1' + " " * 2_000_000, "line 1: longer than"),
+        ("a.jsonl.gz", "no gzip", "after line 0: Not a gzipped file"),
         ("a.txt", "", "neither .jsonl"),
     ],
 )
@@ -60,6 +66,20 @@ def test_what_cannot_be_read_is_said_with_its_line(tmp_path: Path, name: str, te
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(TraceUnreadable, match=words):
+        list(read_trace(path))
+
+
+def test_what_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(MOONCAKE.encode() + b"\xff\n")
+    with pytest.raises(TraceUnreadable, match="line 5: not UTF-8"):
+        list(read_trace(path))
+
+
+def test_half_a_gzip_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(MOONCAKE.encode())[:-20])
+    with pytest.raises(TraceUnreadable, match="ended before"):
         list(read_trace(path))
 
 
@@ -108,14 +128,14 @@ def test_a_chat_shares_its_beginning() -> None:
 
 def test_tenants_follow_zipfs_law() -> None:
     chats = {asked.session: asked.tenant for asked in synthetic(TRAFFIC, seed=1)}
-    counts = Counter(chats.values())
+    counts = Counter(map(str, chats.values()))
     assert counts["t0"] / counts["t9"] == pytest.approx(10.0, rel=0.5)
 
 
 def test_bursts_are_as_wide_as_asked_for() -> None:
     gaps: dict[float, float] = {}
     for burstiness in (1.0, 4.0):
-        traffic = Traffic(requests_per_s=40.0, seconds=300.0, turns=1, burstiness=burstiness)
+        traffic = Traffic(requests_per_s=40.0, seconds=300.0, turns=1, tenants=1, burstiness=burstiness)
         times = [asked.at_s for asked in synthetic(traffic, seed=1)]
         between = [later - earlier for earlier, later in pairwise(times)]
         mean = fmean(between)

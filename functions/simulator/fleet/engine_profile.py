@@ -11,6 +11,8 @@ Worked example (test_profiles_are_within_the_published_ranges): h100-8b reads 25
 its step, and 16 sequences of 1,000 tokens take 10 + 16 x 0.05 + 16,000 x 0.00005 = 11.6 ms a token.
 
 `sim` is the simulated engine that `shoal up --engine sim` starts (`engines.sim.limits.StepCosts`).
+`vllm-cpu-smollm2` was measured by `shoal simulate calibrate`: vLLM 0.32 on CPU, SmolLM2-135M in float32, one thread, on
+two cores that it shared with a dozen busy processes. docs/simulator.md has its errors.
 """
 
 from dataclasses import dataclass
@@ -61,6 +63,10 @@ PROFILES = MappingProxyType(
         "sim": EngineProfile(
             step_ms=8.0, prefill_ms_per_token=0.05, decode_ms_per_sequence=0.1, decode_ms_per_kv_token=0.0,
             step_budget_tokens=2048, max_sequences=256, kv_tokens=131_072,
+        ),
+        "vllm-cpu-smollm2": EngineProfile(
+            step_ms=88.0, prefill_ms_per_token=6.6, decode_ms_per_sequence=3.6, decode_ms_per_kv_token=0.011,
+            step_budget_tokens=2048, max_sequences=32, kv_tokens=23_296,
         ),
     }
 )  # fmt: skip

@@ -90,6 +90,7 @@ class FluidEngine:
         "_profile",
         "_reading",
         "_slots",
+        "_slowness",
         "_steps",
         "_waiting",
         "busy_s",
@@ -99,6 +100,7 @@ class FluidEngine:
         "finished",
         "first",
         "gaps",
+        "is_frozen",
         "kv_tokens",
         "next_s",
         "now_s",
@@ -129,6 +131,8 @@ class FluidEngine:
         self._decoding: list[tuple[float, int, Work]] = []  # the same by the count of steps at their last token
         self._waiting: list[tuple[tuple[int, int], Work]] = []
         self._leap = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
+        self._slowness = 1.0  # what every step takes times as long as it should
+        self.is_frozen = False  # it hangs: it takes in, and makes no step
 
     @property
     def running(self) -> int:
@@ -142,8 +146,48 @@ class FluidEngine:
         self.advance(now_s)
         work.arrived_s = now_s
         heappush(self._waiting, (work.order, work))
+        if not self.is_frozen:
+            self._admit()
+            self._plan()
+
+    def drop(self, work: Work, now_s: float) -> None:
+        """Nobody waits for it any more: its seat and memory are free at once. Does nothing where it is over."""
+        self.advance(now_s)
+        if work.is_over:
+            return
+        if work.number in self._slots:
+            self._release(work)
+        elif work in self._reading:
+            self._unread(work)
+        else:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not work]
+            heapify(self._waiting)
+        work.is_over = True
+        if not self.is_frozen:
+            self._admit()
+            self._plan()
+
+    def works(self) -> list[Work]:
+        """All that it has, in the order in which they came."""
+        held = [*self._slots.values(), *self._reading, *(entry[1] for entry in self._waiting)]
+        return sorted(held, key=lambda work: work.number)
+
+    def freeze(self, now_s: float) -> None:
+        self.advance(now_s)
+        self.is_frozen, self._leap, self.next_s = True, (0.0, 0.0, 0.0), IDLE
+
+    def thaw(self, now_s: float) -> None:
+        self.advance(now_s)
+        self.is_frozen = False
         self._admit()
         self._plan()
+
+    def slow_down(self, factor: float, now_s: float) -> None:
+        """From now on every step takes `factor` times as long as it should; 1: as long."""
+        self.advance(now_s)
+        self._slowness = factor
+        if not self.is_frozen:
+            self._plan()
 
     def advance(self, now_s: float) -> None:
         """Up to a time, and over the change that is due at it."""
@@ -156,6 +200,37 @@ class FluidEngine:
                 self._move(steps * part, tokens * part, seconds * part)
                 self._leap = (steps * (1 - part), tokens * (1 - part), seconds * (1 - part))
             self.now_s = now_s
+
+    # what it looks like from outside, at `now_s`
+
+    @property
+    def unscheduled(self) -> int:
+        """Who waits for a seat, or found the step's token budget used up: vLLM's num_requests_waiting."""
+        left = self._profile.step_budget_tokens - len(self._slots)
+        late = 0
+        for work in self._reading:
+            late += left <= 0
+            left -= ceil(work.unread_tokens)
+        return late + len(self._waiting)
+
+    def first_token_s(self, tokens: float) -> float:
+        """Until a prompt of which `tokens` are to be computed would have its first token, if it came now.
+
+        Who is ahead is served first; those that decode go on meanwhile, and memory is taken for enough.
+        """
+        ahead_tokens = self.reading_tokens + sum(work.unread_tokens for _, work in self._waiting)
+        return self.computing_s(ahead_tokens + tokens)
+
+    def computing_s(self, tokens: float) -> float:
+        """How long its steps take that read so many prompt tokens, beside those that decode now."""
+        profile, decoding = self._profile, len(self._slots)
+        steps = max(1.0, tokens / (profile.step_budget_tokens - decoding))
+        even_ms = (
+            profile.step_ms
+            + decoding * profile.decode_ms_per_sequence
+            + self.kv_tokens * profile.decode_ms_per_kv_token
+        )
+        return (steps * even_ms + tokens * profile.prefill_ms_per_token) / 1000 * self._slowness
 
     # a change
 
@@ -205,7 +280,9 @@ class FluidEngine:
 
     def _has_read(self, work: Work) -> None:
         """The step that read the last of a prompt also makes a token."""
-        if not self._reading:
+        if self._reading:
+            self._reading[0].admitted_s = self.now_s  # until now it found the steps' budget used up
+        else:
             self.reading_tokens = 0.0  # what rounding has left
         if not work.started:
             work.started = True
@@ -304,8 +381,10 @@ class FluidEngine:
         even_ms = profile.step_ms + decoding * profile.decode_ms_per_sequence
         attended_tokens = self.kv_tokens * steps + decoding * steps * steps / 2
         seconds = (
-            steps * even_ms + attended_tokens * profile.decode_ms_per_kv_token + tokens * profile.prefill_ms_per_token
-        ) / 1000
+            (steps * even_ms + attended_tokens * profile.decode_ms_per_kv_token + tokens * profile.prefill_ms_per_token)
+            * self._slowness
+            / 1000
+        )
         self._leap = (steps, tokens, seconds)
         self.next_s = self.now_s + seconds
 

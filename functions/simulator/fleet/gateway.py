@@ -1,197 +1,371 @@
-"""One gateway: the real waiting room, router, prefix record and length model, of one pool.
+"""One gateway: the real view of the fleet, waiting rooms, routers, prefix records, retries and limits, of all pools.
 
-What it knows of replicas is what their beats said; what it knows of its own requests is exact. A request's life is that
-of `functions.gateway.exchange`, without bytes:
+What it knows of replicas is what their beats said and what its own requests found; what it knows of its own requests is
+exact. A request's life is that of `functions.gateway.exchange`, without bytes:
 
-    come -> waiting room -> route -> engine: first token -> engine: over
+    come -> limits -> waiting room -> route -> sent -> first token -> over
+                          ^             ^ |______ nobody has the adapter: it is loaded (`cold_loads`)
+                          |             |________ the attempt failed, and nothing of an answer was seen
+                          |______________________ its pool cannot: another one
 
-Neighbours: `simulation` owns the gateways and the engines, and tells each of the other's.
+Neighbours: `chooser` knows where to; `room` is one pool; `simulation` owns gateways and engines, and tells each of the
+other's.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from functools import partial
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.api.snapshot import AdmissionEntry, RoutingEntry
-from functions.decisions.admission import Admission, Refuse
-from functions.decisions.admission_ticket import OVER, Ticket, cost_tokens
-from functions.decisions.baselines import RouterName, baseline
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import FallbackWhen
+from functions.decisions.admission import GIVES_WAY, Refuse
+from functions.decisions.admission_ticket import OVER, cost_tokens
+from functions.decisions.bands import BATCH
+from functions.decisions.baselines.protocol import SimulatedRouter
 from functions.decisions.length_model import LengthModel
-from functions.decisions.own_load import OwnLoad, Place
-from functions.decisions.prefix_record import PrefixRecord
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing import NoReplica, RouteRequest, predict, route
-from functions.decisions.routing_candidates import all_candidates
-from functions.simulator.events import Events
-from functions.simulator.fleet.outcome import Outcome
+from functions.decisions.replicas import ReplicaView
+from functions.decisions.retry import Failure, may_retry
+from functions.decisions.routing import NoReplica, Prediction
+from functions.fleet.heartbeat import Heartbeat
+from functions.simulator.fleet.chooser import Chooser
+from functions.simulator.fleet.cold_loads import ColdLoads
+from functions.simulator.fleet.request import Request
+from functions.simulator.fleet.room import Room
+from functions.simulator.fleet.setting import Zone
+from functions.simulator.fleet.steering import Shed, Steering
+from functions.simulator.fleet.tenant_limits import TenantLimits
+from functions.simulator.fleet.world import World
 from functions.simulator.workload.asked import Asked
 
-BASE = EngineName("base")
-MAX_BLOCKS = 2_000_000
-_MAX_SESSIONS = 100_000
-_KEPT_TWICE = 2  # of a replica's cache is taken for sent before the record turns: as `functions.gateway.prefixes`
+_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
+_THE_POOLS_OWN = frozenset(
+    {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
+)  # as `functions.gateway.detour`
+_MAX_COLD_WAITS = 2
+_SELDOM = 4  # sweeps: once a second is often enough to look for what is a minute late, and to forget
 
 
-class Request:
-    """One request under way at a gateway."""
-
-    __slots__ = ("asked", "begun_s", "expected_tokens", "gateway", "number", "place", "ticket")
-
-    def __init__(self, asked: Asked, number: int, gateway: "Gateway", expected_tokens: int) -> None:
-        self.asked = asked
-        self.number = number
-        self.gateway = gateway
-        self.expected_tokens = expected_tokens
-        self.ticket: Ticket | None = None
-        self.place: Place | None = None
-        self.begun_s = 0.0  # when it was dispatched
-
-
-class Gateway:
+class Gateway(Chooser):
     def __init__(
-        self,
-        pool: PoolName,
-        index: PoolIndex,
-        events: Events,
-        outcome: Outcome,
-        *,
-        send: Callable[[Request, ReplicaId], None],
-        shed: Callable[[], None],
-        admission: AdmissionEntry | None,
-        routing: RoutingEntry,
-        router: RouterName,
-        block_tokens: int,
-        name: str,
+        self, name: str, zone: Zone, world: World, *, router: SimulatedRouter | None, limits: TenantLimits | None
     ) -> None:
-        self._pool = pool
-        self._index = index
-        self._events = events
-        self._outcome = outcome
-        self._send = send
-        self._is_shed = shed
-        self._routing = routing
-        self._baseline = baseline(router)
-        self._block_tokens = block_tokens
-        self._name = name
-        self._load = OwnLoad()
+        super().__init__(name, zone, world, router)
+        self._world = world
+        self._outcome = world.outcome
+        self._limits = limits
         self._lengths = LengthModel()
-        self._record = PrefixRecord(MAX_BLOCKS, 2 * routing.session_ttl_s)
-        self._sessions: OrderedDict[str, ReplicaId] = OrderedDict()
-        self._waiting: dict[int, Request] = {}
-        self._count = 0
-        self.admission = Admission(admission, events.now_s) if admission is not None else None
+        self.cold = ColdLoads(self.fleet, self._load, world.events, world.load_adapter, world.setting.timeouts.cold_s)
+        self.open: dict[Request, None] = {}
+        self._count = self._sweeps = 0
+        self.deaf_until_s = 0.0  # the bus is out of its reach
+        self.is_up = True
 
-    def heard(self, view: ReplicaView) -> None:
-        self._record.holds_at_most(view.id, _KEPT_TWICE * view.kv_capacity_tokens)
+    # what it hears
+
+    def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
+        """`view` is what all make of the beat, where it has been made already."""
+        if not self.fleet.fold(heartbeat, self._events.now_s, view):
+            return
+        replica_id = ReplicaId(heartbeat.replica_id)
+        self.rooms.heard(heartbeat)
+        if heartbeat.phase in ("hung", "dead"):
+            self._abandon(replica_id)
+
+    @property
+    def is_deaf(self) -> bool:
+        return self._events.now_s < self.deaf_until_s
+
+    def sweep(self) -> None:
+        """A few times a second."""
+        now_s = self._events.now_s
+        for replica_id in self.fleet.expire(now_s) if not self.is_deaf else ():
+            self.rooms.forget(replica_id)
+            self._abandon(replica_id)
+        for room in self.rooms.all():
+            if room.admission is None:
+                continue
+            room.admission.look([row[6] for row in self.fleet.index(room.pool).rows], now_s)
+            self.rooms.look_at_ladder(room, now_s)
+            for ticket in list(room.admission.late(now_s)):
+                self._turned_away(room.waiting.pop(ticket.number), room.admission.refuse_late(ticket, now_s))
+            self._serve(room)
+        self.fleet.judge(now_s)
+        self._sweeps += 1
+        if self._sweeps % _SELDOM == 0:
+            self.sessions.expire()
+            self._give_up_late(now_s)
+        if self._limits is not None:
+            self._limits.round(now_s, in_touch=not self.is_deaf)
+            self._limits.sweep(now_s)
+
+    # a request
 
     def come(self, asked: Asked) -> None:
-        now_s = self._events.now_s
-        self._outcome.bands[asked.band].asked += 1
         self._count += 1
-        expected = self._lengths.output_tokens(BASE, asked.tenant)
-        request = Request(asked, self._count, self, expected)
-        if self.admission is None:
-            self._dispatch(request)
+        pool = self.rooms.pool_of(asked.pool)
+        request = Request(asked, self._count, self, pool, self.rooms.engine_name(asked.adapter))
+        self.open[request] = None
+        if request.is_adapter:
+            request.blocks = self.rooms.blocks_of(asked)
+        request.expected_tokens = self._lengths.output_tokens(request.model, asked.tenant)
+        self._outcome.band(pool, asked.band).asked += 1
+        figures = self._world.figures(pool).now
+        figures.arrivals += 1
+        figures.prompt_tokens += asked.prompt_tokens
+        figures.output_tokens += request.expected_tokens
+        if asked.band == BATCH:
+            figures.deferrable_tokens += asked.prompt_tokens + request.expected_tokens
+        if self._limits is not None:
+            request.held = self._limits.enter(request, self._events.now_s)
+            if request.held is None:
+                self._shed(request, "over_quota")
+                return
+        room = self.rooms.room(pool)
+        room.budget.on_request(room.routing.retry_budget_ratio, self._events.now_s)
+        if self._world.steering is not None and self._is_steered(request, self._world.steering):
             return
-        prompt = asked.prompt_tokens
-        request.ticket = Ticket(
-            self._count, asked.tenant, 1.0, asked.band, prompt, prompt + expected, cost_tokens(prompt, expected),
-            now_s + self.admission.rules[asked.band].max_wait_s, now_s, content=b"%d" % self._count,
-        )  # fmt: skip
-        verdict = self.admission.arrive(request.ticket, now_s)
-        if verdict == "dispatch":
-            self._dispatch(request)
-        elif verdict == "wait":
-            self._waiting[self._count] = request
-        else:
-            self._shed(request, verdict)
+        if room.routing.fallback:
+            room = self._shifted(request, room)
+        self._submit(request, room)
 
     def first(self, request: Request) -> None:
         """Its first token has come."""
         now_s, asked = self._events.now_s, request.asked
-        self._outcome.bands[asked.band].began(now_s - asked.at_s, request.begun_s - asked.at_s)
-        if request.place is not None:
-            self._load.start(request.place)
-        if self.admission is not None and request.ticket is not None:
-            self.admission.read(request.ticket, now_s - request.begun_s)
-            self._serve()
+        request.first_s = now_s
+        ttft_s = now_s - asked.at_s
+        band = self._outcome.band(request.asked_pool, asked.band)
+        band.began(ttft_s, request.begun_s - asked.at_s)
+        self._world.figures(request.pool).now.ttft.add(ttft_s * 1000)
+        if request.been:
+            band.degraded += 1
+            self._world.figures(request.been[0]).now.degraded += 1
+        place = request.place
+        if place is not None:
+            self.fleet.started(place.replica_id, place.sent_s, now_s, place.prefill_tokens)
+            self._load.start(place)
+        if self._router is not None:
+            self._router.started(self._key(request))
+        room = self.rooms.room(request.pool)
+        if room.admission is not None and request.ticket is not None:
+            room.admission.read(request.ticket, now_s - request.ticket.dispatched_s)
+            self._serve(room)
 
     def over(self, request: Request) -> None:
-        asked = request.asked
-        if request.place is not None:
-            self._load.leave(request.place)
-        self._lengths.learn_answer(BASE, asked.tenant, asked.output_tokens, cut=False)
-        if self.admission is not None and request.ticket is not None:
-            self.admission.ended(request.ticket, cost_tokens(asked.prompt_tokens, asked.output_tokens))
-            self._serve()
+        """Its last token has come."""
+        asked, place = request.asked, request.place
+        if place is not None:
+            self.fleet.answered(place.replica_id, place.sent_s, self._events.now_s)
+        self._lengths.learn_answer(request.model, asked.tenant, asked.output_tokens, cut=False)
+        self._outcome.pools[request.pool].answered_tokens += asked.prompt_tokens + asked.output_tokens
+        if asked.output_tokens > 1:
+            gap_s = (self._events.now_s - request.first_s) / (asked.output_tokens - 1)
+            self._outcome.band(request.asked_pool, asked.band).answer_gaps.add(gap_s * 1000)
+        self._end(request, cost_tokens(request.computed_tokens, asked.output_tokens))
 
-    def sweep(self) -> None:
-        """A few times a second."""
-        if self.admission is None:
-            return
+    def attempt_failed(self, request: Request, failure: Failure) -> None:
+        """Its connection broke, or never was, or was given up; no engine has it any more."""
         now_s = self._events.now_s
-        self.admission.look([row[6] for row in self._index.rows], now_s)
-        for ticket in list(self.admission.late(now_s)):
-            self._shed(self._waiting.pop(ticket.number), self.admission.refuse_late(ticket, now_s))
-        self._serve()
+        request.failures += (failure,)
+        request.attempt += 1
+        place, request.place = request.place, None
+        if place is not None:
+            self._load.leave(place)
+            if failure in _EVIDENCE:
+                self.fleet.eject(place.replica_id, now_s)
+            elif failure is Failure.ADAPTER_MISSING:
+                self.fleet.retract_adapter(place.replica_id, request.model)
+        if request.first_s:
+            self._lost(request, "upstream_lost")
+            return
+        room = self.rooms.room(request.pool)
+        deadline_s = request.asked.at_s + self._setting.timeouts.answer_s
+        may = may_retry(request.failures, room.routing.retry_max_attempts, now_s, deadline_s, 0)
+        if may and room.budget.try_spend(room.routing.retry_budget_ratio, now_s):
+            self._outcome.retries += 1
+            self._route(request)
+        else:
+            when: FallbackWhen = "saturated" if failure is Failure.OVERLOADED else "unavailable"
+            self._cannot(request, when, "replicas_failed")
 
-    def _serve(self) -> None:
-        admission, now_s = self.admission, self._events.now_s
+    def stop(self, reason: str) -> None:
+        """The process ends, and every connection with it."""
+        self.is_up = False
+        for request in list(self.open):
+            self._world.engines.abort(request)
+            self._lost(request, reason)
+
+    # to a waiting room
+
+    def _is_steered(self, request: Request, steering: Steering) -> bool:
+        """Whether it was refused; else it may have been given another pool."""
+        steered = steering.steer(request.asked, request.pool, self._events.now_s)
+        if isinstance(steered, Shed):
+            self._shed(request, steered.reason)
+            return True
+        if steered is not None and steered != request.pool:
+            self._to_pool(request, steered)
+        return False
+
+    def _submit(self, request: Request, room: Room) -> None:
+        admission = room.admission
+        if admission is None:
+            self._dispatched(request)
+            return
+        ticket = request.ticket = room.ticket(request, self._events.now_s)
+        verdict = admission.arrive(ticket, self._events.now_s)
+        if verdict == "dispatch":
+            self._dispatched(request)
+        elif verdict == "wait":
+            room.waiting[ticket.number] = request
+        else:
+            self._turned_away(request, verdict)
+
+    def _serve(self, room: Room) -> None:
+        admission, now_s = room.admission, self._events.now_s
         if admission is None or not admission.waiting:
             return
         while (ticket := admission.next(now_s)) is not None:
-            request = self._waiting.pop(ticket.number)
+            request = room.waiting.pop(ticket.number)
             if ticket.state == OVER:
-                self._shed(request, admission.refuse_late(ticket, now_s))
+                self._turned_away(request, admission.refuse_late(ticket, now_s))
             else:
-                self._dispatch(request)
+                self._dispatched(request)
 
-    def _shed(self, request: Request, why: Refuse | NoReplica) -> None:
-        self._outcome.bands[request.asked.band].shed[why.reason] += 1
-        if isinstance(why, NoReplica) and self.admission is not None and request.ticket is not None:
-            self.admission.ended(request.ticket, None)
-        self._is_shed()
+    def _turned_away(self, request: Request, why: Refuse) -> None:
+        self._cannot(request, "saturated", why.reason)
 
-    def _dispatch(self, request: Request) -> None:
-        asked, now_s = request.asked, self._events.now_s
-        known = self._record.match(asked.blocks, now_s) if asked.blocks and self._baseline is None else {}
-        most = asked.prompt_tokens - 1
-        wanted = RouteRequest(
-            BASE,
-            False,
-            asked.prompt_tokens,
-            f"{self._name}{request.number}",
-            {found: min(count * self._block_tokens, most) for found, count in known.items()},
-            self._sessions.get(asked.session) if asked.session is not None else None,
-            "",
-            request.expected_tokens,
-        )
-        if self._baseline is not None:
-            rows = all_candidates(wanted, self._index, ())
-            if isinstance(rows, NoReplica):
-                self._shed(request, rows)
-                return
-            row = self._baseline.pick(self._pool, BASE, asked.blocks, rows, self._load)
-            decision = predict(wanted, row[6], self._load)
+    # to a replica
+
+    def _dispatched(self, request: Request) -> None:
+        request.begun_s = self._events.now_s
+        self._route(request)
+
+    def _route(self, request: Request) -> None:
+        room = self.rooms.room(request.pool)
+        decision = self._decide(request, room)
+        if isinstance(decision, NoReplica):
+            self._without_replica(request, room, decision)
         else:
-            found = route(wanted, self._index, self._routing, self._load)
-            if isinstance(found, NoReplica):
-                self._shed(request, found)
-                return
-            decision = found
-        self._sent(request, decision.replica.id, asked.prompt_tokens - decision.cached_tokens)
-        self._outcome.routes[decision.reason] += 1
+            self._sent(request, room, decision)
 
-    def _sent(self, request: Request, replica_id: ReplicaId, prefill_tokens: int) -> None:
-        asked, now_s = request.asked, self._events.now_s
-        request.begun_s = now_s
-        request.place = self._load.enter(replica_id, prefill_tokens, now_s)
-        if self._baseline is None:
-            held_tokens = asked.prompt_tokens + request.expected_tokens
-            self._record.enter(asked.blocks, replica_id, held_tokens, self._block_tokens, now_s)
+    def _sent(self, request: Request, room: Room, decision: Prediction) -> None:
+        asked, now_s, replica_id = request.asked, self._events.now_s, decision.replica.id
+        request.sent_s = now_s
+        request.attempt += 1
+        request.tried |= {replica_id}
+        request.place = self._load.enter(replica_id, asked.prompt_tokens - decision.cached_tokens, now_s)
+        self.fleet.sent(replica_id, now_s)
+        self._outcome.routes[decision.reason] += 1
+        if decision.load_elsewhere is not None:
+            self.cold.copy(request.model, decision.load_elsewhere)
+        if self._router is None:
+            room.sent(request, replica_id, now_s)
             if asked.session is not None:
-                self._sessions[asked.session] = replica_id
-                self._sessions.move_to_end(asked.session)
-                if len(self._sessions) > _MAX_SESSIONS:
-                    self._sessions.popitem(last=False)
-        self._send(request, replica_id)
+                self.sessions.sent(request.pool, asked.tenant, asked.session, replica_id, room.routing.session_ttl_s)
+        self._world.engines.send(request, replica_id)
+
+    def _without_replica(self, request: Request, room: Room, decision: NoReplica) -> None:
+        lacks = decision.reason == "adapter_not_loaded" or (
+            decision.reason == "all_tried"
+            and bool(request.failures)
+            and all(failure is Failure.ADAPTER_MISSING for failure in request.failures)
+        )
+        if not lacks or request.cold_waits >= _MAX_COLD_WAITS:
+            self._cannot(request, "unavailable", "replicas_failed" if request.failures else decision.reason)
+            return
+        request.cold_waits += 1
+        if request.cold_waits == 1:
+            self._outcome.band(request.asked_pool, request.asked.band).cold_starts += 1
+        if room.admission is not None and request.ticket is not None:
+            room.admission.put_off(request.ticket)
+            self._serve(room)
+        pick = partial(self._picked, self._router, request) if self._router is not None else None
+        self.cold.wait(request, self._wanted(request, room), room.routing, pick, self._cold_over)
+
+    def _cold_over(self, request: Request, replica_id: ReplicaId | None, why: str) -> None:
+        """Its adapter is loaded, or will not be."""
+        if request.is_over:
+            return
+        if replica_id is None:
+            self._cannot(request, "saturated" if why in ("no_room", "too_many") else "unavailable", "adapter_" + why)
+            return
+        request.tried -= {replica_id}
+        self._route(request)
+
+    def _give_up_late(self, now_s: float) -> None:
+        """Attempts that have not had their first token for too long."""
+        before_s = now_s - self._setting.timeouts.first_byte_s
+        late = [each for each in self.open if not each.first_s and each.sent_s < before_s and each.place is not None]
+        for request in late:
+            if not request.is_over and request.place is not None:
+                self._world.engines.abort(request)
+                self.attempt_failed(request, Failure.FIRST_BYTE)
+
+    def _abandon(self, replica_id: ReplicaId) -> None:
+        """It is known to be lost: whoever waits there for a first token goes elsewhere, if there is an elsewhere."""
+        self.cold.replica_lost(replica_id)
+        if replica_id not in self._load.in_flight:
+            return
+        for request in [each for each in self.open if each.place is not None and not each.first_s]:
+            place = request.place
+            if place is None or place.replica_id != replica_id:
+                continue
+            if not isinstance(self._decide(request, self.rooms.room(request.pool)), NoReplica):
+                self._world.engines.abort(request)
+                self.attempt_failed(request, Failure.REPLICA_LOST)
+
+    # to another pool, or to its end
+
+    def _cannot(self, request: Request, when: FallbackWhen, reason: str) -> None:
+        """Its pool cannot answer it: another one may."""
+        room = self.rooms.room(request.pool)
+        self._leave_room(request, None)
+        gives_way = reason == GIVES_WAY and not request.been  # other pools' room is for those who come first
+        if room.routing.fallback and not gives_way and _THE_POOLS_OWN.issuperset(request.failures):
+            target = self._next_pool(request, room, when)
+            if target is not None:
+                self._to_pool(request, target)
+                self._submit(request, self.rooms.room(target))
+                return
+        if request.failures:
+            self._lost(request, reason)
+        else:
+            self._shed(request, reason)
+
+    def _shed(self, request: Request, reason: str) -> None:
+        self._outcome.band(request.asked_pool, request.asked.band).shed[reason] += 1
+        self._world.figures(request.asked_pool).now.shed += 1
+        self._end(request, None)
+
+    def _lost(self, request: Request, reason: str) -> None:
+        band = self._outcome.band(request.asked_pool, request.asked.band)
+        if request.first_s:
+            band.broke(request.first_s - request.asked.at_s, reason)
+        else:
+            band.lost[reason] += 1
+        self._end(request, None)
+
+    def _end(self, request: Request, cost: int | None) -> None:
+        if request.is_over:
+            return
+        request.is_over = True
+        del self.open[request]
+        if request.place is not None:
+            self._load.leave(request.place)
+            request.place = None
+        if self._router is not None:
+            self._router.ended(self._key(request))
+        if request.held is not None and self._limits is not None:
+            self._limits.leave(request, self._events.now_s)
+        self._leave_room(request, cost)
+        self._world.over(request)
+
+    def _leave_room(self, request: Request, cost: int | None) -> None:
+        """Its place, or its wait, is over."""
+        ticket, request.ticket = request.ticket, None
+        room = self.rooms.room(request.pool)
+        if ticket is None or room.admission is None:
+            return
+        if room.waiting.pop(ticket.number, None) is not None:
+            room.admission.withdraw(ticket)
+        else:
+            room.admission.ended(ticket, cost)
+        self._serve(room)

@@ -1,5 +1,7 @@
 """What became of a simulated run: for each band who was served and how soon, and what the fleet did for it.
 
+    asked = served + shed + lost + waiting, always        served: its first token came, and its stream did not break
+
 goodput = requests whose first token came within the band's promise / all that asked (or within SLO_S without one).
 Quantiles are within 1 % (`decisions.quantile_sketch`), token gaps within 3 %.
 """
@@ -8,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from functions.api.ids import PoolName
 from functions.decisions.admission_ticket import BANDS
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.token_gaps import TokenGaps
@@ -19,15 +22,43 @@ class BandOutcome:
     asked: int = 0
     served: int = 0
     in_time: int = 0
-    shed: Counter[str] = field(default_factory=Counter)  # by reason
+    shed: Counter[str] = field(default_factory=Counter)  # refused, by reason
+    lost: Counter[str] = field(default_factory=Counter)  # failed, by reason
+    degraded: int = 0  # served by another pool than was asked
+    cold_starts: int = 0  # waited for an adapter
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     queued: QuantileSketch = field(default_factory=QuantileSketch)
+    answer_gaps: QuantileSketch = field(default_factory=QuantileSketch)  # ms between an answer's tokens, its mean
 
     def began(self, ttft_s: float, queued_s: float) -> None:
         self.served += 1
         self.in_time += ttft_s <= self.slo_s
         self.ttft.add(ttft_s * 1000)
         self.queued.add(queued_s * 1000)
+
+    def broke(self, ttft_s: float, reason: str) -> None:
+        """One whose first token had come."""
+        self.served -= 1
+        self.in_time -= ttft_s <= self.slo_s
+        self.lost[reason] += 1
+
+    def merge(self, other: "BandOutcome") -> None:
+        """Of another pool; each was held against its own promise."""
+        self.asked += other.asked
+        self.served += other.served
+        self.in_time += other.in_time
+        self.shed.update(other.shed)
+        self.lost.update(other.lost)
+        self.degraded += other.degraded
+        self.cold_starts += other.cold_starts
+        self.ttft.merge(other.ttft)
+        self.queued.merge(other.queued)
+        self.answer_gaps.merge(other.answer_gaps)
+
+    @property
+    def waiting(self) -> int:
+        """For their first token."""
+        return self.asked - self.served - sum(self.shed.values()) - sum(self.lost.values())
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -36,6 +67,10 @@ class BandOutcome:
             "goodput_ratio": _ratio(self.in_time, self.asked),
             "shed_ratio": _ratio(sum(self.shed.values()), self.asked),
             "shed": dict(sorted(self.shed.items())),
+            "lost_ratio": _ratio(sum(self.lost.values()), self.asked),
+            "lost": dict(sorted(self.lost.items())),
+            "degraded_ratio": _ratio(self.degraded, self.asked),
+            "cold_ratio": _ratio(self.cold_starts, self.asked),
             "ttft_p50_ms": _rounded(self.ttft.quantile(0.5)),
             "ttft_p99_ms": _rounded(self.ttft.quantile(0.99)),
             "queued_p99_ms": _rounded(self.queued.quantile(0.99)),
@@ -43,8 +78,16 @@ class BandOutcome:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PoolOutcome:
     bands: tuple[BandOutcome, ...]
+    """Of those that asked this pool, whoever answered."""
+    answered_tokens: int = 0
+    """Prompts and answers of those that this pool answered to the end, whoever was asked."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    pools: dict[PoolName, PoolOutcome]
     gaps: TokenGaps = field(default_factory=TokenGaps)
     seconds: float = 0.0
     replica_seconds: float = 0.0
@@ -54,6 +97,23 @@ class Outcome:
     preemptions: int = 0
     routes: Counter[str] = field(default_factory=Counter)  # by reason
     events: int = 0
+    retries: int = 0
+    adapter_loads: int = 0
+
+    @property
+    def bands(self) -> tuple[BandOutcome, ...]:
+        """Of all pools together: of one, its own; of several, a copy of the moment."""
+        first, *others = self.pools.values()
+        if not others:
+            return first.bands
+        merged = tuple(BandOutcome(band.slo_s) for band in first.bands)
+        for pool in (first, *others):
+            for band, part in zip(merged, pool.bands, strict=True):
+                band.merge(part)
+        return merged
+
+    def band(self, pool: PoolName, index: int) -> BandOutcome:
+        return self.pools[pool].bands[index]
 
     def figures(self) -> dict[str, Any]:
         """For `-o json` and the tables."""
@@ -67,6 +127,8 @@ class Outcome:
             "output_tokens_per_s": round(self.gaps.tokens / self.seconds, 1) if self.seconds else 0.0,
             "preemptions": self.preemptions,
             "routes": dict(self.routes.most_common()),
+            "retries": self.retries,
+            "adapter_loads": self.adapter_loads,
             "seconds": round(self.seconds, 1),
             "events": self.events,
         }

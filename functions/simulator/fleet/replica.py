@@ -1,46 +1,216 @@
-"""One replica: an engine, and the agent that tells of it once a second.
+"""One replica: an engine, the agent that tells of it once a second, and where it is in its life.
 
-A beat is what a real agent would send: counts of the moment, and rates that it measured (`decisions.engine_rates`).
-Neighbours: `fluid_engine` is the engine; `simulation` drives both.
+    ordered -> starting -> ready -> draining -> gone          what an engine is told to be
+                  |          ^
+                  '-> warm --'   promoted
+    lost: its process or its node is dead; it may be restarted, as another incarnation with an empty cache
+
+A beat is what a real agent would send: counts of the moment, rates that it measured (`decisions.engine_rates`), and
+whether the engine answers at all (`decisions.engine_health`, asked while there is reason to).
+Neighbours: `fluid_engine` is the engine; `lives` moves replicas from one state to the next.
 """
 
+from dataclasses import dataclass
+from enum import Enum
 from math import inf
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import ReplicaId
+from functions.decisions.engine_health import Counters, EngineHealth, Evidence, HealthPolicy, Probe, begin, judge
 from functions.decisions.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.replicas import ReplicaView
+from functions.decisions.replicas import ReplicaPhase
+from functions.fleet.heartbeat import Heartbeat
+from functions.simulator.fleet.adapter_tiers import AdapterTiers
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.fluid_engine import FluidEngine
 from functions.simulator.fleet.prefix_cache import PrefixCache
+from functions.simulator.fleet.setting import PoolSetting, Zone
 from functions.simulator.fleet.token_gaps import TokenGaps
+from functions.simulator.fleet.told_prefixes import ToldPrefixes
 
-_NO_ADAPTERS: frozenset[EngineName] = frozenset()
+_KV_BLOCK_TOKENS = 16
+_HEALTH = HealthPolicy()
+
+
+class Life(Enum):
+    ORDERED = "ordered"
+    STARTING = "starting"
+    WARM = "warm"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+    GONE = "gone"
+
+
+_MOVES = {
+    Life.ORDERED: {Life.STARTING, Life.GONE},
+    Life.STARTING: {Life.WARM, Life.READY, Life.GONE, Life.LOST},
+    Life.WARM: {Life.READY, Life.DRAINING, Life.LOST},
+    Life.READY: {Life.DRAINING, Life.LOST},
+    Life.DRAINING: {Life.GONE, Life.LOST},
+    Life.LOST: {Life.STARTING, Life.GONE},
+    Life.GONE: set[Life](),
+}
+_PHASES: dict[Life, ReplicaPhase] = {
+    Life.STARTING: "starting",
+    Life.WARM: "warm",
+    Life.READY: "ready",
+    Life.DRAINING: "draining",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of a pool's replicas, by where they are in their lives; `lost` are neither."""
+
+    starting: int = 0
+    warm: int = 0
+    ready: int = 0
+    draining: int = 0
+    lost: int = 0
 
 
 class Replica:
-    __slots__ = ("_rates", "engine", "id", "pool", "profile", "view", "wake_s")
+    __slots__ = (
+        "_beats",
+        "_gaps",
+        "_health",
+        "_past_busy_s",
+        "_past_prompts",
+        "_rates",
+        "_told",
+        "adapters",
+        "answers",
+        "block_tokens",
+        "engine",
+        "id",
+        "incarnation",
+        "is_mute",
+        "is_unreachable",
+        "last_beat",
+        "life",
+        "pool",
+        "profile",
+        "since_s",
+        "wake_s",
+        "wakes",
+        "zone",
+    )
 
     def __init__(
         self,
         replica_id: ReplicaId,
-        pool: PoolName,
-        profile: EngineProfile,
+        pool: PoolSetting,
+        zone: Zone,
         *,
         block_tokens: int,
         gaps: TokenGaps,
+        adapters: AdapterTiers | None,
+        told: ToldPrefixes | None = None,
     ) -> None:
         self.id = replica_id
         self.pool = pool
-        self.profile = profile
-        cache = PrefixCache(profile.kv_tokens, block_tokens) if block_tokens else None
-        self.engine = FluidEngine(profile, gaps, cache)
+        self.zone = zone
+        self.profile: EngineProfile = pool.profile
+        self.block_tokens = block_tokens
+        self.life = Life.ORDERED
+        self.since_s = 0.0  # of its costing something
+        self.incarnation = 0
+        self.is_mute = False  # no beat gets out
+        self.answers = True  # whoever connects is refused where it does not
+        self.is_unreachable = False  # or is not even refused
+        self.last_beat: Heartbeat | None = None  # that reached the bus
         self.wake_s = inf  # when the engine will be looked at next
-        self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
-        self.view = self.beat()
+        self.wakes = 0  # of so many changes of its life: what was to happen before is no longer
+        self.adapters = adapters
+        self._gaps = gaps
+        self._told = told
+        self._past_busy_s = 0.0
+        self._past_prompts = (0, 0)
+        self._begin()
 
-    def beat(self) -> ReplicaView:
-        """What gateways hear now."""
-        engine, profile = self.engine, self.profile
+    def move(self, life: Life) -> None:
+        """ValueError where its life allows no such step; then nothing has changed."""
+        if life not in _MOVES[self.life]:
+            raise ValueError(f"{self.id} is {self.life.value}: it cannot become {life.value}")
+        self.life = life
+        self.wakes += 1
+
+    def begin_again(self) -> None:
+        """Another process in its place: what it knew and held is gone, what is on its disk is not."""
+        self._past_busy_s, self._past_prompts = self.busy_s, self.prompts
+        self.incarnation += 1
+        self._begin()
+        if self.adapters is not None:
+            self.adapters.begin_again()
+
+    @property
+    def busy_s(self) -> float:
+        return self._past_busy_s + self.engine.busy_s
+
+    @property
+    def prompts(self) -> tuple[int, int]:
+        """Tokens that were asked for of its cache, and those of them that were there."""
+        cache, (asked, hit) = self.engine.cache, self._past_prompts
+        return (asked + cache.asked_tokens, hit + cache.hit_tokens) if cache is not None else (asked, hit)
+
+    @property
+    def kv_usage_ratio(self) -> float:
+        return min(1.0, max(0.0, self.engine.kv_tokens / self.profile.kv_tokens))
+
+    def beat(self, now_s: float) -> Heartbeat:
+        """What gateways hear now. The engine has been brought up to this time."""
+        engine, adapters = self.engine, self.adapters
+        if not engine.is_frozen:
+            self._measure()
+        phase = self._phase(now_s)
+        self._beats += 1
+        waiting = engine.unscheduled
+        return Heartbeat(
+            replica_id=self.id,
+            pool=self.pool.name,
+            host="simulated",
+            port=1,
+            phase=phase,
+            sequence=self._beats,
+            incarnation=self.incarnation,
+            sent_unix_s=now_s,
+            running=engine.running + engine.waiting - waiting,
+            waiting=waiting,
+            kv_usage_ratio=self.kv_usage_ratio,
+            kv_blocks_total=self.profile.kv_tokens // _KV_BLOCK_TOKENS,
+            kv_block_tokens=_KV_BLOCK_TOKENS,
+            service_ms=self._rates.service_ms,
+            prefill_ms_per_token=self._rates.prefill_ms_per_token,
+            adapters=adapters.advertised if adapters is not None else (),
+            peer_port=1 if adapters is not None else 0,
+            zone=self.zone.name,
+            adapter_room=adapters.room if adapters is not None and phase == "ready" else 0,
+            disk_bloom=adapters.bloom if adapters is not None else "",
+        )
+
+    def is_condemned(self, now_s: float) -> bool:
+        """Whether its agent gives the engine up: it has hung for too long."""
+        health = self._health
+        return health is not None and health.phase == "hung" and now_s - health.since_s >= _HEALTH.condemn_hung_after_s
+
+    # inside
+
+    def _begin(self) -> None:
+        profile = self.profile
+        cache = None
+        if self.block_tokens:
+            news = self._told.news_of(self.id) if self._told is not None else None
+            cache = PrefixCache(profile.kv_tokens, self.block_tokens, news)
+        self.engine = FluidEngine(profile, self._gaps, cache)
+        self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
+        self._health: EngineHealth | None = None  # None: there is no doubt
+        self._beats = 0
+
+    def _measure(self) -> None:
+        engine = self.engine
+        last = self._rates.last
+        if last is not None and last.finished == engine.finished and last.running == engine.running:
+            return  # nothing that it could learn from
         counters = RateCounters(
             finished=engine.finished,
             e2e_s=engine.e2e_s,
@@ -49,18 +219,30 @@ class Replica:
             running=engine.running,
         )
         self._rates = update(self._rates, counters)
-        self.view = ReplicaView(
-            id=self.id,
-            pool=self.pool,
-            host="",
-            port=0,
-            phase="ready",
-            running=engine.running,
-            waiting=engine.waiting,
-            kv_usage_ratio=min(1.0, max(0.0, engine.kv_tokens / profile.kv_tokens)),
-            adapters=_NO_ADAPTERS,
-            service_ms=self._rates.service_ms,
-            prefill_ms_per_token=self._rates.prefill_ms_per_token,
-            kv_capacity_tokens=profile.kv_tokens,
-        )
-        return self.view
+
+    def _phase(self, now_s: float) -> ReplicaPhase:
+        phase = _PHASES.get(self.life, "dead")
+        if not self.engine.is_frozen and self._health is None:
+            return phase
+        health = self._health or _well(now_s)
+        self._health = judge(health, self._evidence(now_s), now_s, _HEALTH)
+        if self._health.phase == "ready":
+            if not self.engine.is_frozen:
+                self._health = None
+            return phase
+        return self._health.phase
+
+    def _evidence(self, now_s: float) -> Evidence:
+        engine = self.engine
+        outstanding = engine.running + engine.waiting
+        if engine.is_frozen:
+            return Evidence("timed_out", None, outstanding, Probe("pending", now_s))
+        counters = Counters(float(engine.computed_tokens), engine.busy_s, float(engine.finished))
+        return Evidence("ok", counters, outstanding, Probe("answered", now_s, now_s))
+
+
+def _well(now_s: float) -> EngineHealth:
+    """Of one that answered until now."""
+    health = begin(now_s)
+    answered = Evidence("ok", None, 0, Probe("answered", now_s, now_s + 1e-9))
+    return judge(health, answered, now_s, _HEALTH)

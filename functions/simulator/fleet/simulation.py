@@ -1,81 +1,221 @@
-"""A pool of replicas, the gateways before it, and what is asked of them, in virtual time.
+"""Pools of replicas, the gateways before them, and what is asked of them, in virtual time.
 
     simulate(Setting(replicas=8, profile=PROFILES["h100-8b"]), workload) -> Outcome
 
 Deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
 `functions.decisions` unchanged and see replicas through beats that are a second apart and arrive late.
+
+Actors (`setting`) are given the `Simulation`: what they may ask and do is what is public here, each within its call.
+Neighbours: `lives` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
+from random import Random
 from zlib import crc32
 
-from functions.api.ids import PoolName, ReplicaId
-from functions.api.snapshot import AdmissionEntry, RoutingEntry
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.snapshot import AdmissionEntry
 from functions.decisions.bands import rules_of
-from functions.decisions.baselines import RouterName
-from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING
-from functions.decisions.replicas import PoolIndex
+from functions.decisions.baselines.simulated import simulated_router
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+from functions.decisions.pool_signals import PoolSignals
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.simulator.events import Events
-from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.fleet.fluid_engine import Work
-from functions.simulator.fleet.gateway import Gateway, Request
-from functions.simulator.fleet.outcome import BandOutcome, Outcome
-from functions.simulator.fleet.replica import Replica
+from functions.simulator.fleet.adapter_agents import AdapterAgents
+from functions.simulator.fleet.cold_loads import LoadState
+from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.faults import Faults
+from functions.simulator.fleet.garbage import seldom_collected
+from functions.simulator.fleet.gateway import Gateway
+from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
+from functions.simulator.fleet.quota_bus import QuotaBus
+from functions.simulator.fleet.replica import Counts, Replica
+from functions.simulator.fleet.request import Request
+from functions.simulator.fleet.setting import POOL, Setting, Zone
+from functions.simulator.fleet.signals import Look, PoolFigures
+from functions.simulator.fleet.start_times import StartSource
+from functions.simulator.fleet.steering import Steering
+from functions.simulator.fleet.tenant_limits import TenantLimits
+from functions.simulator.fleet.token_gaps import TokenGaps
+from functions.simulator.fleet.told_prefixes import ToldPrefixes
+from functions.simulator.fleet.truth import EnginesNow
 from functions.simulator.workload.asked import Asked
 
-POOL = PoolName("base")
+__all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
+
 SLO_S = 1.5  # of a band that promises nothing: what the platform is to keep for 99 of 100
-_BEAT_S = 1.0
 _SWEEP_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One pool and its gateways."""
-
-    replicas: int
-    profile: EngineProfile
-    gateways: int = 1
-    router: RouterName = "shoal"
-    routing: RoutingEntry = DEFAULT_ROUTING
-    admission: AdmissionEntry | None = DEFAULT_ADMISSION  # None: whoever comes is dispatched
-    block_tokens: int = 512  # of the workload
-    beat_delay_s: float = 0.05
-    extra_s: float = 600.0  # after the last request, for what is still under way
+_SECOND_S = 1.0
 
 
 def simulate(setting: Setting, workload: Iterable[Asked]) -> Outcome:
     return Simulation(setting, workload).run()
 
 
+def _pool_outcome(admission: AdmissionEntry | None) -> PoolOutcome:
+    return PoolOutcome(tuple(BandOutcome(rule.slo_s or SLO_S) for rule in rules_of(admission or DEFAULT_ADMISSION)))
+
+
 class Simulation:
     def __init__(self, setting: Setting, workload: Iterable[Asked]) -> None:
-        self._setting = setting
-        self._workload: Iterator[Asked] = iter(workload)
+        self.setting = setting
         self.events = Events()
-        rules = rules_of(setting.admission or DEFAULT_ADMISSION)
-        self.outcome = Outcome(tuple(BandOutcome(rule.slo_s or SLO_S) for rule in rules))
-        self._index = PoolIndex()
-        self._under_way = 0
-        self._last_s: float | None = None  # when the last request came
-        self.replicas = {replica.id: replica for replica in self._new_replicas()}
+        self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
+        self.steering: Steering | None = None
+        self._workload: Iterator[Asked] = iter(workload)
+        pools = setting.all_pools
+        self.outcome = Outcome({pool.name: _pool_outcome(pool.admission or setting.admission) for pool in pools})
+        self._gaps = {pool.name: TokenGaps() for pool in pools}
+        most_s = int(setting.signals_s + setting.signals_delay_s) + 2
+        self._figures = {pool.name: PoolFigures(most_s) for pool in pools}
+        self._steps_s = {pool.name: pool.profile.least_step_s for pool in pools}
+        self._ready_s = dict.fromkeys(self._figures, 0.0)
+        self.lives = Lives(setting, self.events, self.outcome, self._gaps, self._hear)
+        self.faults = Faults(self.events, self.lives, setting.timeouts)
+        self._agents = AdapterAgents(self.events, self.lives.replicas)
+        self.lives.adapters_tick = self._agents.tick
+        self._truth = EnginesNow(self.lives.replicas, self.events)
+        self._bus = QuotaBus() if setting.gateways > 1 else None
         self.gateways = [self._new_gateway(number) for number in range(setting.gateways)]
-        self._works = 0
+        self._under_way = 0
+        self._has_ended = False  # the workload: the last request has come
 
     def run(self) -> Outcome:
+        self.lives.begin()
         self._expect()
-        for gateway in self.gateways:
-            self._sweep(gateway)
-        self.events.run(self._is_over, inf)
-        return self._summed_up()
+        for number in range(len(self.gateways)):
+            self._sweep(number)
+        self.events.after(_SECOND_S, self._second)
+        for every_s, act in self.setting.actors:
+            self.events.after(every_s, partial(self._act, every_s, act))
+        if self.setting.until_s < inf:
+            self.events.at(self.setting.until_s, self.events.stop)
+        with seldom_collected():
+            self.events.run_until_stopped()
+        self.lives.settle()
+        for gaps in self._gaps.values():
+            self.outcome.gaps.merge(gaps)
+        self.outcome.seconds = self.events.now_s
+        self.outcome.events = self.events.happened
+        return self.outcome
 
-    def _is_over(self) -> bool:
-        if self._last_s is None:
-            return False
-        return not self._under_way or self.events.now_s >= self._last_s + self._setting.extra_s
+    @property
+    def told(self) -> Mapping[PoolName, ToldPrefixes]:
+        return self.lives.told
+
+    # for actors: what is known
+
+    @property
+    def now_s(self) -> float:
+        return self.events.now_s
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have come and are not over."""
+        return self._under_way
+
+    def requests_under_way(self) -> Iterator[Asked]:
+        """The same, each of them, by gateway and in the order in which they came."""
+        return (request.asked for gateway in self.gateways for request in gateway.open)
+
+    def pools(self) -> tuple[PoolName, ...]:
+        return tuple(self._figures)
+
+    def counts(self, pool: PoolName) -> Counts:
+        return self.lives.counts(pool)
+
+    def ready_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
+        return tuple(replica.id for replica in self.lives.ready(pool))
+
+    def replica_ids(self) -> tuple[ReplicaId, ...]:
+        """Of all pools and in all states, but for those that are gone."""
+        return tuple(self.lives.replicas)
+
+    def signals(self, pool: PoolName) -> PoolSignals:
+        """Of the last `signals_s`, as old as gateways' reports are."""
+        setting = self.setting
+        known_s = self.events.now_s - setting.signals_delay_s
+        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lives.counts(pool))
+
+    def gaps(self, pool: PoolName) -> TokenGaps:
+        """Between tokens, since the beginning."""
+        return self._gaps[pool]
+
+    def accelerator_seconds(self, pool: PoolName) -> float:
+        return self.lives.accelerator_seconds(pool)
+
+    # for actors: what may be done
+
+    def start_replica(self, pool: PoolName, source: StartSource | None = None, *, warm: bool = False) -> ReplicaId:
+        """Ready (or warm) after what its source takes; None: the pool's own source."""
+        return self.lives.start(pool, source, warm=warm)
+
+    def promote(self, pool: PoolName) -> ReplicaId | None:
+        """One that is warm takes traffic from now on; None where there is none."""
+        return self.lives.promote(pool)
+
+    def drain(self, replica_id: ReplicaId) -> None:
+        self.lives.drain(replica_id)
+
+    def crash(self, replica_id: ReplicaId, *, unreachable: bool = False) -> None:
+        self._on(replica_id, lambda replica: self.faults.crash(replica, unreachable=unreachable))
+
+    def restart(self, replica_id: ReplicaId, source: StartSource = "disk") -> None:
+        self._on(replica_id, lambda replica: self.faults.restart(replica, source))
+
+    def hang(self, replica_id: ReplicaId, for_s: float, *, mute: bool = False) -> None:
+        """`mute`: no beat gets out either."""
+        self._on(replica_id, lambda replica: self.faults.hang(replica, for_s, mute=mute))
+
+    def slow(self, replica_id: ReplicaId, factor: float, for_s: float) -> None:
+        self._on(replica_id, lambda replica: self.faults.slow(replica, factor, for_s))
+
+    def partition(self, number: int, for_s: float) -> None:
+        """The gateway is cut off from the bus: it goes on with what it last knew."""
+        gateway = self.gateways[number]
+        gateway.deaf_until_s = max(gateway.deaf_until_s, self.events.now_s + for_s)
+        self.events.at(gateway.deaf_until_s, partial(self._in_touch, gateway))
+
+    def restart_gateway(self, number: int, after_s: float = 2.0) -> None:
+        """Its connections break, if it has any; another one is there after so long, and knows nothing."""
+        gateway = self.gateways[number]
+        if gateway.is_up:
+            gateway.stop("gateway_lost")
+        self.events.after(after_s, partial(self._replace_gateway, number))
+
+    def lose_zone(self, name: str) -> None:
+        """All that is in it is gone, and does not come back by itself."""
+        for replica in list(self.lives.replicas.values()):
+            if replica.zone.name == name:
+                self.faults.crash(replica, unreachable=True)
+        for gateway in self.gateways:
+            if gateway.zone.name == name and gateway.is_up:
+                gateway.stop("gateway_lost")
+
+    def lose_region(self, name: str) -> None:
+        for zone in self.setting.zones:
+            if zone.region == name:
+                self.lose_zone(zone.name)
+
+    # for gateways
+
+    @property
+    def engines(self) -> EngineRoom:
+        return self.lives.engines
+
+    def figures(self, pool: PoolName) -> PoolFigures:
+        return self._figures[pool]
+
+    def load_adapter(
+        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadState], None]
+    ) -> None:
+        self._agents.load(replica_id, name, wait_s, done)
+
+    def over(self, request: Request) -> None:
+        self._ended(request.asked)
 
     # the workload
 
@@ -83,109 +223,150 @@ class Simulation:
         """The next request, when its time comes."""
         asked = next(self._workload, None)
         if asked is None:
-            self._last_s = self.events.now_s
+            self._has_ended = True
+            self._stop_if_over()
+            self.events.after(self.setting.extra_s, self.events.stop)
             return
-        self.events.at(asked.at_s, partial(self._come, asked))
+        self.events.at(asked.at_s, partial(self._come_next, asked))
 
-    def _come(self, asked: Asked) -> None:
+    def _come_next(self, asked: Asked) -> None:
         self._under_way += 1
-        self._gateway_of(asked).come(asked)
+        self._come(asked)
         self._expect()
 
-    def _ended(self) -> None:
+    def _come(self, asked: Asked) -> None:
+        gateway = self._gateway_of(asked)
+        if gateway is None:
+            band = self.outcome.band(self._pool_of(asked), asked.band)
+            band.asked += 1
+            band.lost["no_gateway"] += 1
+            self._ended(asked)
+            return
+        if asked.region and gateway.zone.region != asked.region:
+            # There and back again, both at once: what the client waits for is the same.
+            self.events.after(self.setting.cross_region_s, partial(self._come_from_afar, gateway, asked))
+            return
+        gateway.come(asked)
+
+    def _pool_of(self, asked: Asked) -> PoolName:
+        found = PoolName(asked.pool) if asked.pool is not None else None
+        return found if found in self._figures else next(iter(self._figures))
+
+    def _come_from_afar(self, gateway: Gateway, asked: Asked) -> None:
+        if gateway.is_up:
+            gateway.come(asked)
+        else:
+            self._come(asked)
+
+    def _ended(self, asked: Asked) -> None:
         self._under_way -= 1
+        if asked.then is not None:
+            for follower in asked.then(self.events.now_s):
+                self._under_way += 1
+                self.events.at(follower.at_s, partial(self._come, follower))
+        self._stop_if_over()
 
-    def _gateway_of(self, asked: Asked) -> Gateway:
+    def _stop_if_over(self) -> None:
+        if self._has_ended and not self._under_way:
+            self.events.stop()
+
+    def _gateway_of(self, asked: Asked) -> Gateway | None:
         """A client's connection stays where it is; a request without a session may come to anybody."""
-        if len(self.gateways) == 1:
+        if len(self.gateways) == 1 and self.gateways[0].is_up:
             return self.gateways[0]
+        up = [gateway for gateway in self.gateways if gateway.is_up]
+        near = [gateway for gateway in up if gateway.zone.region == asked.region] if asked.region else up
+        if not near:
+            near = up
         key = asked.session or f"{asked.tenant}{asked.at_s}"
-        return self.gateways[crc32(key.encode()) % len(self.gateways)]
+        return near[crc32(key.encode()) % len(near)] if near else None
 
-    # engines
+    # what happens by itself
 
-    def _send(self, request: Request, replica_id: ReplicaId) -> None:
-        replica = self.replicas[replica_id]
-        asked = request.asked
-        self._works += 1
-        work = Work(self._works, asked.prompt_tokens, asked.output_tokens, request, blocks=asked.blocks)
-        replica.engine.add(work, self.events.now_s)
-        self._tell(replica)
+    def _hear(self, replica: Replica, heartbeat: Heartbeat) -> None:
+        """A beat reaches the gateways of its region."""
+        region, view = replica.zone.region, to_view(heartbeat)
+        replica.last_beat = heartbeat
+        for gateway in self.gateways:
+            if gateway.is_up and not gateway.is_deaf and gateway.zone.region == region:
+                gateway.heard(heartbeat, view)
 
-    def _wake(self, replica: Replica) -> None:
+    def _sweep(self, number: int) -> None:
+        gateway = self.gateways[number]
+        if gateway.is_up:
+            gateway.sweep()
+        self.events.after(_SWEEP_S, partial(self._sweep, number))
+
+    def _second(self) -> None:
         now_s = self.events.now_s
-        if now_s < replica.wake_s:
-            return  # it was to be earlier since; that has been
-        replica.wake_s = inf
-        if now_s >= replica.engine.next_s:
-            replica.engine.advance(now_s)
-        self._tell(replica)
+        for name, figures in self._figures.items():
+            figures.close(now_s, self._look(name))
+        if self._bus is not None:
+            self._bus.forget_idle(int(now_s * 1_000_000))
+        self.events.after(_SECOND_S, self._second)
 
-    def _tell(self, replica: Replica) -> None:
-        """The gateways of what came of it; and look again at the next change."""
-        engine = replica.engine
-        while engine.first or engine.over:
-            first, engine.first = engine.first, []
-            over, engine.over = engine.over, []
-            for work in first:
-                request: Request = work.owner  # type: ignore[assignment]
-                request.gateway.first(request)
-            for work in over:
-                self._under_way -= 1
-                self.outcome.preemptions += work.preemptions
-                request = work.owner  # type: ignore[assignment]
-                request.gateway.over(request)
-        if engine.next_s < replica.wake_s:
-            replica.wake_s = engine.next_s
-            self.events.at(engine.next_s, partial(self._wake, replica))
+    def _look(self, pool: PoolName) -> Look:
+        past, fullest = self.lives.past[pool], 0.0
+        busy_s, asked_tokens, hit_tokens = past.busy_s, past.asked_tokens, past.hit_tokens
+        for replica in self.lives.members[pool].values():
+            busy_s += replica.busy_s
+            asked, hit = replica.prompts
+            asked_tokens, hit_tokens = asked_tokens + asked, hit_tokens + hit
+            fullest = max(fullest, replica.kv_usage_ratio)
+        ready = sum(1 for _ in self.lives.ready(pool))
+        self._ready_s[pool] += ready * _SECOND_S
+        waits = [gateway.rooms.room(pool).wait(self.events.now_s) for gateway in self.gateways if gateway.is_up]
+        return Look(
+            busy_s=busy_s,
+            ready_s=self._ready_s[pool],
+            asked_tokens=asked_tokens,
+            hit_tokens=hit_tokens,
+            gaps=self._gaps[pool].copy(),
+            kv_usage_ratio=fullest,
+            queue_s=max((wait_s for wait_s, _ in waits), default=0.0),
+            queued_tokens=sum(tokens for _, tokens in waits),
+        )
 
-    def _beat(self, replica: Replica) -> None:
-        replica.engine.advance(self.events.now_s)
-        self._tell(replica)
-        former = replica.view
-        self.events.after(self._setting.beat_delay_s, partial(self._index.put, former, replica.beat()))
-        self.events.after(_BEAT_S, partial(self._beat, replica))
+    def _act(self, every_s: float, act: Callable[["Simulation"], None]) -> None:
+        act(self)
+        self.events.after(every_s, partial(self._act, every_s, act))
 
-    def _sweep(self, gateway: Gateway) -> None:
-        gateway.sweep()
-        self.events.after(_SWEEP_S, partial(self._sweep, gateway))
+    def _on(self, replica_id: ReplicaId, what: Callable[[Replica], None]) -> None:
+        """Nothing happens to one that is gone."""
+        replica = self.lives.replicas.get(replica_id)
+        if replica is not None:
+            what(replica)
 
-    # what there is
-
-    def _new_replicas(self) -> Iterator[Replica]:
-        setting = self._setting
-        for number in range(setting.replicas):
-            replica = Replica(
-                ReplicaId(f"r{number:04d}"),
-                POOL,
-                setting.profile,
-                block_tokens=setting.block_tokens,
-                gaps=self.outcome.gaps,
-            )
-            self._index.put(None, replica.view)
-            self.events.at(_BEAT_S * (number + 1) / setting.replicas, partial(self._beat, replica))
-            yield replica
+    # gateways
 
     def _new_gateway(self, number: int) -> Gateway:
-        setting = self._setting
-        gateway = Gateway(
-            POOL, self._index, self.events, self.outcome,
-            send=self._send, shed=self._ended,
-            admission=setting.admission, routing=setting.routing, router=setting.router,
-            block_tokens=setting.block_tokens, name=f"g{number}-",
-        )  # fmt: skip
-        for replica in self.replicas.values():
-            gateway.heard(replica.view)
-        return gateway
+        setting = self.setting
+        zone: Zone = setting.zones[number % len(setting.zones)]
+        name = f"g{number}-"
+        limits = TenantLimits(name, setting, self._bus) if setting.quotas or setting.quota is not None else None
+        router = simulated_router(setting.router, self._truth, _draws(setting.seed + number))
+        return Gateway(name, zone, self, router=router, limits=limits)
 
-    def _summed_up(self) -> Outcome:
-        outcome = self.outcome
-        outcome.seconds = self.events.now_s
-        outcome.events = self.events.happened
-        for replica in self.replicas.values():
-            outcome.replica_seconds += self.events.now_s
-            outcome.busy_seconds += replica.engine.busy_s
-            if replica.engine.cache is not None:
-                outcome.prompt_tokens += replica.engine.cache.asked_tokens
-                outcome.hit_tokens += replica.engine.cache.hit_tokens
-        return outcome
+    def _replace_gateway(self, number: int) -> None:
+        """It asks the bus for everybody's last beat, and hears on."""
+        if self.gateways[number].is_up:
+            return  # somebody has been sooner
+        gateway = self.gateways[number] = self._new_gateway(number)
+        self._catch_up(gateway)
+
+    def _in_touch(self, gateway: Gateway) -> None:
+        if gateway.is_up and not gateway.is_deaf:
+            gateway.fleet.forgive(self.events.now_s)
+            self._catch_up(gateway)
+
+    def _catch_up(self, gateway: Gateway) -> None:
+        for replica in list(self.lives.replicas.values()):
+            last = replica.last_beat
+            if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
+                continue
+            if replica.zone.region == gateway.zone.region:
+                gateway.heard(last)
+
+
+def _draws(seed: int) -> Random:
+    return Random(seed)  # noqa: S311 - the same seed, the same draws

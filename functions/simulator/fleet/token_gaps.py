@@ -9,21 +9,41 @@ _LOG_GROWTH = log(1.03)
 
 
 class TokenGaps:
-    __slots__ = ("_buckets", "tokens")
+    __slots__ = ("_buckets", "seconds", "tokens")
 
     def __init__(self) -> None:
         self._buckets: dict[int, float] = {}
         self.tokens = 0.0
+        self.seconds = 0.0  # waited for all of them together
 
     def add(self, gap_s: float, tokens: float) -> None:
         bucket = int(log(gap_s) / _LOG_GROWTH) if gap_s > 0.0 else -1000
         self._buckets[bucket] = self._buckets.get(bucket, 0.0) + tokens
         self.tokens += tokens
+        self.seconds += gap_s * tokens
 
     def merge(self, other: "TokenGaps") -> None:
         for bucket, tokens in other._buckets.items():
             self._buckets[bucket] = self._buckets.get(bucket, 0.0) + tokens
         self.tokens += other.tokens
+        self.seconds += other.seconds
+
+    def copy(self) -> "TokenGaps":
+        same = TokenGaps()
+        same.merge(self)
+        return same
+
+    def since(self, former: "TokenGaps") -> "TokenGaps":
+        """What came after `former` was copied from this."""
+        later = TokenGaps()
+        later._buckets = {
+            bucket: more
+            for bucket, tokens in self._buckets.items()
+            if (more := tokens - former._buckets.get(bucket, 0.0)) > 0.0
+        }
+        later.tokens = self.tokens - former.tokens
+        later.seconds = self.seconds - former.seconds
+        return later
 
     def quantile_s(self, q: float) -> float | None:
         """None where there was no second token."""

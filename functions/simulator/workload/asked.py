@@ -1,12 +1,30 @@
 """One request as the simulator sees it. A prompt is known by its length and by the blocks that it may share."""
 
+from collections.abc import Callable, Sequence
+
 from functions.api.ids import TenantId
 
 
 class Asked:
-    """`blocks` name the prompt's beginning in whole blocks of the workload's size: equal names, equal text."""
+    """`blocks` name the prompt's beginning in whole blocks of the workload's size: equal names, equal text.
 
-    __slots__ = ("at_s", "band", "blocks", "output_tokens", "prompt_tokens", "session", "tenant")
+    `then` is told when this one is over, served or not, and says what is asked because of it (an agent's next call):
+    a closed loop. None: nothing is.
+    """
+
+    __slots__ = (
+        "adapter",
+        "at_s",
+        "band",
+        "blocks",
+        "output_tokens",
+        "pool",
+        "prompt_tokens",
+        "region",
+        "session",
+        "tenant",
+        "then",
+    )
 
     def __init__(
         self,
@@ -18,6 +36,9 @@ class Asked:
         band: int = 0,
         blocks: tuple[int, ...] = (),
         session: str | None = None,
+        adapter: str | None = None,
+        pool: str | None = None,
+        region: str = "",
     ) -> None:
         self.at_s = at_s
         self.tenant = tenant
@@ -26,3 +47,7 @@ class Asked:
         self.band = band  # index into admission_ticket.BANDS
         self.blocks = blocks
         self.session = session
+        self.adapter = adapter  # None: the base model
+        self.pool = pool  # None: the first pool there is
+        self.region = region  # where the client is; empty: anywhere
+        self.then: Callable[[float], Sequence[Asked]] | None = None

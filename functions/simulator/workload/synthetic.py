@@ -1,32 +1,39 @@
-"""Traffic that nobody recorded: tenants by Zipf's law, chats that grow turn by turn, bursts. The same seed, the same.
+"""Traffic that nobody recorded: chats that grow turn by turn, begun by a crowd of tenants. The same seed, the same.
 
     rate of new chats  = requests per second / mean turns
-    a turn's prompt    = the tenant's system prompt + all before it + a new question
-    gaps               = gamma distributed with the coefficient of variation asked for; 1 is Poisson
+    turns of a chat    geometric, so that a chat's age says nothing of how long it will go on
+    a turn's prompt    = the system prompt of the tenant (or of its adapter) + all before it + a new question
+    lengths            log-normal with the medians asked for
 
 Chats have begun before the first request that is told of, so that the first second is like all others
-(test_the_rate_is_even).
+(test_the_rate_is_even). The day's curve and spikes are those of new chats: with several turns, requests follow a chat's
+length behind. Traffic of which half a million chats would be under way is
+refused: with one turn there is no such bound.
 
-Lengths are log-normal with the medians asked for. Worked example (test_a_chat_shares_its_beginning): with blocks of 16
-tokens, a system prompt of 320 and a question of 40 tokens, the second turn's first 20 blocks are the tenant's own, the
-next ones the chat's.
+Worked example (test_a_chat_shares_its_beginning): with blocks of 64 tokens and a system prompt of 512, the first 8
+blocks of every turn are the tenant's own, the next ones the chat's. A request costs about 5 us.
+
+Neighbours: `crowd` says who begins when; several pools are several `synthetic`s, put together by `merged`.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import accumulate
-from math import exp, log
+from heapq import heappop, heappush, merge
+from math import log
+from operator import attrgetter
 from random import Random
 
 from functions.api.ids import TenantId
 from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.crowd import Begun, Crowd, Spike, begun, log_normal_tokens
 
 BLOCK_TOKENS = 64
 _MOST_TOKENS = 32_000
 _MOST_TURNS = 200
+_MOST_CHATS = 500_000
 _CHATS_BEFORE = 6  # mean lengths of a chat: by then, as many end as begin
+_TOKEN_S = 0.015  # how fast an answer is taken to come, before the next question
+_BLOCK_NAMES = 2048  # a chat's: 64,000 tokens in blocks of 64 are 1,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,8 @@ class Traffic:
     seconds: float
     tenants: int = 20
     zipf: float = 1.0  # the exponent: 0 is everybody alike
-    burstiness: float = 1.0  # coefficient of variation of the gaps between chats
+    burstiness: float = 1.0  # coefficient of variation of a tenant's gaps between chats; the median of all tenants
+    burstiness_p95: float | None = None  # of the most bursty twentieth; None: all are alike
     turns: int = 4  # of a chat, on average
     thinking_s: float = 10.0
     system_tokens: int = 512
@@ -43,73 +51,109 @@ class Traffic:
     answer_tokens: int = 150  # median
     spread: float = 0.8  # of the logarithm of lengths
     batch_ratio: float = 0.0  # of all requests, in band `batch`
+    adapters: int = 0
+    adapter_ratio: float = 0.17  # of all chats, where there are adapters
+    adapter_zipf: float = 1.0
+    swing_ratio: float = 0.0  # of the rate, up and down in a day
+    day_s: float = 86_400.0
+    spikes: tuple[Spike, ...] = ()
+    pool: str | None = None
+
+    def __post_init__(self) -> None:
+        chats = self.requests_per_s * (self.thinking_s + _TOKEN_S * self.answer_tokens)
+        if self.turns > 1 and chats > _MOST_CHATS:
+            raise ValueError(
+                f"{chats:,.0f} chats would be under way, {_MOST_CHATS:,} may be: ask for turns=1 or less thinking_s"
+            )
 
 
 def synthetic(traffic: Traffic, seed: int) -> Iterator[Asked]:
+    """In order of time."""
     rng = Random(seed)  # noqa: S311 - the same seed, the same traffic
-    weights = list(accumulate((rank + 1) ** -traffic.zipf for rank in range(traffic.tenants)))
-    chats_per_s = traffic.requests_per_s / max(1, traffic.turns)
-    shape = 1 / traffic.burstiness**2
-    due: list[tuple[float, int, _Chat]] = []
-    number, next_s = 0, -_CHATS_BEFORE * traffic.turns * (traffic.thinking_s + 0.015 * traffic.answer_tokens)
-    while True:
-        while next_s <= traffic.seconds and (not due or due[0][0] >= next_s):
-            number += 1
-            tenant = bisect_left(weights, rng.random() * weights[-1])
-            turns = (
-                1 + min(200, int(rng.expovariate(1 / max(0.01, traffic.turns - 1)) + 0.5)) if traffic.turns > 1 else 1
-            )
-            heappush(due, (next_s, number, _Chat(number, tenant, turns, traffic, rng)))
-            next_s += rng.gammavariate(shape, 1 / (chats_per_s * shape))
-        if not due:
-            return
-        at_s, key, chat = heappop(due)
-        if at_s > traffic.seconds:
-            continue
-        asked = chat.ask(at_s)
-        if at_s >= 0.0:
-            yield asked
-        if chat.turns:
-            wait_s = rng.expovariate(1 / traffic.thinking_s) + asked.output_tokens * 0.015
-            heappush(due, (at_s + wait_s, key, chat))
+    due: list[tuple[float, int, _Chat]] = []  # next turns
+    for number, new in enumerate(begun(_crowd(traffic), _begins_s(traffic), traffic.seconds, seed), 1):
+        while due and due[0][0] <= new.at_s:
+            yield from _turn(due, traffic)
+        heappush(due, (new.at_s, number, _Chat(number, new, traffic, rng)))
+    while due:
+        yield from _turn(due, traffic)
+
+
+def merged(*parts: Iterable[Asked]) -> Iterator[Asked]:
+    """Several workloads as one, in order of time."""
+    return merge(*parts, key=attrgetter("at_s"))
+
+
+def _turn(due: list[tuple[float, int, "_Chat"]], traffic: Traffic) -> Iterator[Asked]:
+    at_s, number, chat = heappop(due)
+    if at_s > traffic.seconds:
+        return
+    asked = chat.ask(at_s)
+    if at_s >= 0.0:
+        yield asked
+    if chat.turns:
+        heappush(due, (at_s + chat.pause_s(asked), number, chat))
+
+
+def _crowd(traffic: Traffic) -> Crowd:
+    return Crowd(
+        chats_per_s=traffic.requests_per_s / max(1, traffic.turns), tenants=traffic.tenants, zipf=traffic.zipf,
+        burstiness=traffic.burstiness, burstiness_p95=traffic.burstiness_p95, adapters=traffic.adapters,
+        adapter_ratio=traffic.adapter_ratio, adapter_zipf=traffic.adapter_zipf, swing_ratio=traffic.swing_ratio,
+        day_s=traffic.day_s, spikes=traffic.spikes,
+    )  # fmt: skip
+
+
+def _begins_s(traffic: Traffic) -> float:
+    if traffic.turns <= 1:
+        return 0.0
+    return -_CHATS_BEFORE * traffic.turns * (traffic.thinking_s + _TOKEN_S * traffic.answer_tokens)
 
 
 def _turns(rng: Random, mean: int) -> int:
-    """Geometric, so that a chat's age says nothing of how long it will go on."""
-    turns = 1
-    while turns < _MOST_TURNS and rng.random() > 1 / mean:
-        turns += 1
-    return turns
+    if mean <= 1:
+        return 1
+    return min(_MOST_TURNS, 1 + int(log(1.0 - rng.random()) / log(1.0 - 1.0 / mean)))
 
 
 class _Chat:
-    __slots__ = ("_band", "_blocks", "_prompt_tokens", "_rng", "_tenant", "_traffic", "number", "turns")
+    __slots__ = ("_adapter", "_band", "_common", "_name", "_prompt_tokens", "_rng", "_tenant", "_traffic", "turns")
 
-    def __init__(self, number: int, tenant: int, turns: int, traffic: Traffic, rng: Random) -> None:
-        self.number = number
-        self.turns = turns
-        self._tenant = tenant
+    def __init__(self, number: int, new: Begun, traffic: Traffic, rng: Random) -> None:
+        self.turns = _turns(rng, traffic.turns)
+        self._name = number
+        self._tenant = new.tenant
+        self._adapter = new.adapter
         self._traffic = traffic
         self._rng = rng
         self._band = 2 if rng.random() < traffic.batch_ratio else 0
         self._prompt_tokens = traffic.system_tokens
-        self._blocks = [-1 - (tenant * 10_000 + index) for index in range(traffic.system_tokens // BLOCK_TOKENS)]
+        self._common = new.tenant if new.adapter is None else traffic.tenants + new.adapter
 
     def ask(self, at_s: float) -> Asked:
-        self._grow(self._length(self._traffic.question_tokens))
-        prompt_tokens, blocks = self._prompt_tokens, tuple(self._blocks)
-        output_tokens = self._length(self._traffic.answer_tokens)
-        self._grow(output_tokens)
+        traffic, adapter = self._traffic, self._adapter
+        self._prompt_tokens += self._length(traffic.question_tokens)
+        prompt_tokens = self._prompt_tokens
+        output_tokens = self._length(traffic.answer_tokens)
+        blocks = self._blocks(prompt_tokens)
+        self._prompt_tokens += output_tokens
         self.turns = self.turns - 1 if self._prompt_tokens < _MOST_TOKENS else 0
         return Asked(
             at_s, TenantId(f"t{self._tenant}"), prompt_tokens, output_tokens,
-            band=self._band, blocks=blocks, session=f"chat-{self.number}",
+            band=self._band, blocks=blocks, session=f"chat-{self._name}",
+            adapter=None if adapter is None else f"a{adapter}", pool=traffic.pool,
         )  # fmt: skip
 
-    def _grow(self, tokens: int) -> None:
-        self._prompt_tokens += tokens
-        while len(self._blocks) < self._prompt_tokens // BLOCK_TOKENS:
-            self._blocks.append(self.number * 1000 + len(self._blocks))
+    def pause_s(self, asked: Asked) -> float:
+        """Until the next question: the answer comes, and is read."""
+        return self._rng.expovariate(1 / max(1e-3, self._traffic.thinking_s)) + asked.output_tokens * _TOKEN_S
+
+    def _blocks(self, prompt_tokens: int) -> tuple[int, ...]:
+        """The system prompt's have negative names."""
+        system = self._traffic.system_tokens // BLOCK_TOKENS
+        common = -1 - self._common * _BLOCK_NAMES
+        own = self._name * _BLOCK_NAMES
+        return (*range(common, common - system, -1), *range(own + system, own + prompt_tokens // BLOCK_TOKENS))
 
     def _length(self, median: int) -> int:
-        return max(1, min(_MOST_TOKENS, int(exp(self._rng.gauss(log(median), self._traffic.spread)))))
+        return log_normal_tokens(self._rng.gauss(0.0, 1.0), median, self._traffic.spread, _MOST_TOKENS)

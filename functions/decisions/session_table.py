@@ -3,11 +3,11 @@
     full: whoever has most entries loses the longest silent of them, until a 64th is free
 
 So a tenant that invents sessions by the thousand drives out its own, never another's. Whose a session is, the first
-bytes of its hash say (`functions.fleet.session_pins`), so that this holds for what other gateways tell too.
+bytes of its hash say (`session_hash`), so that this holds for what other gateways tell too.
 Worked example (test_a_tenant_with_many_sessions_loses_its_own): with room for 4, acme's five sessions and globex's
 one leave globex's one and acme's last three.
 
-Neighbours: `pins` and `splits` keep their sessions in one each.
+Neighbours: `session_affinity` keeps its sessions in one, and `functions.gateway.pins` and `splits` in one each.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-from functions.fleet.session_pins import MARK_BYTES
+from functions.decisions.session_hash import MARK_BYTES
 
 Value = TypeVar("Value")
 Name = TypeVar("Name", bound=str)  # what the entry is about: a rollout, a version

@@ -2,7 +2,7 @@
 
 Held for the pool's session time (`session.ttl` of its RoutingPolicy) after the last request. Each gateway remembers by
 itself: a session usually stays with its connection; where it does not, equal replicas are told apart by a hash of the
-session (`functions.decisions.routing`), so that gateways agree, and the prefix sources know of caches in any case.
+session (`routing`), so that gateways agree, and the prefix sources know of caches in any case.
 Whether the session goes back is routing's affair: a replica that is gone or has its share is not waited for.
 Worked example (test_a_session_is_remembered_for_its_time): with 300 s, a session sent to A at 0 s and at 200 s is A's
 until 500 s.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName, ReplicaId, TenantId
-from functions.fleet.session_pins import session_hash
-from functions.gateway.session_table import SessionTable
+from functions.decisions.session_hash import session_hash
+from functions.decisions.session_table import SessionTable
 
 MAX_SESSIONS = 100_000  # about 30 MB
 

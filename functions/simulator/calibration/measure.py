@@ -1,0 +1,196 @@
+"""Asks an engine what its steps cost: by any OpenAI-compatible address, with prompts of token ids that no cache knows.
+
+    alone       prompts of several lengths, one at a time: first tokens
+    together    streams that begin at once, of several numbers and contexts: gaps between tokens while all of them run
+    held out    requests of mixed lengths at random times, which the fit has not seen: first tokens, gaps, whole answers
+
+What is held out comes between two rounds of the others: a machine that others use is not the same minutes later.
+Answers are streamed and never end early (`ignore_eos`). Every wait is bounded. A gateway in between is measured along
+with its engine; give the engine's own address for the engine's own costs.
+
+Neighbours: `fit` makes costs of it, `check` simulates what was held out.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+import httpx
+import orjson
+
+from functions.simulator.calibration.fit import FirstToken, Gap
+
+_ANSWER_TIMEOUT_S = 300.0
+_LINE_MAX_BYTES = 1024 * 1024
+_LEAST_ID, _MOST_ID = 1000, 30_000  # of tokens: no special ones, and in every vocabulary
+_WARM_UPS = 2
+
+
+class EngineUnusable(Exception):
+    """It does not answer as it must; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure."""
+
+    prompt_tokens: tuple[int, ...] = (32, 128, 512)
+    streams: tuple[int, ...] = (1, 2, 4)
+    contexts_tokens: tuple[int, ...] = (32, 384)
+    answer_tokens: int = 24
+    repetitions: int = 2
+    held_out: int = 60
+    held_out_seconds: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request of the held-out run."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    begun_s: float
+    token_s: tuple[float, ...]  # when each came
+
+    @property
+    def ttft_s(self) -> float:
+        return self.token_s[0] - self.begun_s
+
+    @property
+    def e2e_s(self) -> float:
+        return self.token_s[-1] - self.begun_s
+
+    @property
+    def gaps_s(self) -> list[float]:
+        return [later - earlier for earlier, later in zip(self.token_s, self.token_s[1:], strict=False)]
+
+
+class Engine:
+    """The client's side of an engine under test."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str, model: str, api_key: str | None, rng: Random) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._model = model
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._rng = rng
+
+    async def model(self) -> str:
+        """The one that was named, or the first that is served; EngineUnusable."""
+        if not self._model:
+            try:
+                answer = await self._http.get(f"{self._url}/v1/models", headers=self._headers, timeout=10.0)
+                self._model = str(answer.json()["data"][0]["id"])
+            except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                raise EngineUnusable(f"{self._url}/v1/models does not say what is served: {error!r}") from error
+        return self._model
+
+    async def ask(self, prompt_tokens: int, output_tokens: int) -> Answered:
+        """EngineUnusable where it is refused, breaks off, or takes more than minutes."""
+        body = {
+            "model": await self.model(), "prompt": self._prompt(prompt_tokens), "max_tokens": output_tokens,
+            "stream": True, "ignore_eos": True, "temperature": 0,
+        }  # fmt: skip
+        begun_s = time.perf_counter()
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                times = await self._times(body)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise EngineUnusable(f"{self._url} did not answer: {error!r}") from error
+        if len(times) < output_tokens * 0.9:
+            raise EngineUnusable(
+                f"{self._url} sent {len(times)} pieces where {output_tokens} tokens were asked for: it must stream "
+                "them one by one"
+            )
+        return Answered(begun_s, tuple(times))
+
+    async def _times(self, body: dict[str, Any]) -> list[float]:
+        times: list[float] = []
+        headers = {**self._headers, "content-type": "application/json"}
+        address, content = f"{self._url}/v1/completions", orjson.dumps(body)
+        async with self._http.stream("POST", address, content=content, headers=headers, timeout=60.0) as answer:
+            if answer.status_code != 200:
+                said = (await answer.aread())[:300].decode(errors="replace")
+                raise EngineUnusable(f"{self._url}/v1/completions: {answer.status_code}: {said}")
+            async for line in answer.aiter_lines():
+                if len(line) > _LINE_MAX_BYTES:
+                    raise EngineUnusable(f"{self._url} sent a line of more than {_LINE_MAX_BYTES} bytes")
+                if line.startswith("data: {") and '"choices":[]' not in line:
+                    times.append(time.perf_counter())
+        return times
+
+    def _prompt(self, tokens: int) -> list[int]:
+        return [self._rng.randrange(_LEAST_ID, _MOST_ID) for _ in range(tokens)]
+
+
+async def alone(engine: Engine, plan: Plan, say: Callable[[str], None]) -> list[FirstToken]:
+    for _ in range(_WARM_UPS):
+        await engine.ask(plan.prompt_tokens[0], 4)
+    found = []
+    for tokens in plan.prompt_tokens:
+        say(f"first tokens after {tokens} alone")
+        took_s = [(await engine.ask(tokens, 2)).ttft_s for _ in range(plan.repetitions)]
+        found.append(FirstToken(tokens, median(took_s) * 1000))
+    return found
+
+
+async def together(engine: Engine, plan: Plan, say: Callable[[str], None]) -> list[Gap]:
+    found = []
+    for context in plan.contexts_tokens:
+        for streams in plan.streams:
+            say(f"gaps among {streams} streams after {context} tokens each")
+            medians = []
+            for _ in range(plan.repetitions):
+                asked = (engine.ask(context, plan.answer_tokens) for _ in range(streams))
+                medians.append(_gap_s(await asyncio.gather(*asked)))
+            found.append(Gap(streams, context + plan.answer_tokens / 2, median(medians) * 1000))
+    return found
+
+
+def _gap_s(answers: Sequence[Answered]) -> float:
+    """The mean while all of them had begun and none had ended; of a whole answer where that was never so."""
+    since_s = max(answer.token_s[0] for answer in answers)
+    until_s = min(answer.token_s[-1] for answer in answers)
+    means = []
+    for answer in answers:
+        inside = [at_s for at_s in answer.token_s if since_s <= at_s <= until_s]
+        if len(inside) < 4:
+            inside = list(answer.token_s)
+        means.append((inside[-1] - inside[0]) / (len(inside) - 1))
+    return median(means)
+
+
+def wanted(plan: Plan) -> list[Wanted]:
+    """The held-out requests: Poisson arrivals, log-normal lengths within what was measured."""
+    rng = Random(plan.seed)  # noqa: S311 - the same seed, the same requests
+    most = max(plan.prompt_tokens)
+    times = sorted(rng.uniform(0.0, plan.held_out_seconds) for _ in range(plan.held_out))
+    return [
+        Wanted(at_s, _length(rng, most / 4, most), _length(rng, plan.answer_tokens, 3 * plan.answer_tokens))
+        for at_s in times
+    ]
+
+
+def _length(rng: Random, middle: float, most: float) -> int:
+    return max(8, int(min(most, rng.lognormvariate(0.0, 0.6) * middle)))
+
+
+async def held_out(engine: Engine, requests: Sequence[Wanted], say: Callable[[str], None]) -> list[Answered]:
+    say(f"{len(requests)} requests of mixed lengths")
+    begun_s = time.perf_counter()
+
+    async def one(request: Wanted) -> Answered:
+        await asyncio.sleep(max(0.0, begun_s + request.at_s - time.perf_counter()))
+        return await engine.ask(request.prompt_tokens, request.output_tokens)
+
+    return await asyncio.gather(*map(one, requests))

@@ -1,0 +1,94 @@
+"""The replicas' agents in what concerns adapters: whoever asks for one is told once, when it is there or will not be.
+
+A load takes its tiers' time; whoever asks for one that is on its way joins. Neighbours: `adapter_tiers` plans,
+`cold_loads` asks, `lives` lets each agent plan once a second.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.simulator.events import Events
+from functions.simulator.fleet.adapter_tiers import AdapterTiers, Loading
+from functions.simulator.fleet.cold_loads import LoadState
+from functions.simulator.fleet.replica import Life, Replica
+
+_ROUND_TRIP_S = 0.001
+_CONNECT_S = 2.0  # to an agent (`functions.gateway.load_client`)
+
+Done = Callable[[LoadState], None]
+_ANSWERS: Mapping[str, LoadState] = {
+    "loaded": "loaded", "unknown": "unknown", "full": "no_room", "refused": "failed", "failed": "failed",
+}  # fmt: skip
+
+
+class AdapterAgents:
+    def __init__(self, events: Events, replicas: Mapping[ReplicaId, Replica]) -> None:
+        self._events = events
+        self._replicas = replicas
+        self._waiting: dict[ReplicaId, dict[EngineName, list[Done]]] = {}
+
+    def load(self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Done) -> None:
+        once = _Once(done)
+        replica, events = self._replicas.get(replica_id), self._events
+        if replica is None or replica.adapters is None or not _listens(replica):
+            is_dark = replica is not None and (replica.is_unreachable or replica.engine.is_frozen)
+            events.after(_CONNECT_S if is_dark else _ROUND_TRIP_S, partial(once, "unreachable"))
+            return
+        answer, begun = replica.adapters.ask(name, events.now_s + wait_s, events.now_s)
+        if answer != "accepted":
+            events.after(_ROUND_TRIP_S, partial(once, _ANSWERS[answer]))
+            return
+        self._waiting.setdefault(replica_id, {}).setdefault(name, []).append(once)
+        events.after(wait_s, partial(once, "slow"))
+        self._begin(replica, replica.adapters, begun)
+        self._refuse(replica, replica.adapters)
+
+    def tick(self, replica: Replica) -> None:
+        """A second has passed."""
+        adapters = replica.adapters
+        if adapters is not None and not replica.engine.is_frozen:
+            self._begin(replica, adapters, adapters.tick(self._events.now_s))
+            self._refuse(replica, adapters)
+
+    # inside
+
+    def _begin(self, replica: Replica, adapters: AdapterTiers, begun: Iterable[Loading]) -> None:
+        for name, ready_s in begun:
+            self._events.at(ready_s, partial(self._loaded, replica, replica.incarnation, adapters, name))
+
+    def _loaded(self, replica: Replica, incarnation: int, adapters: AdapterTiers, name: EngineName) -> None:
+        if replica.incarnation != incarnation:
+            return
+        self._begin(replica, adapters, adapters.loaded(name, self._events.now_s))
+        for done in self._waiting.get(replica.id, {}).pop(name, ()):
+            done("loaded" if replica.answers else "unreachable")
+
+    def _refuse(self, replica: Replica, adapters: AdapterTiers) -> None:
+        """Those whose wish found no room."""
+        waiting = self._waiting.get(replica.id)
+        if waiting is None:
+            return
+        for name in [name for name in waiting if not adapters.is_wanted(name)]:
+            for done in waiting.pop(name):
+                self._events.after(_ROUND_TRIP_S, partial(done, "no_room"))
+        if not waiting:
+            del self._waiting[replica.id]
+
+
+def _listens(replica: Replica) -> bool:
+    return replica.answers and replica.life is Life.READY and not replica.engine.is_frozen
+
+
+class _Once:
+    """Whoever speaks first."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done: Done | None = done
+
+    def __call__(self, state: LoadState) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(state)

@@ -1,0 +1,125 @@
+"""Drives the engines of all replicas: what gateways send arrives there, and gateways are told what comes of it.
+
+Each engine is looked at when it said that something would change, and at its replica's beats. A replica that refuses
+connections says so a round trip later; one that is unreachable, after the gateway's own time to connect.
+
+Neighbours: `fluid_engine` is one engine; `lives` says which replicas there are; `faults` makes them fail.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from math import inf
+
+from functions.api.ids import ReplicaId
+from functions.decisions.retry import Failure
+from functions.simulator.events import Events
+from functions.simulator.fleet.fluid_engine import Work
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.replica import Life, Replica
+from functions.simulator.fleet.request import Request
+
+_REFUSED_S = 0.0005  # a round trip within a zone
+_TAKES = frozenset({Life.READY, Life.DRAINING, Life.WARM})
+
+
+class EngineRoom:
+    def __init__(
+        self, events: Events, outcome: Outcome, replicas: Mapping[ReplicaId, Replica], *, connect_s: float
+    ) -> None:
+        self._events = events
+        self._outcome = outcome
+        self._replicas = replicas
+        self._connect_s = connect_s
+        self._works = 0
+
+    def send(self, request: Request, replica_id: ReplicaId) -> None:
+        replica = self._replicas.get(replica_id)
+        if replica is None or not replica.answers or replica.life not in _TAKES:
+            after_s = self._connect_s if replica is not None and replica.is_unreachable else _REFUSED_S
+            self._events.after(after_s, partial(self._not_connected, request, request.attempt))
+            return
+        asked = request.asked
+        self._works += 1
+        work = request.work = Work(
+            self._works, asked.prompt_tokens, asked.output_tokens, request, blocks=request.blocks, priority=asked.band
+        )
+        if replica.adapters is None or not request.is_adapter:
+            replica.engine.add(work, self._events.now_s)
+            self.tell(replica)
+        elif not replica.adapters.has(request.model):
+            self._events.after(_REFUSED_S, partial(self._adapter_missing, request, request.attempt))
+        else:
+            load_s = replica.adapters.enter(request.model)
+            self._events.after(load_s, partial(self._add, replica, replica.engine, work))
+
+    def abort(self, request: Request) -> None:
+        """Its client or its gateway has left it; does nothing where it is in no engine."""
+        work, request.work = request.work, None
+        if work is None or work.is_over or request.place is None:
+            return
+        replica = self._replicas.get(request.place.replica_id)
+        if replica is None:
+            return
+        replica.engine.drop(work, self._events.now_s)
+        self._left(replica, request)
+        self.tell(replica)
+
+    def tell(self, replica: Replica) -> None:
+        """The gateways of what came of it; and look again at the next change."""
+        engine = replica.engine
+        while engine.first or engine.over:
+            first, engine.first = engine.first, []
+            over, engine.over = engine.over, []
+            for work in first:
+                request: Request = work.owner  # type: ignore[assignment]
+                request.gateway.first(request)
+            for work in over:
+                self._outcome.preemptions += work.preemptions
+                request = work.owner  # type: ignore[assignment]
+                request.work = None
+                request.computed_tokens = work.computed_tokens
+                self._left(replica, request)
+                request.gateway.over(request)
+        if engine.next_s < replica.wake_s:
+            replica.wake_s = engine.next_s
+            self._events.at(engine.next_s, partial(self._wake, replica))
+
+    def look(self, replica: Replica) -> None:
+        """Bring its engine up to now."""
+        replica.engine.advance(self._events.now_s)
+        self.tell(replica)
+
+    # inside
+
+    def _wake(self, replica: Replica) -> None:
+        now_s = self._events.now_s
+        if now_s < replica.wake_s:
+            return  # it was to be earlier since; that has been
+        replica.wake_s = inf
+        if now_s >= replica.engine.next_s:
+            replica.engine.advance(now_s)
+        self.tell(replica)
+
+    def _add(self, replica: Replica, engine: object, work: Work) -> None:
+        request: Request = work.owner  # type: ignore[assignment]
+        if work.is_over or request.work is not work:
+            return  # it was given up on the way
+        if replica.engine is engine and replica.answers:
+            replica.engine.add(work, self._events.now_s)
+            self.tell(replica)
+        else:
+            request.work = None
+            request.gateway.attempt_failed(request, Failure.RESET)
+
+    def _left(self, replica: Replica, request: Request) -> None:
+        if replica.adapters is not None and request.is_adapter:
+            replica.adapters.leave(request.model)
+
+    def _not_connected(self, request: Request, attempt: int) -> None:
+        if request.attempt == attempt and not request.is_over:
+            request.gateway.attempt_failed(request, Failure.CONNECT)
+
+    def _adapter_missing(self, request: Request, attempt: int) -> None:
+        if request.attempt == attempt and not request.is_over:
+            request.work = None
+            request.gateway.attempt_failed(request, Failure.ADAPTER_MISSING)

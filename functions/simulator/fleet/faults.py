@@ -1,0 +1,121 @@
+"""What goes wrong with replicas: crashes, hangs, slow nodes, lost zones; and what requests there notice of it.
+
+    crash          the process is gone: connections break at once, new ones are refused, beats stop
+    unreachable    its node or its network is gone: nothing breaks, nothing answers, beats stop
+    hang           it takes in and makes no step; its agent sees that and says so, unless it hangs as well (mute)
+    slow           every step takes a multiple of its time
+
+Whoever waits on one that neither answers nor breaks gives up by the gateway's own clocks: `first_byte_s` before the
+first token (`gateway` looks), `idle_s` after it.
+Worked example (test_streams_on_an_unreachable_replica_end_after_their_idle_time): unreachable at 10 s, a stream that
+was under way ends as `upstream_lost` at 40 s.
+"""
+
+from functools import partial
+
+from functions.decisions.retry import Failure
+from functions.simulator.events import Events
+from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.replica import Life, Replica
+from functions.simulator.fleet.request import Request
+from functions.simulator.fleet.setting import Timeouts
+from functions.simulator.fleet.start_times import StartSource
+
+_CHECK_S = 0.25
+_WITH_PROCESS = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
+
+
+class Faults:
+    def __init__(self, events: Events, lives: Lives, timeouts: Timeouts) -> None:
+        self._events = events
+        self._lives = lives
+        self._timeouts = timeouts
+        self._silent_since_s: dict[Replica, float] = {}
+        self._is_checking = False
+        lives.condemn = partial(self.restart, source="disk")
+
+    def crash(self, replica: Replica, *, unreachable: bool) -> None:
+        """Does nothing where it has no process."""
+        if replica.life not in _WITH_PROCESS:
+            return
+        self._lives.engines.look(replica)
+        self._lives.lost(replica)
+        replica.is_mute, replica.is_unreachable = True, unreachable
+        if unreachable:
+            replica.engine.freeze(self._events.now_s)
+            self._watch(replica)
+        else:
+            self._silent_since_s.pop(replica, None)
+            self._break_all(replica)
+
+    def restart(self, replica: Replica, source: StartSource) -> None:
+        """Its process is ended, if it is not, and another one begins."""
+        if replica.life is Life.GONE or replica.life is Life.ORDERED:
+            return
+        self.crash(replica, unreachable=False)
+        self._silent_since_s.pop(replica, None)
+        self._break_all(replica)
+        self._lives.begin_again(replica, source)
+
+    def hang(self, replica: Replica, for_s: float, *, mute: bool) -> None:
+        if replica.life not in _WITH_PROCESS or replica.engine.is_frozen:
+            return
+        self._lives.engines.look(replica)
+        replica.engine.freeze(self._events.now_s)
+        replica.is_mute = mute
+        self._watch(replica)
+        self._events.after(for_s, partial(self._go_on, replica, replica.incarnation))
+
+    def slow(self, replica: Replica, factor: float, for_s: float) -> None:
+        if replica.life not in _WITH_PROCESS:
+            return
+        self._set_pace(replica, replica.incarnation, factor)
+        self._events.after(for_s, partial(self._set_pace, replica, replica.incarnation, 1.0))
+
+    # inside
+
+    def _go_on(self, replica: Replica, incarnation: int) -> None:
+        if replica.incarnation != incarnation or replica.life not in _WITH_PROCESS:
+            return
+        self._silent_since_s.pop(replica, None)
+        replica.is_mute = False
+        replica.engine.thaw(self._events.now_s)
+        self._lives.engines.tell(replica)
+
+    def _set_pace(self, replica: Replica, incarnation: int, factor: float) -> None:
+        if replica.incarnation == incarnation and replica.life in _WITH_PROCESS:
+            replica.engine.slow_down(factor, self._events.now_s)
+            self._lives.engines.tell(replica)
+
+    def _break_all(self, replica: Replica) -> None:
+        """The connections of all that it has are reset."""
+        for request in _requests_of(replica):
+            self._fail(replica, request, Failure.RESET)
+
+    def _watch(self, replica: Replica) -> None:
+        self._silent_since_s[replica] = self._events.now_s
+        if not self._is_checking:
+            self._is_checking = True
+            self._events.after(_CHECK_S, self._check)
+
+    def _check(self) -> None:
+        """Who has waited for too long on those that are silent."""
+        now_s, timeouts = self._events.now_s, self._timeouts
+        for replica, since_s in list(self._silent_since_s.items()):
+            for request in _requests_of(replica):
+                if request.first_s and now_s - max(since_s, request.first_s) > timeouts.idle_s:
+                    self._fail(replica, request, Failure.SILENT)
+            if replica.life in (Life.LOST, Life.GONE) and not _requests_of(replica):
+                del self._silent_since_s[replica]
+        self._is_checking = bool(self._silent_since_s)
+        if self._is_checking:
+            self._events.after(_CHECK_S, self._check)
+
+    def _fail(self, replica: Replica, request: Request, failure: Failure) -> None:
+        if request.work is not None and not request.is_over:
+            self._lives.engines.abort(request)
+            request.gateway.attempt_failed(request, failure)
+
+
+def _requests_of(replica: Replica) -> list[Request]:
+    return [work.owner for work in replica.engine.works() if isinstance(work.owner, Request)]

@@ -1,0 +1,123 @@
+"""What a simulated fleet is: pools of replicas, the gateways before them, zones, tenants' limits, and who acts on it.
+
+    Setting(replicas=8, profile=PROFILES["h100-8b"])                              one pool, one gateway
+    Setting(pools=(PoolSetting(...), PoolSetting(...)), gateways=4, actors=((15.0, scale),))
+
+An actor is called every so many seconds of virtual time with the `Simulation`: autoscalers, ladders, faults and
+recorders are actors. The first call is one period after the beginning.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from functions.api.ids import PoolName, TenantId
+from functions.api.snapshot import AdmissionEntry, QuotaEntry, RoutingEntry
+from functions.decisions.baselines.simulated import SimulatedRouterName
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING
+from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
+from functions.simulator.fleet.start_times import StartSource, StartTimes
+
+if TYPE_CHECKING:
+    from functions.simulator.fleet.simulation import Simulation
+
+POOL = PoolName("base")  # of a setting that names none
+
+Actor = tuple[float, Callable[["Simulation"], None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterTimes:
+    """A pool's adapters, and how many of them each tier of a replica holds."""
+
+    names: tuple[str, ...]
+    gpu_slots: int = 8
+    cpu_slots: int = 16
+    """The engine's --max-cpu-loras: what `decisions.adapter_state` plans for."""
+    disk_slots: int = 1_000
+    gpu_s: float = 0.01
+    """From host memory into a slot: 200 MB over PCIe at 25 GB/s."""
+    disk_s: float = 0.3
+    """Measured with the agent's round trip: 0.1 to 0.3 s (docs/routing.md)."""
+    store_s: float = 1.2
+    """On top, for what is not on the node's disk."""
+    resident: bool = False
+    """Replicas of the beginning hold them, dealt out in turn, as in a fleet that has run for a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSetting:
+    name: PoolName
+    profile: EngineProfile
+    replicas: int
+    warm: int = 0
+    """Loaded and without traffic, from the beginning."""
+    start: StartTimes = field(default_factory=StartTimes)
+    source: StartSource = "cold"
+    """Where a replica's weights come from unless whoever starts it says otherwise."""
+    adapters: AdapterTimes | None = None
+    zones: tuple[str, ...] = ()
+    """Replicas are dealt out to these in turn; empty: to all of the setting's."""
+    routing: RoutingEntry | None = None
+    """None: the setting's."""
+    admission: AdmissionEntry | None = None
+    """None: the setting's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    name: str
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a gateway waits (`functions.gateway.limits` has the same)."""
+
+    connect_s: float = 1.0
+    first_byte_s: float = 60.0
+    idle_s: float = 30.0
+    answer_s: float = 600.0
+    cold_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    replicas: int = 0
+    profile: EngineProfile = PROFILES["h100-8b"]
+    pools: tuple[PoolSetting, ...] = ()
+    """Empty: one pool of `replicas` with `profile`."""
+    gateways: int = 1
+    """Dealt out to the zones in turn."""
+    router: SimulatedRouterName = "shoal"
+    routing: RoutingEntry = DEFAULT_ROUTING
+    admission: AdmissionEntry | None = DEFAULT_ADMISSION
+    """None: whoever comes is dispatched."""
+    ladder: bool = True
+    """Gateways shed and shift (`decisions.ladder_room`) where there is a waiting room."""
+    block_tokens: int = 512
+    """Of the workload."""
+    seed: int = 0
+    zones: tuple[Zone, ...] = (Zone(""),)
+    cross_region_s: float = 0.07
+    """A round trip, which whoever is served by another region's gateway pays."""
+    quotas: Mapping[TenantId, QuotaEntry] = field(default_factory=dict)
+    quota: QuotaEntry | None = None
+    """Of tenants that `quotas` does not name."""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    actors: tuple[Actor, ...] = ()
+    beat_s: float = 1.0
+    beat_delay_s: float = 0.05
+    signals_s: float = 10.0
+    """What `Simulation.signals` looks back on."""
+    signals_delay_s: float = 1.0
+    """How old the newest of that is: gateways report once a second."""
+    extra_s: float = 600.0
+    """After the last request, for what is still under way."""
+    until_s: float = inf
+    """The run ends then at the latest."""
+
+    @property
+    def all_pools(self) -> tuple[PoolSetting, ...]:
+        return self.pools or (PoolSetting(name=POOL, profile=self.profile, replicas=self.replicas),)

@@ -1,0 +1,129 @@
+"""What a pool's controller would know: figures of whole seconds, looked back on with a delay.
+
+Gateways and replicas report once a second; `close` ends such a second. `over` sums up the last ones that have been
+heard of by now. Counts of replicas are true: a controller knows its own.
+
+Neighbours: `decisions.pool_signals` says what each figure means; `simulation` closes the seconds and asks.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from functions.decisions.pool_signals import PoolSignals, step_utilization
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.simulator.fleet.replica import Counts
+from functions.simulator.fleet.token_gaps import TokenGaps
+
+
+@dataclass(slots=True)
+class Second:
+    """What happened to a pool within one."""
+
+    arrivals: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0  # expected
+    deferrable_tokens: int = 0  # of both, the batch band's
+    shed: int = 0
+    degraded: int = 0
+    ttft: QuantileSketch = field(default_factory=QuantileSketch)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a pool's engines and waiting rooms showed at the end of a second; sums since the beginning."""
+
+    busy_s: float
+    ready_s: float  # accelerator seconds of ready replicas
+    asked_tokens: int
+    hit_tokens: int
+    gaps: TokenGaps
+    kv_usage_ratio: float
+    queue_s: float
+    queued_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    at_s: float
+    second: Second
+    look: Look
+
+
+class PoolFigures:
+    """Of one pool."""
+
+    __slots__ = ("_closed", "now")
+
+    def __init__(self, most_seconds: int) -> None:
+        self.now = Second()
+        self._closed: deque[_Closed] = deque(maxlen=most_seconds + 1)
+
+    def close(self, at_s: float, look: Look) -> None:
+        self._closed.append(_Closed(at_s, self.now, look))
+        self.now = Second()
+
+    def over(self, now_s: float, seconds: float, step_s: float, counts: Counts) -> PoolSignals:
+        """Of the last `seconds` before `now_s`, in which the first look only says where the sums began."""
+        known = [closed for closed in self._closed if closed.at_s <= now_s]
+        known = [closed for closed in known if closed.at_s >= known[-1].at_s - seconds - 1e-6]
+        if len(known) < 2:
+            return PoolSignals(
+                at_s=now_s,
+                ready=counts.ready,
+                starting=counts.starting,
+                warm=counts.warm,
+                draining=counts.draining,
+            )
+        first, last = known[0], known[-1]
+        lasted_s = last.at_s - first.at_s
+        ttft = QuantileSketch()
+        for closed in known[1:]:
+            ttft.merge(closed.second.ttft)
+        gaps = last.look.gaps.since(first.look.gaps)
+        p50_ms, p99_ms = ttft.quantile(0.5), ttft.quantile(0.99)
+        sums = _sums([closed.second for closed in known[1:]])
+        return PoolSignals(
+            at_s=last.at_s,
+            ready=counts.ready,
+            starting=counts.starting,
+            warm=counts.warm,
+            draining=counts.draining,
+            arrivals_per_s=sums.arrivals / lasted_s,
+            arriving_tokens_per_s=(sums.prompt_tokens * _miss_ratio(first.look, last.look) + sums.output_tokens)
+            / lasted_s,
+            deferrable_tokens_per_s=sums.deferrable_tokens / lasted_s,
+            queue_seconds=last.look.queue_s,
+            queued_tokens=last.look.queued_tokens,
+            ttft_p50_s=p50_ms / 1000 if p50_ms is not None else None,
+            ttft_p99_s=p99_ms / 1000 if p99_ms is not None else None,
+            itl_p99_s=gaps.quantile_s(0.99) if gaps.tokens > 0.0 else None,
+            kv_usage_ratio=last.look.kv_usage_ratio,
+            utilization_ratio=_utilization(first.look, last.look, gaps, step_s),
+            shed_per_s=sums.shed / lasted_s,
+            degraded_per_s=sums.degraded / lasted_s,
+        )
+
+
+def _sums(seconds: list[Second]) -> Second:
+    return Second(
+        arrivals=sum(second.arrivals for second in seconds),
+        prompt_tokens=sum(second.prompt_tokens for second in seconds),
+        output_tokens=sum(second.output_tokens for second in seconds),
+        deferrable_tokens=sum(second.deferrable_tokens for second in seconds),
+        shed=sum(second.shed for second in seconds),
+        degraded=sum(second.degraded for second in seconds),
+    )
+
+
+def _miss_ratio(first: Look, last: Look) -> float:
+    """The share of prompts that had to be computed."""
+    asked = last.asked_tokens - first.asked_tokens
+    return 1.0 - (last.hit_tokens - first.hit_tokens) / asked if asked else 1.0
+
+
+def _utilization(first: Look, last: Look, gaps: TokenGaps, step_s: float) -> float | None:
+    ready_s = last.ready_s - first.ready_s
+    if ready_s <= 0.0:
+        return None
+    busy_ratio = (last.busy_s - first.busy_s) / ready_s
+    return step_utilization(step_s, gaps.seconds / gaps.tokens if gaps.tokens > 0.0 else None, busy_ratio)

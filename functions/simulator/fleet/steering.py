@@ -1,0 +1,17 @@
+"""Who may turn a request away, or to another pool, before it comes to a waiting room: a ladder under trial, say."""
+
+from typing import NamedTuple, Protocol
+
+from functions.api.ids import PoolName
+from functions.simulator.workload.asked import Asked
+
+
+class Shed(NamedTuple):
+    """It is refused."""
+
+    reason: str
+
+
+class Steering(Protocol):
+    def steer(self, asked: Asked, pool: PoolName, now_s: float) -> Shed | PoolName | None:
+        """None: it goes where it is to go."""

@@ -1,0 +1,201 @@
+"""Who begins a chat, and when: tenants by Zipf's law, each with its own burstiness and adapters, a day's curve, spikes.
+
+    weight of tenant r      (r + 1)^-zipf
+    its burstiness          coefficient of variation of its gaps: log-normal over tenants with the median `burstiness`
+                            and the 95th percentile `burstiness_p95` (ServeGen's clients: 1.2 and 9)
+    adapters                adapter a belongs to tenant a mod tenants; a chat of a tenant that has some uses one of them
+                            so often that `adapter_ratio` of all chats do, its first ones more often (Zipf again)
+    rate                    mean x (1 + swing sin(2 pi (t / day - 1/4))) x spikes: lowest when the day begins
+
+A spike rises over `rise_s` to `factor` times the rate, lasts, and falls as it rose; one with an adapter multiplies
+that adapter's chats alone. Worked example (test_a_spike_rises_in_its_time): 5 times within 30 s from 100 s on: at
+115 s there are 3 times as many, at 130 s 5 times.
+
+Memory is one window of chats and a few numbers a tenant, whatever the traffic. Neighbours: `arrivals` places requests
+in a window, `synthetic` makes chats of what begins here.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, log, pi
+from typing import NamedTuple
+
+import numpy as np
+
+from functions.simulator.workload.arrivals import Arrivals, Floats, drawn, spread
+
+_WINDOW_S = 60.0
+_WINDOW_CHATS = 200_000
+_STEPS = 60  # of a window, between which the rate is taken for even
+_NORMAL_P95 = 1.6449
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    at_s: float
+    factor: float
+    rise_s: float = 30.0
+    lasts_s: float = 300.0
+    adapter: int | None = None  # by index; None: all traffic
+
+    def height(self, times_s: Floats) -> Floats:
+        """0 before and after, 1 at its top."""
+        rise_s = max(self.rise_s, 1e-9)
+        ends_s = self.at_s + self.rise_s + self.lasts_s
+        return np.clip(np.minimum((times_s - self.at_s) / rise_s, 1.0 - (times_s - ends_s) / rise_s), 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    chats_per_s: float
+    tenants: int
+    zipf: float
+    burstiness: float
+    burstiness_p95: float | None  # None: all tenants alike
+    adapters: int
+    adapter_ratio: float
+    adapter_zipf: float
+    swing_ratio: float
+    day_s: float
+    spikes: tuple[Spike, ...]
+
+
+class Begun(NamedTuple):
+    """A chat begins."""
+
+    at_s: float
+    tenant: int
+    adapter: int | None
+
+
+def begun(crowd: Crowd, from_s: float, until_s: float, seed: int) -> Iterator[Begun]:
+    """In order of time."""
+    rng = np.random.default_rng((seed, 0))
+    ranked = (np.arange(crowd.tenants, dtype=np.float64) + 1.0) ** -crowd.zipf
+    weights: Floats = np.asarray(ranked / ranked.sum(), dtype=np.float64)
+    cvs = _burstiness(crowd, rng)
+    choose = _Adapters(crowd, weights)
+    at_s = from_s
+    while at_s < until_s:
+        window_s = min(until_s - at_s, _WINDOW_S, max(1e-3, _WINDOW_CHATS / _highest_per_s(crowd, at_s)))
+        window = _Window(at_s, window_s)
+        found = _usual(crowd, weights, cvs, window, rng)
+        sided = [_spiked(crowd, spike, choose, window, rng) for spike in crowd.spikes]
+        parts = [(found, None)] + [(times, spike.adapter) for spike, times in zip(crowd.spikes, sided, strict=True)]
+        yield from _merged(parts, choose, rng)
+        at_s += window_s
+
+
+def _burstiness(crowd: Crowd, rng: np.random.Generator) -> Floats:
+    if crowd.burstiness_p95 is None:
+        return np.full(crowd.tenants, crowd.burstiness)
+    width = log(crowd.burstiness_p95 / crowd.burstiness) / _NORMAL_P95
+    return np.clip(crowd.burstiness * np.exp(width * rng.standard_normal(crowd.tenants)), 0.1, 20.0)
+
+
+def _curve(crowd: Crowd, times_s: Floats) -> Floats:
+    """The rate at each time, of the mean."""
+    curve = 1.0 + crowd.swing_ratio * np.sin(2 * pi * (times_s / crowd.day_s - 0.25))
+    for spike in crowd.spikes:
+        if spike.adapter is None:
+            curve = curve * (1.0 + (spike.factor - 1.0) * spike.height(times_s))
+    return np.maximum(curve, 0.0)
+
+
+def _highest_per_s(crowd: Crowd, at_s: float) -> float:
+    return crowd.chats_per_s * max(1e-9, float(_curve(crowd, _Window(at_s, _WINDOW_S).steps()).max()))
+
+
+class _Window(NamedTuple):
+    at_s: float
+    lasts_s: float
+
+    def steps(self) -> Floats:
+        """Their middles."""
+        return np.asarray(self.at_s + self.lasts_s * (np.arange(_STEPS) + 0.5) / _STEPS, dtype=np.float64)
+
+
+class _Times(NamedTuple):
+    owners: list[int]
+    times_s: list[float]
+
+
+def _usual(crowd: Crowd, weights: Floats, cvs: Floats, window: _Window, rng: np.random.Generator) -> _Times:
+    curve = _curve(crowd, window.steps())
+    expected = weights * (crowd.chats_per_s * window.lasts_s * float(curve.mean()))
+    return _placed(spread(drawn(expected, cvs, rng), cvs, rng), curve, window)
+
+
+def _placed(found: Arrivals, curve: Floats, window: _Window) -> _Times:
+    """Evenly spread times as they come when the rate follows a curve."""
+    risen = np.concatenate(([0.0], np.cumsum(curve)))
+    if risen[-1] <= 0.0:
+        return _Times([], [])
+    shares = np.interp(found.times, risen / risen[-1], np.arange(_STEPS + 1) / _STEPS)
+    return _Times(found.owners.tolist(), (window.at_s + shares * window.lasts_s).tolist())
+
+
+def _spiked(crowd: Crowd, spike: Spike, choose: "_Adapters", window: _Window, rng: np.random.Generator) -> _Times:
+    """What one adapter's spike adds."""
+    times_s = window.steps()
+    height = spike.height(times_s)
+    if spike.adapter is None or not height.any():
+        return _Times([], [])
+    curve = height * _curve(crowd, times_s)
+    usual_per_s = crowd.chats_per_s * choose.share_of(spike.adapter)
+    count = rng.poisson(max(0.0, spike.factor - 1.0) * usual_per_s * window.lasts_s * float(curve.mean()))
+    owners = np.full(count, choose.owner_of(spike.adapter))
+    return _placed(Arrivals(owners, np.sort(rng.random(count))), curve, window)
+
+
+def _merged(parts: list[tuple[_Times, int | None]], choose: "_Adapters", rng: np.random.Generator) -> Iterator[Begun]:
+    rows: list[tuple[float, int, int | None]] = []
+    for times, adapter in parts:
+        if adapter is None:
+            uses, which = rng.random(len(times.owners)).tolist(), rng.random(len(times.owners)).tolist()
+            rows += [
+                (at_s, owner, choose.of(owner, use, one))
+                for owner, at_s, use, one in zip(times.owners, times.times_s, uses, which, strict=True)
+            ]
+        else:
+            rows += [(at_s, owner, adapter) for owner, at_s in zip(times.owners, times.times_s, strict=True)]
+    if len(parts) > 1:
+        rows.sort(key=lambda row: row[0])
+    return map(Begun._make, rows)
+
+
+class _Adapters:
+    """Whose they are, and how often each is used."""
+
+    def __init__(self, crowd: Crowd, weights: Floats) -> None:
+        self._tenants, self._adapters = crowd.tenants, crowd.adapters
+        self._weights, self._zipf = weights, crowd.adapter_zipf
+        owning = float(weights[: min(crowd.adapters, crowd.tenants)].sum())
+        self._use_ratio = min(1.0, crowd.adapter_ratio / owning) if owning else 0.0
+        most = -(-crowd.adapters // crowd.tenants)
+        self._risen: list[float] = np.cumsum((np.arange(most) + 1.0) ** -crowd.adapter_zipf).tolist()
+
+    def of(self, tenant: int, use: float, which: float) -> int | None:
+        """The one that a chat of a tenant uses, by two numbers between 0 and 1."""
+        if use >= self._use_ratio or tenant >= self._adapters:
+            return None
+        known = self._known(tenant)
+        return tenant + self._tenants * bisect_left(self._risen, which * self._risen[known - 1], 0, known - 1)
+
+    def owner_of(self, adapter: int) -> int:
+        return adapter % self._tenants
+
+    def share_of(self, adapter: int) -> float:
+        """Of all chats."""
+        tenant, place = self.owner_of(adapter), adapter // self._tenants
+        own: float = (place + 1.0) ** -self._zipf / self._risen[self._known(tenant) - 1]
+        return float(self._weights[tenant]) * self._use_ratio * own
+
+    def _known(self, tenant: int) -> int:
+        return (self._adapters - tenant - 1) // self._tenants + 1
+
+
+def log_normal_tokens(normal: float, median: int, width: float, most: int) -> int:
+    """A length, of a standard normal number."""
+    return max(1, min(most, int(exp(log(median) + width * normal))))

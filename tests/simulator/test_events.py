@@ -1,0 +1,52 @@
+"""Virtual time: what was asked for first happens first, and nothing after somebody said stop."""
+
+import gc
+
+import pytest
+
+from functions.simulator.events import Events
+from functions.simulator.fleet.garbage import seldom_collected
+
+
+def test_equal_times_happen_in_the_order_in_which_they_were_asked_for() -> None:
+    events, seen = Events(), []
+    for number in (1, 2, 3):
+        events.at(5.0, lambda number=number: seen.append(number))
+    events.at(1.0, lambda: seen.append(0))
+    events.at(6.0, events.stop)
+    events.run_until_stopped()
+    assert seen == [0, 1, 2, 3]
+    assert events.now_s == 6.0
+    assert events.happened == 5
+
+
+def test_what_is_asked_for_in_the_past_happens_now() -> None:
+    events, seen = Events(), []
+    events.at(5.0, lambda: events.at(1.0, lambda: seen.append(events.now_s)))
+    events.at(7.0, events.stop)
+    events.run_until_stopped()
+    assert seen == [5.0]
+
+
+def test_nothing_happens_after_stop() -> None:
+    events, seen = Events(), []
+    events.at(1.0, events.stop)
+    events.at(2.0, lambda: seen.append(2))
+    events.run_until_stopped()
+    assert not seen
+    assert events.now_s == 1.0
+
+
+def test_time_without_events_is_an_error_and_not_for_ever() -> None:
+    with pytest.raises(TimeoutError, match="nobody has said stop"):
+        Events().run_until_stopped()
+    with pytest.raises(TimeoutError, match="nothing more happens"):
+        Events().run(lambda: False, 10.0)
+
+
+def test_the_collector_is_as_it_was_after_a_run() -> None:
+    usual = gc.get_threshold()
+    with pytest.raises(ValueError, match="a run that fails"), seldom_collected():
+        assert gc.get_threshold()[0] > 10 * usual[0]
+        raise ValueError("a run that fails")
+    assert gc.get_threshold() == usual

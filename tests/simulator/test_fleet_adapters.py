@@ -1,0 +1,143 @@
+"""Adapters: asked for by the first request, shared by those behind it, pushed out by others, remembered on disk."""
+
+from typing import Any
+
+import pytest
+
+from functions.decisions.baselines.simulated import SimulatedRouterName
+from functions.simulator.fleet.adapter_tiers import AdapterTiers, engine_name_of, wishes_of
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.setting import POOL, AdapterTimes
+from functions.simulator.fleet.simulation import Simulation
+from tests.simulator.worlds import lost, pool, served, shed, stream, world
+
+NAMES = tuple(f"acme/m{number}" for number in range(12))
+TIMES = AdapterTimes(names=NAMES, cpu_slots=4, gpu_slots=2)
+
+
+def run(per_s: float, seconds: float, models: int, times: AdapterTimes = TIMES, **setting: Any) -> Simulation:
+    workload = stream(per_s, seconds, adapter=lambda number: NAMES[number % models])
+    simulation = world(workload, pools=(pool(replicas=setting.pop("replicas", 2), adapters=times),), **setting)
+    simulation.run()
+    return simulation
+
+
+def cold(outcome: Outcome) -> int:
+    return sum(band.cold_starts for band in outcome.bands)
+
+
+def test_where_all_fit_all_are_loaded_ahead_and_nobody_waits() -> None:
+    simulation = run(8.0, 20.0, models=4, times=AdapterTimes(names=NAMES[:4], cpu_slots=4))
+    assert cold(simulation.outcome) == 0
+    assert served(simulation.outcome) == 160
+    for replica in simulation.lives.replicas.values():
+        assert replica.adapters is not None
+        assert len(replica.adapters.advertised) == 4
+
+
+def test_a_new_replica_loads_them_after_its_start() -> None:
+    workload = stream(8.0, 40.0, adapter=lambda number: NAMES[number % 4])
+    few = AdapterTimes(names=NAMES[:4], cpu_slots=4)
+    simulation = world(
+        workload, (1.0, lambda it: it.start_replica(POOL, "disk")), pools=(pool(replicas=1, adapters=few),)
+    )
+    outcome = simulation.run()
+    assert outcome.adapter_loads == 4
+    assert list(simulation.lives.replicas.values())[1].engine.finished > 20
+
+
+def test_many_requests_for_one_cold_adapter_are_one_load() -> None:
+    workload = stream(100.0, 0.2, adapter=NAMES[11])
+    simulation = world(workload, pools=(pool(replicas=1, adapters=TIMES),))
+    outcome = simulation.run()
+    assert served(outcome) == 20
+    assert cold(outcome) == 20
+    fastest_ms = outcome.bands[0].ttft.quantile(0.0)
+    assert fastest_ms is not None
+    assert fastest_ms > 1000  # the store, the disk, and its prompt; the disk alone would be 300
+    assert outcome.adapter_loads <= 4 + 1
+
+
+def test_more_adapters_than_places_are_exchanged_for_each_other() -> None:
+    crowded, ample = run(2.0, 60.0, models=12), run(2.0, 60.0, models=12, times=AdapterTimes(names=NAMES, cpu_slots=12))
+    assert cold(crowded.outcome) > 2 * cold(ample.outcome)
+    assert crowded.outcome.adapter_loads > ample.outcome.adapter_loads
+    assert served(crowded.outcome) > 0.8 * 120
+    for replica in crowded.lives.replicas.values():
+        assert replica.adapters is not None
+        assert len(replica.adapters.advertised) <= 4
+
+
+def test_what_lies_on_the_disk_comes_back_sooner() -> None:
+    tiers = AdapterTiers(TIMES, wishes_of(TIMES))
+    name = engine_name_of(NAMES[5])
+    answer, begun = tiers.ask(name, 100.0, 1.0)
+    assert answer == "accepted"
+    first = next(loading for loading in begun if loading.name == name)
+    assert first.ready_s == pytest.approx(1.0 + TIMES.disk_s + TIMES.store_s)
+    tiers.begin_again()
+    again = next(loading for loading in tiers.ask(name, 100.0, 50.0)[1] if loading.name == name)
+    assert again.ready_s == pytest.approx(50.0 + TIMES.disk_s)
+
+
+def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> None:
+    tiers = AdapterTiers(TIMES, wishes_of(TIMES))
+    names = [engine_name_of(name) for name in NAMES[:3]]
+    assert [tiers.enter(name) for name in (names[0], names[0], names[1], names[2], names[0])] == [
+        TIMES.gpu_s, 0.0, TIMES.gpu_s, TIMES.gpu_s, TIMES.gpu_s,
+    ]  # fmt: skip
+
+
+def test_an_adapter_that_nobody_knows_is_refused() -> None:
+    workload = stream(5.0, 4.0, adapter="acme/unheard-of")
+    outcome = world(workload, pools=(pool(adapters=TIMES),)).run()
+    assert shed(outcome) == {"adapter_unknown": 20}
+
+
+def test_an_adapters_prompt_is_none_of_its_bases() -> None:
+    """The same text, twice for the base and once for an adapter: one hit."""
+
+    def hits(**changes: Any) -> int:
+        workload = stream(1.0, 2.0, blocks=(1, 2, 3, 4, 5), **changes)
+        return world(workload, pools=(pool(replicas=1, adapters=TIMES),)).run().hit_tokens
+
+    assert hits() == 320
+    assert hits(adapter=lambda number: (None, NAMES[0])[number % 2]) == 0
+
+
+@pytest.mark.parametrize("router", ["shoal", "least-loaded", "cache-aware"])
+def test_every_router_finds_who_could_load(router: SimulatedRouterName) -> None:
+    outcome = run(4.0, 15.0, models=6, router=router).outcome
+    assert served(outcome) + sum(shed(outcome).values()) == 60
+    assert served(outcome) > 50
+
+
+def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
+    workload = stream(4.0, 40.0, adapter=NAMES[0], output_tokens=20)
+    simulation = world(workload, pools=(pool(replicas=2, adapters=TIMES),))
+
+    def lose_the_holder() -> None:
+        name = engine_name_of(NAMES[0])
+        holder = next(
+            replica
+            for replica in simulation.lives.replicas.values()
+            if replica.adapters is not None and replica.adapters.has(name)
+        )
+        simulation.crash(holder.id)
+
+    simulation.events.at(10.0, lose_the_holder)
+    outcome = simulation.run()
+    assert simulation.counts(POOL).lost == 1
+    assert served(outcome) + sum(shed(outcome).values()) + sum(lost(outcome).values()) == 160
+    assert served(outcome) > 140
+
+
+def test_a_fleet_that_has_run_for_a_while_holds_its_adapters() -> None:
+    """As many copies as there is room for, and every one somewhere."""
+    times = AdapterTimes(names=NAMES, cpu_slots=6, resident=True)
+    simulation = world(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))
+    outcome = simulation.run()
+    assert cold(outcome) == 0
+    tiers = [replica.adapters for replica in simulation.lives.replicas.values() if replica.adapters is not None]
+    held = {name for each in tiers for name in each.advertised}
+    assert {engine_name_of(name) for name in NAMES} <= held

@@ -1,0 +1,245 @@
+"""What goes wrong, and what becomes of requests: retried while nothing was sent, `upstream_lost` after, never twice."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from functions.api.ids import ReplicaId
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.replica import Life
+from functions.simulator.fleet.setting import POOL, Zone
+from functions.simulator.fleet.simulation import Simulation
+from tests.simulator.worlds import lost, pool, served, shed, stream, world
+
+FIRST, SECOND = ReplicaId("r0000"), ReplicaId("r0001")
+
+
+def settled(simulation: Simulation) -> Outcome:
+    """The outcome, once the books are checked: whoever asked has come to one end, or is under way."""
+    outcome = simulation.run()
+    assert sum(band.waiting for band in outcome.bands) == sum(
+        not request.first_s for gateway in simulation.gateways for request in gateway.open
+    )
+    assert simulation.under_way == sum(len(gateway.open) for gateway in simulation.gateways)
+    assert all(
+        band.served == band.ttft.count - band.lost["upstream_lost"] for band in outcome.bands if not lost(outcome)
+    )
+    for gateway in simulation.gateways:
+        assert simulation.under_way or not gateway._load.in_flight
+    return outcome
+
+
+def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
+    simulation = world(
+        stream(20.0, 30.0, prompt_tokens=3000), (10.0, lambda it: it.crash(FIRST)), gateways=2, admission=None
+    )
+    outcome = settled(simulation)
+    assert lost(outcome).keys() == {"upstream_lost"}
+    assert 5 < lost(outcome)["upstream_lost"] < 60
+    assert outcome.retries > 0
+    assert served(outcome) + lost(outcome)["upstream_lost"] == 600
+
+
+def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
+    """The first refusal ejects it; at most a probe goes there until silence takes it out."""
+    without = settled(world(stream(20.0, 20.0)))
+    with_crash = settled(world(stream(20.0, 30.0), (10.0, lambda it: it.crash(FIRST))))
+    assert without.retries == 0
+    assert 1 <= with_crash.retries <= 20  # of 400 requests that came after it
+    assert served(with_crash) + sum(lost(with_crash).values()) == 600
+
+
+def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
+    happens = (10.0, lambda it: it.crash(FIRST)), (12.0, lambda it: it.restart(FIRST, "disk"))
+    simulation = world(stream(8.0, 90.0), *happens, replicas=2)
+    settled(simulation)
+    replica = simulation.lives.replicas[FIRST]
+    assert replica.life is Life.READY
+    assert replica.incarnation == 1
+    assert replica.engine.finished > 100
+
+
+def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
+    simulation = world(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 20.0)))
+    outcome = settled(simulation)
+    assert served(outcome) == 600
+    assert not shed(outcome)
+    slowest_ms = outcome.bands[0].ttft.quantile(1.0)
+    assert slowest_ms is not None
+    assert 1000 < slowest_ms < 8000  # an agent needs four seconds to be sure; nobody waits for the twenty
+    assert simulation.lives.replicas[FIRST].engine.finished > 60
+
+
+def test_a_mute_hang_is_found_out_by_silence() -> None:
+    outcome = settled(world(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
+    slowest_ms = outcome.bands[0].ttft.quantile(1.0)
+    assert slowest_ms is not None
+    assert 8000 < slowest_ms < 18_000
+
+
+def test_a_hang_for_too_long_is_ended_by_its_agent() -> None:
+    simulation = world(stream(4.0, 120.0), (10.0, lambda it: it.hang(FIRST, 1000.0)))
+    settled(simulation)
+    assert simulation.lives.replicas[FIRST].incarnation == 1
+    assert simulation.lives.replicas[FIRST].life is Life.READY
+
+
+def test_streams_on_an_unreachable_replica_end_after_their_idle_time() -> None:
+    ended_s: list[float] = []
+
+    def watch(simulation: Simulation) -> None:
+        if lost(simulation.outcome) and not ended_s:
+            ended_s.append(simulation.now_s)
+
+    simulation = world(
+        stream(10.0, 60.0, output_tokens=300),
+        (10.0, lambda it: it.crash(FIRST, unreachable=True)),
+        actors=((0.2, watch),),
+    )
+    outcome = settled(simulation)
+    assert lost(outcome).keys() == {"upstream_lost"}
+    assert ended_s[0] == pytest.approx(40.0, abs=0.5)
+
+
+def test_a_slow_node_is_ejected_for_what_it_does() -> None:
+    """Six replicas, so that there is somebody to compare it with."""
+
+    def part_of_first(**happens: Any) -> float:
+        slow = [(0.1, lambda it: it.slow(FIRST, 8.0, 1000.0))] if happens["is_slow"] else []
+        simulation = world(stream(40.0, 60.0), *slow, replicas=6, router="round-robin", admission=None)
+        settled(simulation)
+        finished = [replica.engine.finished for replica in simulation.lives.replicas.values()]
+        return finished[0] / sum(finished)
+
+    assert part_of_first(is_slow=False) == pytest.approx(1 / 6, abs=0.02)
+    assert part_of_first(is_slow=True) < 0.11
+
+
+def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
+    simulation = world(stream(20.0, 40.0), (10.0, lambda it: it.restart_gateway(0)), gateways=2)
+    outcome = settled(simulation)
+    assert lost(outcome).keys() == {"gateway_lost"}
+    assert 5 < lost(outcome)["gateway_lost"] < 60
+    assert all(gateway.is_up for gateway in simulation.gateways)
+    assert simulation.gateways[0]._count > 100
+    for replica in simulation.lives.replicas.values():
+        assert not replica.engine.running  # its engines were told
+
+
+def test_two_restarts_at_once_are_one() -> None:
+    """The second one must not take the first one's successor away, with what has come to it."""
+    happens = (10.0, lambda it: it.restart_gateway(0)), (11.0, lambda it: it.restart_gateway(0, after_s=6.0))
+    simulation = world(stream(20.0, 30.0), *happens, gateways=2)
+    outcome = settled(simulation)
+    assert lost(outcome).keys() == {"gateway_lost"}
+    assert served(outcome) + lost(outcome)["gateway_lost"] == 600
+
+
+def test_without_any_gateway_requests_are_lost() -> None:
+    outcome = settled(world(stream(10.0, 20.0), (5.0, lambda it: it.restart_gateway(0, after_s=5.0))))
+    assert lost(outcome)["no_gateway"] == pytest.approx(50, abs=2)
+
+
+def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
+    """It hears nothing of the new replica, and forgets nobody either."""
+    happens = (
+        (5.0, lambda it: it.partition(0, 40.0)),
+        (6.0, lambda it: it.start_replica(POOL, "disk")),
+    )
+    simulation = world(stream(8.0, 40.0), *happens, pools=(pool(replicas=2),), until_s=44.0)
+    outcome = settled(simulation)
+    assert not shed(outcome)
+    assert list(simulation.lives.replicas.values())[2].engine.finished == 0
+    assert len(simulation.gateways[0].fleet.index(POOL).ready) == 2
+
+
+def test_after_a_partition_it_knows_again() -> None:
+    happens = ((5.0, lambda it: it.partition(0, 30.0)), (6.0, lambda it: it.start_replica(POOL, "disk")))
+    simulation = world(stream(8.0, 60.0), *happens, pools=(pool(replicas=2),))
+    settled(simulation)
+    assert list(simulation.lives.replicas.values())[2].engine.finished > 20
+
+
+ZONES = (Zone("a", "north"), Zone("b", "north"), Zone("c", "south"))
+
+
+def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
+    simulation = world(stream(1.0, 2.0), zones=ZONES, replicas=6, gateways=3)
+    simulation.run()
+    assert [replica.zone.name for replica in simulation.lives.replicas.values()] == ["a", "b", "c"] * 2
+    assert [gateway.zone.name for gateway in simulation.gateways] == ["a", "b", "c"]
+    known = [len(gateway.fleet.index(POOL).ready) for gateway in simulation.gateways]
+    assert known == [4, 4, 2]  # each region has a bus of its own
+
+
+def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:
+    simulation = world(
+        stream(10.0, 60.0), (10.0, lambda it: it.lose_zone("a")), zones=ZONES[:2], replicas=6, gateways=2
+    )
+    outcome = settled(simulation)
+    assert simulation.counts(POOL).lost == 3
+    assert simulation.counts(POOL).ready == 3
+    assert [gateway.is_up for gateway in simulation.gateways] == [False, True]
+    assert served(outcome) > 540
+
+
+def test_a_lost_regions_clients_are_served_from_afar_and_pay_a_round_trip() -> None:
+    def run(*happens: tuple[float, Callable[[Simulation], Any]]) -> Outcome:
+        workload = stream(4.0, 60.0, region=lambda number: ("north", "south")[number % 2])
+        return settled(world(workload, *happens, zones=ZONES[1:], replicas=8, gateways=2, cross_region_s=0.5))
+
+    near, far = run(), run((20.0, lambda it: it.lose_region("south")))
+    fastest = [outcome.bands[0].ttft.quantile(0.9) for outcome in (near, far)]
+    assert fastest[0] is not None
+    assert fastest[1] is not None
+    assert fastest[1] - fastest[0] == pytest.approx(500.0, abs=60.0)
+    assert served(far) > 230
+
+
+FAULTS: dict[str, Callable[[Simulation, int, float], Any]] = {
+    "crash": lambda it, which, _: it.crash(_nth(it, which)),
+    "cut": lambda it, which, _: it.crash(_nth(it, which), unreachable=True),
+    "restart": lambda it, which, _: it.restart(_nth(it, which)),
+    "hang": lambda it, which, for_s: it.hang(_nth(it, which), for_s),
+    "mute": lambda it, which, for_s: it.hang(_nth(it, which), for_s, mute=True),
+    "slow": lambda it, which, for_s: it.slow(_nth(it, which), 5.0, for_s),
+    "drain": lambda it, which, _: it.drain(_nth(it, which)),
+    "start": lambda it, _, __: it.start_replica(POOL, "disk"),
+    "promote": lambda it, _, __: it.promote(POOL),
+    "partition": lambda it, which, for_s: it.partition(which % 2, for_s),
+    "gateway": lambda it, which, for_s: it.restart_gateway(which % 2, for_s / 10),
+}
+
+
+def _nth(simulation: Simulation, which: int) -> ReplicaId:
+    ids = simulation.replica_ids()
+    return ids[which % len(ids)] if ids else FIRST
+
+
+happening = st.tuples(st.floats(0.5, 25.0), st.sampled_from(sorted(FAULTS)), st.integers(0, 7), st.floats(0.5, 60.0))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(happening, max_size=8), st.booleans(), st.sampled_from([6.0, 25.0]))
+def test_whatever_happens_each_request_has_one_end(
+    happens: list[tuple[float, str, int, float]], has_room: bool, per_s: float
+) -> None:
+    simulation = world(
+        stream(per_s, 12.0, output_tokens=40),
+        *((at_s, _happening(name, which, for_s)) for at_s, name, which, for_s in happens),
+        pools=(pool(replicas=2, warm=1),),
+        gateways=2,
+        **({} if has_room else {"admission": None}),
+    )
+    outcome = settled(simulation)
+    asked = sum(band.asked for band in outcome.bands)
+    waiting = sum(band.waiting for band in outcome.bands)
+    assert asked == int(per_s * 12.0)
+    assert served(outcome) + sum(shed(outcome).values()) + sum(lost(outcome).values()) + waiting == asked
+
+
+def _happening(name: str, which: int, for_s: float) -> Callable[[Simulation], Any]:
+    return lambda simulation: FAULTS[name](simulation, which, for_s)

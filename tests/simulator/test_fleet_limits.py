@@ -1,0 +1,107 @@
+"""Tenants' limits: kept exactly by one gateway, and by several together through what the bus grants."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.decisions.quota_account import GRAINS, INPUT, QuotaAccount
+from functions.decisions.quota_lease import fit
+from functions.decisions.quota_outage import Regime
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.quota_bus import QuotaBus
+from functions.simulator.fleet.simulation import Simulation
+from tests.simulator.worlds import lost, served, shed, stream, world
+
+
+def entry(**limits: int) -> QuotaEntry:
+    return QuotaEntry("gold", 1.0, QuotaLimits(**limits))
+
+
+def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **setting: Any) -> Outcome:
+    simulation = world(stream(per_s, seconds, tenant="acme"), *happens, quota=quota, **setting)
+    return simulation.run()
+
+
+@pytest.mark.parametrize("gateways", [1, 3])
+def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
+    """120 a minute and a burst of 120: in 30 s 180 of 300 may come."""
+    outcome = run(10.0, 30.0, entry(requests_per_minute=120), gateways=gateways)
+    assert served(outcome) <= 181
+    assert served(outcome) > 160
+    assert shed(outcome) == {"over_quota": 300 - served(outcome)}
+
+
+@pytest.mark.parametrize("gateways", [1, 3])
+def test_tokens_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
+    """24,000 a minute are one request of 400 a second; a burst is 2 % of it, or one such request."""
+    outcome = run(5.0, 40.0, entry(input_tokens_per_minute=24_000), gateways=gateways)
+    assert 36 <= served(outcome) <= 44
+
+
+def test_places_are_kept() -> None:
+    outcome = run(20.0, 20.0, entry(concurrent_requests=3), gateways=2)
+    assert 0 < served(outcome) < 400
+    assert shed(outcome)["over_quota"] == 400 - served(outcome)
+
+
+def test_nobody_elses_limit_is_touched() -> None:
+    few = {TenantId("t0"): entry(requests_per_minute=6)}
+    outcome = world(stream(8.0, 20.0), quotas=few).run()
+    assert shed(outcome)["over_quota"] == pytest.approx(40 - 8, abs=2)
+    assert served(outcome) == 160 - shed(outcome)["over_quota"]
+
+
+def test_without_the_bus_each_gateway_goes_by_its_share() -> None:
+    """Cut off once the burst is spent, three of them let come what one bucket would, and what `quota_outage` adds."""
+    cut = tuple((15.0, lambda it, number=number: it.partition(number, 100.0)) for number in range(3))
+    outcome = run(20.0, 40.0, entry(requests_per_minute=120), *cut, gateways=3)
+    assert 120 + 2 * 15 < served(outcome) < 120 + 2 * 15 + 2 * 25 * (2 - 1 / 3) + 10
+
+
+def test_what_failed_is_not_paid_for() -> None:
+    """The replica is gone for a while: what could not be served leaves its tokens to what comes later."""
+    quota = entry(input_tokens_per_minute=60_000, token_burst_seconds=60)
+    happens = (1.0, lambda it: it.crash(it.replica_ids()[0])), (20.0, lambda it: it.restart(it.replica_ids()[0]))
+    outcome = run(4.0, 60.0, quota, *happens, replicas=1, admission=None)
+    failed = sum(lost(outcome).values()) + shed(outcome).get("no_replica_ready", 0) + shed(outcome).get("all_tried", 0)
+    assert failed > 20
+    assert shed(outcome).get("over_quota", 0) == 0
+
+
+def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
+    simulation: Simulation = world(
+        stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
+    )
+    kept: list[int] = []
+    simulation.events.at(30.0, lambda: kept.extend(len(gateway._limits or ()) for gateway in simulation.gateways))
+    simulation.events.at(30.0, lambda: kept.append(len(simulation._bus or ())))
+    simulation._under_way += 1  # so that it goes on until somebody stops it
+    simulation.events.at(31.0, simulation.events.stop)
+    simulation.run()
+    assert kept == [0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4_000), st.integers(0, 3_000_000)), max_size=40))
+def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int, int]]) -> None:
+    """Granted in all <= three fourths of a burst + what time has emptied, whoever asks for what."""
+    bus, limits = QuotaBus(), QuotaLimits(input_tokens_per_minute=60_000)
+    accounts = [QuotaAccount() for _ in range(3)]
+    now_us = granted = 0
+    for account in accounts:
+        account.hold(limits, 0)
+        fit(account, Regime("leased", 3), 0)
+    for number, tokens, wait_us in asks:
+        now_us += wait_us
+        account = accounts[number]
+        bucket = account.buckets[INPUT]
+        assert bucket is not None
+        before = bucket.level
+        bus.grant(f"g{number}", TenantId("acme"), account, {INPUT: tokens * GRAINS[INPUT]}, now_us, all_or_none=False)
+        granted += before - bucket.level
+        burst = bucket.burst * bucket.grain
+        assert granted <= burst - burst // 4 + now_us * bucket.limit

@@ -1,0 +1,150 @@
+"""Several pools: who may answer for whom, who steers, sessions, closed loops; and that nothing depends on chance."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from functions.api.ids import PoolName, TenantId
+from functions.api.snapshot import FallbackEntry, RoutingEntry
+from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.fleet.steering import Shed
+from functions.simulator.workload.asked import Asked
+from tests.simulator.worlds import lost, pool, served, shed, stream, world
+
+SMALL, LARGE = PoolName("small"), PoolName("large")
+
+
+def falls_back(when: str) -> RoutingEntry:
+    return RoutingEntry(
+        name="test",
+        pools=("*",),
+        fallback=(FallbackEntry(when=when, source_pool=LARGE, target_pool=SMALL),),  # type: ignore[arg-type]
+    )
+
+
+def finished(simulation: Simulation, name: PoolName) -> int:
+    """By its replicas that are there, and in the incarnation that they are."""
+    return sum(replica.engine.finished for replica in simulation.lives.members[name].values())
+
+
+def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
+    happens = [(10.0, lambda it: [it.crash(each) for each in it.ready_ids(LARGE)])]
+    pools = (pool(LARGE, replicas=1, routing=falls_back("unavailable")), pool(SMALL))
+    simulation = world(stream(4.0, 40.0), *happens, pools=pools)
+    outcome = simulation.run()
+    assert served(outcome) > 150
+    assert finished(simulation, SMALL) > 100
+    assert sum(band.degraded for band in outcome.bands) == finished(simulation, SMALL)
+
+
+def test_a_pool_that_is_full_sends_on_what_it_would_refuse() -> None:
+    def run(*, with_fallback: bool) -> Simulation:
+        routing = falls_back("saturated") if with_fallback else None
+        simulation = world(
+            stream(50.0, 20.0), pools=(pool(LARGE, replicas=1, routing=routing), pool(SMALL, replicas=4))
+        )
+        simulation.run()
+        return simulation
+
+    alone, together = run(with_fallback=False), run(with_fallback=True)
+    assert sum(shed(alone.outcome).values()) > 100
+    assert sum(shed(together.outcome).values()) < 0.2 * sum(shed(alone.outcome).values())
+    assert finished(alone, SMALL) == 0
+
+
+def test_a_pool_that_nobody_has_is_an_error_of_the_workload() -> None:
+    with pytest.raises(KeyError, match="elsewhere"):
+        world(stream(1.0, 2.0, pool="elsewhere"), pools=(pool(SMALL),)).run()
+
+
+class _Steering:
+    def steer(self, asked: Asked, pool: PoolName, now_s: float) -> Shed | PoolName | None:
+        if asked.band == 2:
+            return Shed("ladder")
+        return SMALL if asked.tenant == "t1" else None
+
+
+def test_who_steers_may_refuse_and_send_elsewhere() -> None:
+    workload = stream(4.0, 10.0, band=lambda number: (0, 0, 2, 0)[number % 4])
+    simulation = world(workload, pools=(pool(LARGE), pool(SMALL)))
+    simulation.steering = _Steering()
+    outcome = simulation.run()
+    assert shed(outcome) == {"ladder": 10}
+    assert (finished(simulation, SMALL), finished(simulation, LARGE)) == (10, 20)
+
+
+def test_a_session_goes_back_to_where_its_last_request_went() -> None:
+    """Nothing is known of texts here, so that only the session speaks."""
+    workload = stream(2.0, 60.0, session=lambda number: f"s{number % 5}", tenant="acme", output_tokens=20)
+    simulation = world(workload, replicas=5)
+    outcome = simulation.run()
+    assert outcome.routes["session"] > 100
+
+
+def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
+    ended_s: list[float] = []
+
+    def then(now_s: float) -> Sequence[Asked]:
+        ended_s.append(now_s)
+        if len(ended_s) == 4:
+            return ()
+        after = Asked(now_s + 5.0, TenantId("acme"), 100, 20)
+        after.then = then
+        return (after,)
+
+    first = Asked(1.0, TenantId("acme"), 100, 20)
+    first.then = then
+    outcome = world(iter([first])).run()
+    assert served(outcome) == 4
+    gaps = [later - earlier for earlier, later in pairwise(ended_s)]
+    assert gaps == pytest.approx([gaps[0]] * 3, abs=0.02)
+    assert gaps[0] > 5.0
+
+
+_SCRIPT = """
+from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.simulator.fleet.setting import AdapterTimes
+from tests.simulator.worlds import pool, stream, world
+names = tuple(f"acme/m{n}" for n in range(9))
+pools = (pool("a", adapters=AdapterTimes(names=names, cpu_slots=4), warm=1), pool("b"))
+def run():
+    happens = (
+        (3.0, lambda it: it.crash(it.replica_ids()[0])), (5.0, lambda it: it.restart(it.replica_ids()[0])),
+        (6.0, lambda it: it.restart_gateway(1)), (7.0, lambda it: it.promote("a")),
+        (8.0, lambda it: it.slow(it.replica_ids()[1], 3.0, 5.0)), (9.0, lambda it: it.partition(0, 3.0)),
+    )
+    workload = stream(
+        12.0, 12.0, adapter=lambda n: names[n % 9] if n % 3 else None, pool=lambda n: "a" if n % 3 else "b",
+        session=lambda n: f"s{n % 20}", blocks=lambda n: tuple(range(n % 7, n % 7 + 4)),
+    )
+    quota = QuotaEntry("all", 1.0, QuotaLimits(input_tokens_per_minute=90_000))
+    return world(workload, *happens, pools=pools, gateways=2, quota=quota, seed=3).run().figures()
+first = run()
+assert first == run()
+print(first)
+"""
+
+
+def test_the_same_seed_gives_the_same_figures_in_any_process() -> None:
+    """Byte for byte, whatever order sets of names happen to have."""
+
+    def figures(hash_seed: str) -> bytes:
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(
+            [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, check=True, timeout=300
+        ).stdout
+
+    first = figures("1")
+    assert b"ttft_p99_ms" in first
+    assert first == figures("2")
+
+
+def test_nothing_is_lost_where_nothing_fails() -> None:
+    outcome = world(stream(8.0, 20.0), gateways=3).run()
+    assert served(outcome) == 160
+    assert not lost(outcome)
+    assert not shed(outcome)
