@@ -10,7 +10,7 @@ from functions.registry.console_tiers import Tiers
 
 SHOWN_REPLICAS = 40
 SHOWN_FAILURES = 5
-PHASE_COLOURS = {"ready": "green", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
+PHASE_COLOURS = {"ready": "green", "warm": "cyan", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
 
 
 def pool_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
@@ -59,6 +59,15 @@ def tier_table(tiers: Sequence[Tiers]) -> Table:
         failing = f"[red]{len(each.failing)}[/]" if each.failing else "0"
         table.add_row(escape(each.pool), *(f"{count:,}" for count in counts), failing)
     return table
+
+
+def overload_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of pools whose gateways have rungs of the overload ladder in force: which, and why."""
+    return [
+        f"[yellow]![/] {escape(name)} is overloaded: {', '.join(pool['rungs'])} ({escape(str(pool['why']))})"
+        for name, pool in sorted(pools.items())
+        if pool["rungs"]
+    ]
 
 
 def failure_lines(tiers: Sequence[Tiers]) -> list[str]:

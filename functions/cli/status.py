@@ -20,7 +20,7 @@ from functions.cli.top import look_at
 from functions.controller.local import ledger as ledgers
 from functions.controller.local.orphans import left_over
 
-NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": []}
+NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
 
 
 def status(*, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def _models(place: Place) -> dict[str, Any]:
             look = look_at(registry, list(registry.pages("/v1/models")))
     except Refused:
         return NO_MODELS
-    return {"adapters": look.tiers, "rollouts": look.rollouts}
+    return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools}
 
 
 def _left_over(place: Place) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from functions.cli.fleet_tables import PHASE_COLOURS, failure_lines, tier_table
+from functions.cli.fleet_tables import PHASE_COLOURS, failure_lines, overload_lines, tier_table
 from functions.cli.rollout_list import rollout_table
+from functions.cli.scaling_table import scaling_table
 from functions.cli.status_revision import show_revision
 
 STATE_COLOURS = {"Ready": "green", "Reconciling": "yellow", "Stalled": "red"}
@@ -28,6 +29,10 @@ def show(seen: dict[str, Any], console: Console) -> None:
     console.print()
     _show_objects(controller, console)
     console.print()
+    scaling = scaling_table(controller.get("scaling", ()))
+    if scaling is not None:
+        console.print(scaling)
+        console.print()
     _show_replicas(seen, console)
     console.print()
     _show_models(seen, console)
@@ -110,7 +115,9 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
 
 
 def _show_models(seen: dict[str, Any], console: Console) -> None:
-    """Adapters by tier, and the rollouts that are on their way; nothing where the registry did not answer."""
+    """What is overloaded, adapters by tier, rollouts on their way; nothing where the registry did not answer."""
+    for line in overload_lines(seen["pools"]):
+        console.print(line, soft_wrap=True)
     if seen["adapters"]:
         console.print(tier_table(seen["adapters"]))
         for line in failure_lines(seen["adapters"]):

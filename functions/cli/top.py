@@ -16,13 +16,14 @@ from rich.live import Live
 from rich.text import Text
 
 from functions.api.ids import EngineName
-from functions.cli.fleet_tables import failure_lines, pool_table, replica_table, tier_table
+from functions.cli.fleet_tables import failure_lines, overload_lines, pool_table, replica_table, tier_table
 from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout_list import rollout_table
 from functions.cli.terminal import make_console
 from functions.fleet.heartbeat import Heartbeat
+from functions.fleet.pool_report import REPORT_PATH
 from functions.registry.console_tiers import Tiers, tiers_of
 
 MODELS_EVERY = 5  # looks: the catalogue changes less often than the fleet, and may be long
@@ -34,6 +35,7 @@ class Look:
     replicas: list[dict[str, Any]]
     tiers: tuple[Tiers, ...]
     rollouts: list[dict[str, Any]]
+    pools: dict[str, dict[str, Any]]  # as their gateways see them
 
 
 def top(every_s: float, *, as_json: bool) -> None:
@@ -53,6 +55,7 @@ def drawn(look: Look) -> RenderableType:
     parts: list[RenderableType] = [pool_table(look.replicas), Text(), replica_table(look.replicas)]
     if not look.bus_connected:
         parts.append(Text("the registry does not reach the fleet bus: this is what it heard last", "red"))
+    parts += [Text.from_markup(line) for line in overload_lines(look.pools)]
     if look.tiers:
         parts += [Text(), tier_table(look.tiers)]
         parts += [Text.from_markup(line) for line in failure_lines(look.tiers)]
@@ -90,7 +93,8 @@ def look_at(registry: Registry, models: list[dict[str, Any]]) -> Look:
     fleet = registry.get("/v1/fleet")
     replicas = sorted(fleet["replicas"], key=lambda replica: str(replica["replica_id"]))
     rollouts = list(registry.pages("/v1/rollouts", {"active": "true"}))
-    return Look(bool(fleet["bus_connected"]), replicas, tiers_of(_adapters(models), _beats(replicas)), rollouts)
+    tiers = tiers_of(_adapters(models), _beats(replicas))
+    return Look(bool(fleet["bus_connected"]), replicas, tiers, rollouts, dict(registry.get(REPORT_PATH)["pools"]))
 
 
 def _adapters(models: list[dict[str, Any]]) -> Iterator[tuple[str, EngineName]]:

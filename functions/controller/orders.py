@@ -31,6 +31,7 @@ from functions.controller.publication import Publication
 from functions.controller.publish_wire import Heard
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.shown import rollouts_in_words
+from functions.controller.scaling.local import LocalScaling
 from functions.controller.snapshot_source import SnapshotSource
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
@@ -55,6 +56,7 @@ class Orders:
         publication: Publication,
         source: SnapshotSource,
         driver: RolloutDriver,
+        scaling: LocalScaling,
         reviewer: Reviewer,
         tasks: Supervised,
         stopped: asyncio.Event,
@@ -67,6 +69,7 @@ class Orders:
         self._publication = publication
         self._source = source
         self._driver = driver
+        self._scaling = scaling
         self._reviewer = reviewer
         self._tasks = tasks
         self._stopped = stopped
@@ -104,6 +107,7 @@ class Orders:
             publication=self._publication,
             rollouts=rollouts_in_words(self._source.rows, self._driver, self._publication.last.rollouts),
             replicas=await self._replicas(),
+            scaling=self._scaling.shown(),
             gateway_epoch=await self._gateway.read(),
             operation=self._operation,
         )

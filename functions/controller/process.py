@@ -42,6 +42,8 @@ from functions.controller.publish import PublishOutcome
 from functions.controller.push_changes import changes_in_words
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.scaling import kept
+from functions.controller.scaling.local import LocalScaling
 from functions.controller.settings import ControllerSettings
 from functions.controller.snapshot_source import SnapshotSource
 from functions.fleet.tasks import Supervised
@@ -62,6 +64,7 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
+        rosters = kept.read(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,
@@ -69,12 +72,22 @@ class Controller:
             until_published=self._until_published,
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
+            counts={name: roster.count for name, roster in rosters.items()},
         )
         self._following = Following(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()
         self._source = SnapshotSource(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
+        self._scaling = LocalScaling(
+            self._layout,
+            local,
+            reconciler=self._reconciler,
+            supervisor=self._supervisor,
+            source=self._source,
+            is_suspended=lambda: self._following.suspended,
+            rosters=rosters,
+        )
         self._driver = RolloutDriver(
             self._source.rows,
             self._source.rows_wire,
@@ -96,6 +109,7 @@ class Controller:
             publication=self._publication,
             source=self._source,
             driver=self._driver,
+            scaling=self._scaling,
             reviewer=Reviewer(self._git, self._check, changes_in_words),
             tasks=self._tasks,
             stopped=self._stopped,
@@ -131,6 +145,7 @@ class Controller:
             why = self._following.trouble or "; ".join(str(problem) for problem in self._following.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
         self._reconciler.want(desired.revision, pools_of(desired.loaded))
+        self._scaling.obey(desired.revision, desired.loaded)
         candidates = self._reconciler.with_surges(slots)
         applied = self._following.record.last_applied
         if applied and applied != desired.revision:
@@ -166,6 +181,7 @@ class Controller:
         tasks.forever("registry rows", self._source.rows.run)
         tasks.forever("rows to publish", lambda: self._follow_rows(changed))
         tasks.forever("rollouts", self._driver.run)
+        tasks.forever("scaling", self._scaling.run)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Hand each desired revision to the processes."""
@@ -175,6 +191,7 @@ class Controller:
             desired = self._following.desired
             if desired is not None and not self._following.suspended:
                 self._reconciler.want(desired.revision, pools_of(desired.loaded))
+                self._scaling.obey(desired.revision, desired.loaded)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
         """The registry's rows are others: what is published may be, too. First only the channels: what takes a version

@@ -18,6 +18,8 @@ from functions.controller.publish_wire import EpochTaken, Heard, RegistryRefused
 from functions.controller.resolve import DigestReader, Resolver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
+from functions.controller.scaling.teller import Teller
+from functions.controller.scaling.wire import PoolsWire
 
 REGISTRY_TIMEOUT_S = 10.0
 
@@ -32,6 +34,7 @@ class SnapshotSource:
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
+        self._agents: httpx.AsyncClient | None = None
 
     async def publisher(self) -> Publisher:
         """The one for the present engine; OSError or ArtifactError where its files are not there."""
@@ -53,9 +56,19 @@ class SnapshotSource:
     async def rows_wire(self) -> RowsWire:
         return RowsWire(await self._wire())
 
+    async def pools_wire(self) -> PoolsWire:
+        return PoolsWire(await self._wire())
+
+    async def teller(self) -> Teller:
+        """For agents on this machine, whose ports are open to holders of the token alone."""
+        if self._agents is None:
+            self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        return Teller(self._agents, await self._token(self._context()))
+
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        for client in (self._client, self._agents):
+            if client is not None:
+                await client.aclose()
 
     async def _make(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
@@ -69,5 +82,7 @@ class SnapshotSource:
             # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
-        token = await asyncio.to_thread(context.layout.secret("internal-token").read_text)
-        return RegistryWire(self._client, context.registry_url, token.strip())
+        return RegistryWire(self._client, context.registry_url, await self._token(context))
+
+    async def _token(self, context: PlanContext) -> str:
+        return (await asyncio.to_thread(context.layout.secret("internal-token").read_text)).strip()

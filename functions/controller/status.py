@@ -16,6 +16,7 @@ from functions.controller.local.reconciler import Wanted
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.publication import Publication
 from functions.controller.publish_wire import Heard
+from functions.controller.scaling.shown import Shown
 from functions.fleet.heartbeat import Heartbeat
 
 SHOWN_PROBLEMS = 50
@@ -32,6 +33,7 @@ def describe(
     rollouts: dict[str, Any],
     replicas: tuple[Heard, ...] | str,
     gateway_epoch: int | None,
+    scaling: list[Shown],
     operation: str,
 ) -> dict[str, Any]:
     instances = [instance for _, instance in sorted(supervisor.instances.items())]
@@ -41,6 +43,7 @@ def describe(
         "controller": {"pid": pid, "operation": operation},
         "target": {"engine": wanted.target.engine, "replicas": wanted.target.replicas},
         "pools": [{"name": pool.name, "replicas": wanted.target.replicas or pool.replicas} for pool in wanted.pools],
+        "scaling": [shown.plain() for shown in scaling],
         "settled": wanted.settled,
         "stalled": wanted.stalled,
         "ready": wanted.settled and _all_ready(instances),

@@ -48,6 +48,16 @@ class RolloutBus(Protocol):
         """
 
 
+class PoolBus(Protocol):
+    """What gateways say of the pools that they send to, to whoever decides on sizes. Messages are opaque here."""
+
+    async def publish_pools(self, message: bytes) -> None:
+        """Send one PoolBeat; BusUnavailable where that fails."""
+
+    def pools(self) -> AsyncIterator[bytes]:
+        """PoolBeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+
+
 class PrefixBus(Protocol):
     """What replicas have in their KV caches, from agents to gateways, and who wants to know. Messages are opaque."""
 

@@ -17,6 +17,7 @@ from functions.fleet.snapshot_news import SnapshotNews
 CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"
 STATS_CHANNEL = "shoal:rollout-stats"
+POOLS_CHANNEL = "shoal:pools"
 PINS_CHANNEL = "shoal:pins"
 PREFIXES_CHANNEL = "shoal:prefixes"
 PREFIX_ASKS_CHANNEL = "shoal:prefix-asks"
@@ -63,6 +64,13 @@ class ValkeyBus:
 
     async def stats(self) -> AsyncIterator[bytes]:
         async for message in self._messages(STATS_CHANNEL):
+            yield message
+
+    async def publish_pools(self, message: bytes) -> None:
+        await self._tell(POOLS_CHANNEL, message)
+
+    async def pools(self) -> AsyncIterator[bytes]:
+        async for message in self._messages(POOLS_CHANNEL):
             yield message
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:

@@ -76,9 +76,12 @@ class FleetView:
     standings: Standings = field(default_factory=Standings)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
 
-    def fold(self, heartbeat: Heartbeat, now_s: float) -> bool:
-        """Take in one beat; False when it is older than what is known, or the fleet is over its bound."""
-        view = to_view(heartbeat)
+    def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
+        """Take in one beat; False when it is older than what is known, or the fleet is over its bound.
+
+        `its_view`: what `to_view` made of the same beat for somebody else.
+        """
+        view = its_view or to_view(heartbeat)
         known = self._known.get(view.id)
         if known is None:
             if len(self._known) >= MAX_REPLICAS:

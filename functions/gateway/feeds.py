@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import rollout_beat, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, RolloutBus
+from functions.fleet import pool_beat, rollout_beat, session_pins
+from functions.fleet.bus import Bus, BusUnavailable, PoolBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.core import Gateway
@@ -19,6 +19,7 @@ from functions.gateway.core import Gateway
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
 _EVIDENCE_INTERVAL_S = 1.0
+_POOLS_INTERVAL_S = 1.0
 _PINS_INTERVAL_S = 0.5
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
@@ -76,6 +77,17 @@ async def tell_pins_once(gateway: Gateway, bus: RolloutBus) -> None:
             gateway.metrics.bus_lost("pins")
             pins.not_told(told)
             raise
+
+
+async def tell_pools(gateway: Gateway, bus: PoolBus) -> None:
+    """Each second, what this gateway has seen of each pool lately. What could not be told is old a second later."""
+    sender = (gateway.gateway_id, int(gateway.wall_clock() * 1000))
+    while True:
+        await asyncio.sleep(_POOLS_INTERVAL_S)
+        known = [pool.name for pool in gateway.catalogue.snapshot.pools] if gateway.catalogue is not None else []
+        rooms = {pool: admission for pool, admission, _ in gateway.rooms.figures()}
+        for beat in gateway.rooms.pools.beats(sender, gateway.wall_clock(), known, rooms, gateway.rooms.ladders()):
+            await bus.publish_pools(pool_beat.encode(beat))
 
 
 async def follow_pins(gateway: Gateway, bus: RolloutBus) -> None:

@@ -1,11 +1,21 @@
-"""`/v1/fleet`: every replica as it last spoke."""
+"""`/v1/fleet`: every replica as it last spoke; `/v1/fleet/pools`: what the controller decides on pools' sizes by.
+
+GET /v1/fleet          whole beats, for people and for the controller's rollouts
+GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
+PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
+"""
 
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
 
+from functions.fleet.pool_report import REPORT_PATH, DesiredPools, PoolReport, replica_report
+from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch, Seen
+from functions.registry.guards import read_body
+
+_DESIRED_MAX_BYTES = 2 * 1024 * 1024
 
 
 def fleet_routes(fleet: FleetWatch) -> APIRouter:
@@ -19,6 +29,22 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
             "bus_connected": fleet.bus_connected,
             "replicas": [_described(seen) for seen in fleet.replicas()],
         }
+
+    @router.get(REPORT_PATH)
+    async def pools() -> Response:
+        """A pool of which no gateway has spoken in the last seconds is not among them."""
+        replicas = tuple(replica_report(seen.heartbeat, seen.age_s) for seen in fleet.replicas())
+        report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas)
+        return Response(msgspec.json.encode(report), media_type="application/json")
+
+    @router.put(REPORT_PATH, status_code=204)
+    async def desired(request: Request) -> Response:
+        body = b"".join(await read_body(request, _DESIRED_MAX_BYTES))
+        try:
+            fleet.pools.want(msgspec.json.decode(body, type=DesiredPools).pools)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
+        return Response(status_code=204)
 
     return router
 

@@ -11,6 +11,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
 from functions.fleet.view import FleetView
+from functions.registry.pool_watch import PoolWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class FleetWatch:
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
+        self.pools = PoolWatch(clock)
 
     async def run(self) -> None:
         """Follow the bus until it is lost: BusUnavailable."""

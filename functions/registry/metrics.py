@@ -43,7 +43,12 @@ class Metrics:
             ["replica", "state"],
             registry=self.collectors,
         )
-
+        self._desired = Gauge(
+            "shoal_autoscaler_desired_replicas",
+            "What the controller wants of a pool, and why.",
+            ["pool", "reason"],
+            registry=self.collectors,
+        )
         self._rollouts = Gauge(
             "shoal_rollout_stage",
             "Of a rollout under way: 0 loading, then its stage.",
@@ -70,6 +75,9 @@ class Metrics:
         self._replica_state.clear()
         for seen in fleet.replicas():
             self._replica_state.labels(replica=seen.heartbeat.replica_id, state=seen.heartbeat.phase).set(1)
+        self._desired.clear()
+        for wanted in fleet.pools.desired():
+            self._desired.labels(pool=wanted.pool, reason=wanted.cause).set(wanted.replicas)
         self._rollouts.clear()
         for model, stage in (stages or {}).items():
             self._rollouts.labels(model=model).set(stage)

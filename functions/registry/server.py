@@ -71,6 +71,7 @@ async def _serve(settings: RegistrySettings) -> None:
     parts = _parts(settings, token, store, fleet)
     await _begin(parts, bus, tasks, settings)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
+    tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
     server = _Server(_uvicorn_config(settings, store, fleet, token, parts), store)
     try:
         await server.serve(sockets=[listener])

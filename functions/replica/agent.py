@@ -42,6 +42,8 @@ from functions.replica.peer_app import make_peer_app
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
+from functions.replica.standby import Standby
+from functions.replica.standing_routes import standing_routes
 from functions.replica.status import AgentStatus, Identity
 
 _S3_READ_TIMEOUT_S = 10.0
@@ -59,6 +61,7 @@ class Agent:
     tasks: Supervised
     heart: Heart
     monitor: Monitor
+    standby: Standby
     reconciler: AdapterReconciler
     follower: SnapshotFollower
     disk: DiskKeeper
@@ -73,6 +76,7 @@ class Agent:
         self.heart.start()
         self.tasks.forever("monitor", self.monitor.run)
         self.tasks.forever("adapters", self.reconciler.run)
+        self.tasks.forever("standby", self.standby.run)
         self.tasks.forever("disk", self.disk.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = partial(follow_news, self.news_bus, self.follower.heard)
@@ -129,14 +133,18 @@ def build(settings: ReplicaSettings) -> Agent:
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
+    standby = Standby(status, engine, heart.beat_now, may_sleep=settings.sleep_when_warm)
+    standby.begin(settings.standby_file)
+    routers = [_chunks(source.cache, settings), standing_routes(standby)]
     return Agent(
         app=make_app(status, drain, metrics.page),
-        peer_app=make_peer_app(token, reconciler.want, metrics.on_answer, [_chunks(source.cache, settings)]),
+        peer_app=make_peer_app(token, reconciler.want, metrics.on_answer, routers),
         status=status,
         drain=drain,
         tasks=tasks,
         heart=heart,
         monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
+        standby=standby,
         reconciler=reconciler,
         disk=disk,
         follower=follower,

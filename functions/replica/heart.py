@@ -48,6 +48,7 @@ class Heart:
         self._wall_clock = wall_clock
         self._running = threading.Event()
         self._stopping = asyncio.Event()  # touched on the heart's loop only
+        self._hurry = asyncio.Event()  # likewise
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
         self._sequence = 0
@@ -63,10 +64,15 @@ class Heart:
         self._thread.start()
         self._running.wait()
 
+    def beat_now(self) -> None:
+        """What changed must not wait for the next second: a beat at once, and the next one a second later."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._hurry.set)
+
     def stop(self) -> None:
         """Send a last beat, `dead`, so that nobody has to wait for silence; then end. Blocks a few seconds at most."""
         if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._loop.call_soon_threadsafe(self._stop_beating)
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
@@ -80,10 +86,17 @@ class Heart:
         while not self._stopping.is_set():
             await self._send(bus, self._next_beat())
             next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst
-            await _wait(self._stopping, next_s - loop.time())
+            await _wait(self._hurry, next_s - loop.time())
+            if self._hurry.is_set() and not self._stopping.is_set():
+                self._hurry.clear()
+                next_s = loop.time()
         goodbye = msgspec.structs.replace(self._next_beat(), phase="dead", adapters=(), reason="the agent has stopped")
         await self._send(bus, goodbye)
         await bus.close()
+
+    def _stop_beating(self) -> None:
+        self._stopping.set()
+        self._hurry.set()
 
     def _next_beat(self) -> Heartbeat:
         beat = compose(self._status, sequence=self._sequence, sent_unix_s=self._wall_clock())

@@ -56,7 +56,7 @@ class Monitor:
             probe=self._prober.newest,
         )
         await self._judge(evidence, now_s)
-        if engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
+        if not self._status.asleep and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
             self._prober.begin()
             self._tasks.once("probe", self._prober.run())
 
@@ -81,6 +81,7 @@ class Monitor:
             status.load, status.adapters = Load(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None
+            status.asleep = False  # whoever is started in its place is awake
         if status.health.phase == "ready":
             await self._learn_version()
 

@@ -17,15 +17,14 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.api.ids import EngineName
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
+from functions.replica.bodies import BODY_MAX_BYTES, read_body
 from functions.replica.cold_calls import Answer, LoadAnswer
 
 MAX_WAIT_S = 120.0
-BODY_MAX_BYTES = 4096
 _STATUS: dict[Answer, int] = {
     "loaded": 200,
     "unknown": 404,
@@ -54,7 +53,7 @@ def make_peer_app(
 
     @app.post("/adapters/load")
     async def load(request: Request) -> Response:
-        body = await _body(request)
+        body = await read_body(request)
         if body is None:
             return JSONResponse({"reason": f"the body is over {BODY_MAX_BYTES} bytes, or cut short"}, status_code=413)
         try:
@@ -69,19 +68,6 @@ def make_peer_app(
     for router in routers:
         app.include_router(router)
     return TokenRequired(app, token)
-
-
-async def _body(request: Request) -> bytes | None:
-    """The whole body, or None where it is over its bound or does not come whole."""
-    content = bytearray()
-    try:
-        async for part in request.stream():
-            content += part
-            if len(content) > BODY_MAX_BYTES:
-                return None
-    except ClientDisconnect:
-        return None
-    return bytes(content)
 
 
 class TokenRequired:

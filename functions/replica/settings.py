@@ -91,6 +91,12 @@ class ReplicaSettings(BaseSettings):
         pattern=r"^((ipc|tcp)://\S+)?$",
         description="Its `replay_endpoint`: what was missed is asked there. Empty: a loss costs the whole index.",
     )
+    standby_file: Path | None = Field(
+        None, description="Where this file is at the start, the replica begins warm: loaded, and without traffic."
+    )
+    sleep_when_warm: bool = Field(
+        False, description="Whether the engine sleeps while warm; needs --enable-sleep-mode, which no CPU has."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="A start that takes longer has failed; vLLM's own default.")
     condemn_hung_after_s: float = Field(30.0, gt=0, description="Hung for this long: /engine/livez asks for a restart.")
 

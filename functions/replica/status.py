@@ -79,6 +79,8 @@ class AgentStatus:
     snapshot_problem: Callable[[], str] = lambda: ""  # why the last snapshot was refused; "" while none was
     engine_version: str = ""
     draining: bool = False
+    standby: bool = False  # loaded and well, and kept without traffic until it is promoted
+    asleep: bool = False  # the engine's weights are in host memory: it computes nothing until it is woken
     condemned: str = ""  # why the engine should be killed; "" while it should not
 
     def phase(self) -> tuple[ReplicaPhase, str]:
@@ -90,6 +92,8 @@ class AgentStatus:
             return self.health.phase, self.health.reason
         if self.draining:
             return "draining", f"draining, {self.load.outstanding} requests left"
+        if self.standby and self.health.phase == "ready":
+            return "warm", "loaded and asleep, without traffic" if self.asleep else "loaded, without traffic"
         return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()
 
     def take_epoch(self, epoch: int) -> None:
@@ -105,7 +109,7 @@ class AgentStatus:
         here.
         """
         phase, reason = self.phase()
-        if phase != "ready":
+        if phase not in ("ready", "warm"):
             return f"{phase}: {reason}"
         if not self.adapters.known:
             return "no snapshot yet: adapters are unknown"

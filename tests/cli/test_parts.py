@@ -83,9 +83,16 @@ def test_what_is_missing_is_counted_by_role() -> None:
 def shown(seen: dict[str, Any], width: int = 160) -> str:
     output = io.StringIO()
     everything = {"ready": True, "gateway": "https://g", "state_dir": "/s", "replicas": []}
-    everything |= {"adapters": (), "rollouts": []}
+    everything |= {"adapters": (), "rollouts": [], "pools": {}}
     show({**everything, "without_controller": [], **seen}, Console(file=output, width=width))
     return output.getvalue()
+
+
+def test_a_pool_whose_overload_ladder_is_in_use_is_named_with_its_rungs() -> None:
+    pools = {"a": {"rungs": ["shed", "shift"], "why": "100 tokens/s are offered"}, "b": {"rungs": [], "why": ""}}
+    text = shown({"controller": controller(process("engine", "ready")), "pools": pools})
+    assert "a is overloaded: shed, shift (100 tokens/s are offered)" in text
+    assert "b is overloaded" not in text
 
 
 def test_a_replica_that_nobody_heard_of_is_still_shown() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec, Timing
@@ -42,7 +43,9 @@ async def at_once(revision: str) -> None:
 
 
 def reconciler(layout: StateLayout, told: Told, spec: ProcessSpec) -> OfTiny:
-    made = OfTiny(layout, LocalSettings(), Target(), until_published=at_once, on_done=told, is_paused=lambda: False)
+    made = OfTiny(
+        layout, LocalSettings(), Target(), until_published=at_once, on_done=told, is_paused=lambda: False, counts={}
+    )
     made.spec = spec
     return made
 
@@ -67,3 +70,27 @@ async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(sh
         assert await shop.supervisor.until(lambda: len(told.outcomes) >= number, 30)  # noqa: B023
     assert all(stalled for _, stalled in told.outcomes)
     await tasks.close()
+
+
+def test_what_the_autoscaler_asked_for_goes_before_the_yaml_and_not_before_the_operator(layout: StateLayout) -> None:
+    told = Told()
+    made = Reconciler(
+        layout,
+        LocalSettings(),
+        Target(engine="sim"),
+        until_published=at_once,
+        on_done=told,
+        is_paused=lambda: False,
+        counts={"a": 3},
+    )
+    made.want("main@1", (Pool("a", 2, "m"), Pool("b", 1, "m")))
+    assert replicas_in(made.specs({})) == {"a-0", "a-1", "a-2", "b-0"}
+    assert "agent-a-2" in made.with_surges({})[0], "what a controller that starts again recognises"
+    made.rescale({"b": 2})
+    assert replicas_in(made.specs({})) == {"a-0", "a-1", "b-0", "b-1"}
+    made.retarget(Target(engine="sim", replicas=1))
+    assert replicas_in(made.specs({})) == {"a-0", "b-0"}
+
+
+def replicas_in(specs: dict[str, ProcessSpec]) -> set[str]:
+    return {spec.replica_id for spec in specs.values() if spec.replica_id is not None}

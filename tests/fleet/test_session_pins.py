@@ -3,6 +3,7 @@
 import pytest
 
 from functions.api.ids import RolloutId, TenantId
+from functions.decisions.session_hash import session_hash
 from functions.fleet import session_pins
 from functions.fleet.session_pins import (
     BATCH_MAX_BYTES,
@@ -13,7 +14,6 @@ from functions.fleet.session_pins import (
     RolloutPins,
     hashes_in,
     pins_of,
-    session_hash,
 )
 
 ROLLOUT = RolloutId("ro-00000001")

@@ -28,12 +28,15 @@ NEEDED: list[Right] = [
     *(("shoal", verb, "coordination.k8s.io", "leases", "shoal-controller") for verb in ("get", "update")),
     ("shoal", "create", "coordination.k8s.io", "leases", ""),
     *(("shoal-models", verb, "serving.kserve.io", "inferenceservices", "") for verb in ("list", "watch")),
+    ("shoal-models", "patch", "serving.kserve.io", "inferenceservices", "x"),
     ("shoal-models", "list", "apps", "deployments", ""),
+    ("shoal-models", "patch", "apps", "deployments/scale", "x"),
+    *(("shoal-models", verb, "serving.knative.dev", "revisions", "x") for verb in ("get", "patch")),
     ("shoal-models", "list", "serving.knative.dev", "services", ""),
     *(("shoal-models", verb, "policy", "poddisruptionbudgets", "x") for verb in ("list", "create", "patch", "delete")),
 ]
 OF_GIT_SOURCE: list[Right] = [
-    ("shoal-models", verb, "serving.kserve.io", "inferenceservices", "x") for verb in ("create", "patch", "delete")
+    ("shoal-models", verb, "serving.kserve.io", "inferenceservices", "x") for verb in ("create", "delete")
 ]
 FORBIDDEN: list[Right] = [
     *((namespace, "get", "", "secrets", "x") for namespace in ("shoal", "shoal-models", "default")),

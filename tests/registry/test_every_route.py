@@ -24,6 +24,8 @@ DOORS: dict[tuple[str, str], tuple[int, ...]] = {
     ("HEAD", "/v1/snapshot"): INSIDE,
     ("PUT", "/v1/snapshot"): INSIDE,
     ("GET", "/v1/fleet"): INSIDE,
+    ("GET", "/v1/fleet/pools"): INSIDE,
+    ("PUT", "/v1/fleet/pools"): INSIDE,
     ("POST", "/internal/v1/swarm/{digest}"): INSIDE,
     ("GET", "/internal/v1/swarm"): INSIDE,
     ("GET", "/internal/v1/changes"): OPERATOR,

@@ -7,8 +7,8 @@
 one line, `summary` keeps thousands readable, `configurations` compiles what is only declared yet.
 """
 
-from functions.controller.changes.configurations import changes_of
+from functions.controller.changes.configurations import changes_of, compiled
 from functions.controller.changes.describe import Change, describe
 from functions.controller.changes.summary import Summary, summarize
 
-__all__ = ["Change", "Summary", "changes_of", "describe", "summarize"]
+__all__ = ["Change", "Summary", "changes_of", "compiled", "describe", "summarize"]

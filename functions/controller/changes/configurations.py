@@ -21,11 +21,12 @@ def changes_of(
     known = dict(digests or {})
     if isinstance(present, Snapshot):
         known |= {version.artifact_uri: version.digest for model in present.models for version in model.versions}
-    old = _compiled(present, known) if isinstance(present, Loaded) else present
-    return describe(old, _compiled(candidate, known))
+    old = compiled(present, known) if isinstance(present, Loaded) else present
+    return describe(old, compiled(candidate, known))
 
 
-def _compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
+def compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
+    """As it would be published, with assumed digests for artifacts that are not known."""
     assumed = {uri: _assumed(uri) for uri in unpinned_artifacts(loaded.objects) if uri not in known}
     digests = {**known, **assumed}
     return compile_snapshot(loaded.objects, digests, epoch=0, revision="", compiled_unix_s=0.0).snapshot

@@ -185,6 +185,18 @@ class KubeApi:
             field_manager=FIELD_MANAGER,
         )
 
+    def scale(self, kind: Kind, namespace: str, name: str, replicas: int, *, manager: str) -> Body:
+        """Set the number of replicas by the scale subresource."""
+        return self._write(
+            "patch",
+            self._find(kind).path(namespace, name, "scale"),
+            f"scale {kind.kind} {namespace}/{name}",
+            kind,
+            body={"spec": {"replicas": replicas}},
+            content_type=_MERGE,
+            field_manager=manager,
+        )
+
     def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Body) -> Body:
         """For finalizers and annotations of our own CRs; never for what we apply."""
         path = self._find(kind).path(namespace, name)

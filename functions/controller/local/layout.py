@@ -81,6 +81,15 @@ class StateLayout:
         return self.data_dir("controller") / "revisions.json"
 
     @property
+    def scaling_file(self) -> Path:
+        """How many replicas the autoscaler has asked for, and which of them are warm."""
+        return self.data_dir("controller") / "scaling.json"
+
+    def standby_file(self, replica_id: str) -> Path:
+        """Where it is, the replica's agent begins warm."""
+        return self.root / "replica" / replica_id / "standby"
+
+    @property
     def registry_rows_file(self) -> Path:
         """What the registry told last of its models, keys and rollouts. Removed, it is believed anew."""
         return self.data_dir("controller") / "registry-rows.json"

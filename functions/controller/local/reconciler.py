@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
@@ -35,7 +35,7 @@ class Wanted:
     """What the processes should be, and how far they are."""
 
     target: Target = field(default_factory=Target)
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[Pool, ...] = ()  # as many replicas each as were asked for
     revision: str = ""
     stalled: str = ""  # why the processes are not (all) what is wanted
     settled: bool = False  # nothing is left to change
@@ -53,8 +53,12 @@ class Reconciler:
         until_published: Callable[[str], Awaitable[None]],
         on_done: Callable[[str, str], None],
         is_paused: Callable[[], bool],
+        counts: Mapping[str, int],
     ) -> None:
+        """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says."""
         self.wanted = Wanted(target=target)
+        self.declared: tuple[Pool, ...] = ()  # as the YAML has them
+        self._counts = dict(counts)
         self._layout = layout
         self._settings = settings
         self._until_published = until_published
@@ -65,8 +69,17 @@ class Reconciler:
 
     def want(self, revision: str, pools: tuple[Pool, ...]) -> None:
         """Another revision, or the same one once more."""
-        self.wanted.revision, self.wanted.pools = revision, pools
+        self.declared = pools
+        self.wanted.revision, self.wanted.pools = revision, self._counted(pools)
         self._begin()
+
+    def rescale(self, counts: Mapping[str, int]) -> None:
+        """The sizes of the pools that the autoscaler has a say in, warm replicas included."""
+        self._counts = dict(counts)
+        counted = self._counted(self.declared)
+        if counted != self.wanted.pools:
+            self.wanted.pools = counted
+            self._begin()
 
     def retarget(self, target: Target) -> None:
         if target != self.wanted.target:
@@ -75,17 +88,17 @@ class Reconciler:
 
     def specs(self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None) -> dict[str, ProcessSpec]:
         """TooManyReplicas, or BinaryMissing, where that cannot be planned."""
-        chosen = self.wanted.pools if pools is None else pools
+        chosen = self.wanted.pools if pools is None else self._counted(pools)
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
 
     def with_surges(
         self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None
     ) -> list[dict[str, ProcessSpec]]:
         """`specs`, and then what each pool may have had besides while an earlier controller changed it."""
-        chosen = self.wanted.pools if pools is None else pools
+        chosen = self.declared if pools is None else pools
         return [
             self.specs(former_slots, chosen),
-            *one_more_of_each(self.context(), chosen, self.wanted.target, former_slots),
+            *one_more_of_each(self.context(), self._counted(chosen), self.wanted.target, former_slots),
         ]
 
     def context(self) -> PlanContext:
@@ -152,6 +165,9 @@ class Reconciler:
             return one_more(self.context(), pools, target, supervisor.slots(), pool)
 
         return surge
+
+    def _counted(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+        return tuple(replace(pool, replicas=self._counts.get(pool.name, pool.replicas)) for pool in pools)
 
     def _begin(self) -> None:
         self.wanted.settled = False

@@ -29,6 +29,12 @@ class ControllerMetrics:
         self._rollouts = Gauge(
             "shoal_rollout_stage", "Of a rollout under way: 0 loading, then its stage.", ["model"], registry=to
         )
+        self._desired = Gauge(
+            "shoal_autoscaler_desired_replicas",
+            "What the autoscaler wants of a pool, and why.",
+            ["pool", "reason"],
+            registry=to,
+        )
         self._applied = Gauge(
             f"{prefix}last_applied_timestamp_seconds", "When all that is wanted was last in force.", registry=to
         )
@@ -63,6 +69,12 @@ class ControllerMetrics:
         self._rollouts.clear()
         for model, stage in sorted(stages.items())[:ROLLOUTS_MAX]:
             self._rollouts.labels(model=model).set(stage)
+
+    def wants(self, pools: Mapping[str, tuple[str, int]]) -> None:
+        """The cause and the number, by pool."""
+        self._desired.clear()
+        for pool, (cause, replicas) in pools.items():
+            self._desired.labels(pool=pool, reason=cause).set(replicas)
 
     def applied(self, unix_s: float) -> None:
         self._applied.set(unix_s)

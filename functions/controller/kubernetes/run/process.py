@@ -39,6 +39,7 @@ from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.pace import Pace, Result
 from functions.controller.kubernetes.run.publishing import Publishing
+from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.rollouts.driver import RolloutDriver
@@ -177,12 +178,22 @@ class KubernetesController:
                 parts.create_task(self._pacer.lead(guard, api))
                 parts.create_task(self._driver.run())
                 parts.create_task(self._follow_rows())
+                parts.create_task(self._scaling().run(api))
                 if isinstance(self._side, CustomResourceSide):
                     parts.create_task(self._side.writer.run(api))
         except* LeadershipLost as lost:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
             self._metrics.leads(None)
+
+    def _scaling(self) -> ScalingSide:
+        return ScalingSide(
+            self._settings,
+            self._publishing.wire,
+            self._metrics,
+            wanted=lambda: self._publishing.published,
+            is_suspended=lambda: self._pacer.suspended,
+        )
 
     async def _next_term(self) -> TermGuard:
         while (guard := self._elector.guard()) is None:

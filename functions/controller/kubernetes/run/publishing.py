@@ -45,6 +45,7 @@ class Publishing:
         token = settings.internal_token_file.read_text().strip()
         self.wire = RegistryWire(self._client, settings.registry_url, token, fence=self._fence)
         self.last_epoch = 0
+        self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows
         self.rows = RowsFollower(self.rows_wire, settings.registry_rows_file, on_rows)
         self.rows.load()
         resolver = Resolver(DigestReader(_store(settings), settings.models_root))
@@ -53,6 +54,8 @@ class Publishing:
     async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         """As `Publisher.publish`."""
         outcome = await self._publisher.publish(loaded, revision)
+        if outcome.kind in ("published", "unchanged"):
+            self.published = (revision, loaded)
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
 

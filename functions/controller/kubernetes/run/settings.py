@@ -82,6 +82,12 @@ class KubernetesSettings(BaseSettings):
     rollout_load_patience_s: float = Field(
         20.0, ge=0, le=3600, description="How long all replicas may say that they cannot load it: a store may be away."
     )
+    scaling_interval_s: float = Field(
+        5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
+    )
+    max_accelerators: int | None = Field(
+        None, ge=1, description="Replicas of all scaled pools together, warm ones included; unset: the policies' own."
+    )
     conflicts: Literal["report", "force"] = Field(
         "report", description="What to do where another field manager holds a field of ours."
     )

@@ -1,0 +1,170 @@
+"""The autoscaler of one term on a cluster: signals from the registry, numbers to the API server, standings to agents.
+
+One pass, every few seconds while this process leads and nobody has told it to wait:
+    1  what the registry has heard
+    2  the services as they are, by the label of their pool
+    3  how many each should have, within what all of them may have (`SHOAL_CONTROLLER_MAX_ACCELERATORS`)
+    4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
+    5  agents are told which replicas serve and which are warm, so that as many serve as should
+
+Which pod is warm is said by nothing but its agent's beats: a pod that is started again comes back serving, and one of
+them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import httpx
+
+from functions.api.loader import Loaded
+from functions.api.snapshot import AutoscalingEntry
+from functions.controller.kubernetes import scaling
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.errors import Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.publish_wire import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
+from functions.controller.scaling.bounds import Wish, granted
+from functions.controller.scaling.policies import Policies
+from functions.controller.scaling.scaler import Scaler, Wanted
+from functions.controller.scaling.signals import replicas_of
+from functions.controller.scaling.standing import orders_for_counts
+from functions.controller.scaling.teller import Teller
+from functions.controller.scaling.wire import PoolsWire
+from functions.fleet.pool_report import PoolReport
+
+POOL_LABEL = "shoal.dev/pool"
+_NO_BOUND = 10**9
+_KUBE_ERRORS = (Retryable, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
+
+_log = logging.getLogger(__name__)
+
+
+class ScalingSide:
+    """One for a term; owned by one event loop."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        registry: RegistryWire,
+        metrics: ControllerMetrics,
+        *,
+        wanted: Callable[[], tuple[str, Loaded] | None],
+        is_suspended: Callable[[], bool],
+    ) -> None:
+        """`wanted` gives the revision that is published, and what it says."""
+        self._settings = settings
+        self._wire = PoolsWire(registry)
+        self._metrics = metrics
+        self._wanted = wanted
+        self._is_suspended = is_suspended
+        self._scaler = Scaler("cold")
+        self._policies = Policies()
+        self._said: dict[str, str] = {}  # the last trouble of each pool: told once
+
+    async def run(self, api: KubeApi) -> None:
+        """Until the term ends: LeadershipLost."""
+        limits = httpx.Limits(max_keepalive_connections=0)
+        token = await asyncio.to_thread(self._settings.internal_token_file.read_text)
+        async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
+            teller = Teller(client, token.strip())
+            while True:
+                if not self._is_suspended():
+                    await self._attempt(api, teller)
+                await asyncio.sleep(self._settings.scaling_interval_s)
+
+    async def _attempt(self, api: KubeApi, teller: Teller) -> None:
+        """What nobody foresaw is told with its trace, and must not end the term for all others."""
+        try:
+            await self.step(api, teller)
+        except LeadershipLost:
+            raise
+        except Exception:
+            _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
+
+    async def step(self, api: KubeApi, teller: Teller) -> None:
+        """One pass."""
+        revision = self._wanted()
+        if revision is None:
+            return
+        if revision[0] != self._policies.revision:
+            self._policies = Policies.of(*revision)
+        report = await self._report()
+        try:
+            services, sizes = await asyncio.to_thread(self._services, api)
+        except _KUBE_ERRORS as error:
+            self._say("", f"the services cannot be read: {error}")
+            return
+        wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
+        allowed = self._allowed(wanted, sizes)
+        for pool, wish in allowed.items():
+            if pool in services:
+                await asyncio.to_thread(self._write, api, pool, services[pool], wish)
+        if report is not None:
+            await self._tell(teller, report, allowed)
+        self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
+
+    # inside
+
+    async def _report(self) -> PoolReport | None:
+        try:
+            return await self._wire.report()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+            self._say("", f"the registry does not tell of the pools: {error}")
+            return None
+
+    def _services(self, api: KubeApi) -> tuple[dict[str, Body], dict[str, int]]:
+        """Blocks. Those whose pools are scaled, and how many of each are asked for without the warm ones."""
+        entries = {str(entry.pool): entry for entry in self._policies.scaling}
+        listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_LABEL)
+        services = {}
+        for live in listing.items:
+            pool = str(mapping_at(live, "metadata", "labels").get(POOL_LABEL, ""))
+            if pool in entries and not is_being_deleted(live):
+                services[pool] = live
+        sizes = {pool: _size(api, live, entries[pool]) for pool, live in services.items()}
+        return services, {pool: size for pool, size in sizes.items() if size is not None}
+
+    def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, Wish]:
+        least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
+        wishes = {pool: Wish(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
+        most = self._settings.max_accelerators
+        allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND)
+        for pool, wish in allowed.items():
+            short = wish != wishes[pool]
+            self._say(pool, f"{most} replicas of all pools together are allowed; {pool} wants more" if short else "")
+        return allowed
+
+    def _write(self, api: KubeApi, pool: str, live: Body, wish: Wish) -> None:
+        """Blocks."""
+        try:
+            written = scaling.write(api, live, wish.serving + wish.warm, self._settings.conflicts)
+        except _KUBE_ERRORS as error:
+            self._say(f"{pool}'s number", f"{pool}: {error}")
+            return
+        if written.changed:
+            _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
+        self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
+
+    async def _tell(self, teller: Teller, report: PoolReport, allowed: dict[str, Wish]) -> None:
+        orders = [
+            order
+            for pool, wish in allowed.items()
+            for order in orders_for_counts(replicas_of(report, pool), wish.serving, wish.warm)
+        ]
+        troubles = await teller.tell(orders)
+        self._say("agents", "; ".join(troubles[:3]))
+
+    def _say(self, about: str, trouble: str) -> None:
+        if trouble and self._said.get(about) != trouble:
+            _log.warning("%s", trouble)
+        self._said[about] = trouble
+
+
+def _size(api: KubeApi, live: Body, entry: AutoscalingEntry) -> int | None:
+    """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever was warm of it."""
+    number = scaling.present(api, live)
+    return max(entry.min_replicas, min(entry.max_replicas, number - entry.warm)) if number is not None else None

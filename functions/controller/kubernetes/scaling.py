@@ -1,0 +1,175 @@
+"""Where the number of a pool's replicas is written on a cluster: by deployment mode, and never a template.
+
+    mode, autoscalerClass    written                                              effect
+    Standard, none           apply InferenceService spec.predictor.minReplicas    Deployment.replicas, no restart
+    Standard, hpa or keda    the same: the least of KServe's HPA or ScaledObject  theirs decides above it
+    Standard, external       patch deployments/<predictor>/scale                  KServe leaves replicas alone
+    Knative                  apply min-scale of the revisions that take traffic   no new revision, no new pods
+
+In Knative mode minReplicas would become an annotation of the pod template: a new revision, and a second set of
+accelerators. A revision's own annotations reach its PodAutoscaler (Knative 1.21 and later).
+
+The field manager is `shoal-autoscaler`. Another manager that *applies* the field to something else (Flux, Argo CD)
+declares it for as long as it does: then the number that is live is applied, so that both own it, and nothing moves when
+the other lets go; until then it is reported, and nothing else is written. Who merely *updated* it once is overruled.
+The uid goes along each time: nothing that was deleted comes back.
+Source: KServe 0.20 and Knative 1.21, see the handover of the field in `handover`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.conflicts import Policy
+from functions.controller.kubernetes.errors import Conflict
+from functions.controller.kubernetes.handover import FIELD
+from functions.controller.kubernetes.health import child_name
+from functions.controller.kubernetes.objects import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    Body,
+    Kind,
+    at,
+    list_at,
+    mapping_at,
+    uid_of,
+)
+from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, KNATIVE, mode_of
+from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
+
+REVISION = Kind("serving.knative.dev/v1", "Revision")
+MIN_SCALE = "autoscaling.knative.dev/min-scale"
+
+Way = Literal["minReplicas", "scale", "revision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    replicas: int  # that the cluster is asked for now
+    changed: bool = False
+    contested: str = ""  # why it is not what was wanted, and what to do
+
+
+def way_of(live: Mapping[str, Any]) -> Way:
+    """How this service's number is written."""
+    if mode_of(live) == KNATIVE:
+        return "revision"
+    return "scale" if _class_of(live) == "external" else "minReplicas"
+
+
+def bounded(live: Mapping[str, Any], replicas: int) -> int:
+    """Within what KServe's webhooks take: at most maxReplicas, and an HPA has one at least."""
+    most = at(live, "spec", "predictor", "maxReplicas")
+    if isinstance(most, int) and most > 0:
+        replicas = min(replicas, most)
+    is_hpa = mode_of(live) != KNATIVE and _class_of(live) == "hpa"
+    return max(1, replicas) if is_hpa else replicas
+
+
+def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
+    """What the cluster is asked for now; None where nothing says so."""
+    way = way_of(live)
+    if way == "minReplicas":
+        number = at(live, *FIELD)
+    elif way == "scale":
+        deployment = api.get(DEPLOYMENT, live["metadata"]["namespace"], child_name(live))
+        number = at(deployment, "spec", "replicas") if deployment is not None else None
+    else:
+        floors = [_floor(revision) for revision in _revisions(api, live)]
+        number = max((floor for floor in floors if floor is not None), default=None)
+    return number if isinstance(number, int) else None
+
+
+def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) -> Written:
+    """Ask for so many. Blocks; Retryable, Terminal, LeadershipLost as `api` has them."""
+    wanted = bounded(live, replicas)
+    match way_of(live):
+        case "minReplicas":
+            return _write_field(api, live, wanted, policy)
+        case "scale":
+            return _write_scale(api, live, wanted)
+        case "revision":
+            return _write_floors(api, live, wanted)
+
+
+def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy) -> Written:
+    number = at(live, *FIELD)
+    if number == wanted and declares(live, AUTOSCALER_MANAGER):
+        return Written(wanted)
+    try:
+        api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER)
+    except Conflict as conflict:
+        declared = [each for each in conflict.conflicts if declares(live, each.manager)]
+        if declared and policy == "report":
+            return _share(api, live, wanted, ", ".join(map(str, declared)))
+        api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER, force=True)
+    return Written(wanted, changed=number != wanted)
+
+
+def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> Written:
+    """Own it together with who declares it, at the number that is live: when they let go, nothing moves."""
+    number = at(live, *FIELD)
+    if not declares(live, AUTOSCALER_MANAGER):
+        api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)
+    name = live["metadata"]["name"]
+    why = f"{holders}: {wanted} replicas are wanted; leave minReplicas out of what delivers {name}"
+    return Written(number, contested=why)
+
+
+def _field_body(live: Mapping[str, Any], replicas: int) -> Body:
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": INFERENCE_SERVICE.kind,
+        "metadata": _named(live),
+        "spec": {"predictor": {"minReplicas": replicas}},
+    }
+
+
+def _write_scale(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
+    name, namespace = child_name(live), live["metadata"]["namespace"]
+    deployment = api.get(DEPLOYMENT, namespace, name)
+    if deployment is None:
+        return Written(0, contested=f"the Deployment {name} does not exist yet")
+    if at(deployment, "spec", "replicas") == wanted:
+        return Written(wanted)
+    api.scale(DEPLOYMENT, namespace, name, wanted, manager=AUTOSCALER_MANAGER)
+    return Written(wanted, changed=True)
+
+
+def _write_floors(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
+    revisions = _revisions(api, live)
+    if not revisions:
+        return Written(0, contested="no revision takes traffic yet")
+    outdated = [revision for revision in revisions if _floor(revision) != wanted]
+    for revision in outdated:
+        metadata = {**_named(revision), "annotations": {MIN_SCALE: str(wanted)}}
+        body = {"apiVersion": REVISION.api_version, "kind": REVISION.kind, "metadata": metadata}
+        api.server_side_apply(body, manager=AUTOSCALER_MANAGER, force=True)  # Knative set it once, when it was made
+    return Written(wanted, changed=bool(outdated))
+
+
+def _revisions(api: KubeApi, live: Mapping[str, Any]) -> list[Body]:
+    """Those that take traffic; before there is any, the latest that is ready."""
+    predictor = mapping_at(live, "status", "components", "predictor")
+    routed = [each for each in list_at(predictor, "traffic") if isinstance(each, dict) and each.get("percent")]
+    names = {str(each["revisionName"]) for each in routed if each.get("revisionName")}
+    if not names and predictor.get("latestReadyRevision"):
+        names = {str(predictor["latestReadyRevision"])}
+    found = [api.get(REVISION, live["metadata"]["namespace"], name) for name in sorted(names)]
+    return [revision for revision in found if revision is not None]
+
+
+def _floor(revision: Mapping[str, Any]) -> int | None:
+    text = str(mapping_at(revision, "metadata", "annotations").get(MIN_SCALE, ""))
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _class_of(live: Mapping[str, Any]) -> str:
+    return str(mapping_at(live, "metadata", "annotations").get(AUTOSCALER_ANNOTATION) or "hpa")
+
+
+def _named(live: Mapping[str, Any]) -> Body:
+    metadata = live["metadata"]
+    return {"name": metadata["name"], "namespace": metadata["namespace"], "uid": uid_of(live)}

@@ -1,0 +1,229 @@
+"""The autoscaler on one machine: decides about once a second, and has processes and agents follow.
+
+One pass:
+    1  what the registry has heard
+    2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
+    3  what the machine bears of it (`bounds`, memory)
+    4  the next roster on the way there; a smaller one only when the last change of processes is done
+    5  kept on disk, and in the files by which agents know how to begin; agents that run are told
+    6  the processes follow, in the background
+
+So a promotion waits for nothing but one short request to an agent. Suspended, nothing is changed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from functions.api.loader import Loaded
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.ports import MAX_SLOTS
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.surge import has_memory
+from functions.controller.publish_wire import EpochTaken, RegistryRefused, RegistryUnavailable
+from functions.controller.scaling import kept
+from functions.controller.scaling.bounds import Wish, granted
+from functions.controller.scaling.policies import Policies
+from functions.controller.scaling.roster import Roster, toward
+from functions.controller.scaling.scaler import Scaler, Wanted
+from functions.controller.scaling.shown import Shown
+from functions.controller.scaling.standing import numbers_in, orders_for
+from functions.controller.snapshot_source import SnapshotSource
+from functions.fleet.pool_report import PoolReport
+
+PASS_INTERVAL_S = 1.0
+TELL_REGISTRY_EVERY_S = 10.0
+_ONE_AT_A_TIME = "another engine is starting: what it needs of the memory is not known yet"
+
+_log = logging.getLogger(__name__)
+
+
+class LocalScaling:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        settings: LocalSettings,
+        *,
+        reconciler: Reconciler,
+        supervisor: Supervisor,
+        source: SnapshotSource,
+        is_suspended: Callable[[], bool],
+        rosters: Mapping[str, Roster],
+    ) -> None:
+        """`rosters` are those that an earlier controller has kept."""
+        self._layout = layout
+        self._settings = settings
+        self._reconciler = reconciler
+        self._supervisor = supervisor
+        self._source = source
+        self._is_suspended = is_suspended
+        self._rosters = dict(rosters)
+        self._scaler = Scaler("disk")
+        self._policies = Policies()
+        self._wanted: dict[str, Wanted] = {}
+        self._held: dict[str, str] = {}  # why a pool has less than it should
+        self._trouble = ""
+        self._told_s = float("-inf")
+        self._changed = asyncio.Event()
+
+    def obey(self, revision: str, loaded: Loaded) -> None:
+        """Another revision's policies, from now on."""
+        if revision != self._policies.revision:
+            self._policies = Policies.of(revision, loaded)
+            self._changed.set()
+
+    def shown(self) -> list[Shown]:
+        """For people, by pool."""
+        operators = self._reconciler.wanted.target.replicas
+        return [
+            Shown.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
+            for pool in self._reconciler.declared
+            for why in (self._held.get(pool.name) or self._trouble,)
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._pass()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PASS_INTERVAL_S):
+                    await self._changed.wait()
+            self._changed.clear()
+
+    # one pass
+
+    async def _pass(self) -> None:
+        report = await self._report()
+        sizes = {pool.name: self._roster(pool.name, pool.replicas).serving for pool in self._reconciler.declared}
+        policies = self._policies
+        self._wanted = self._scaler.step(report, policies.scaling, policies.admission, sizes, time.time())
+        if not self._is_suspended():
+            await self._follow(self._next(report))
+            if report is not None:
+                await self._agree(report)
+            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+        await self._tell_registry()
+
+    async def _report(self) -> PoolReport | None:
+        try:
+            report = await (await self._source.pools_wire()).report()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
+            self._trouble = f"the registry does not tell of the pools: {error}"
+            return None
+        self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
+        return report
+
+    def _next(self, report: PoolReport | None) -> dict[str, Roster]:
+        pools = self._reconciler.declared
+        now = {pool.name: self._roster(pool.name, pool.replicas) for pool in pools}
+        wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in pools}
+        allowed = granted(wishes, {name: roster.serving for name, roster in now.items()}, self._most_engines())
+        loaded = numbers_in("warm", report.replicas) if report is not None else {}
+        self._held = {}
+        may_grow, following = self._may_grow(), {}
+        for name, roster in now.items():
+            then = toward(roster, allowed[name].serving, allowed[name].warm, loaded.get(name, frozenset()))
+            if allowed[name] != wishes[name]:
+                self._held[name] = f"this machine runs {self._most_engines()} engines at most (SHOAL_MAX_ENGINES)"
+            if then.count < roster.count and not self._reconciler.wanted.settled:
+                then, self._held[name] = roster, "replicas are still coming or going"
+            elif then.count > roster.count and may_grow:
+                then, self._held[name] = then.up_to(roster.count), may_grow
+            elif then.count > roster.count and self._is_small():
+                then, may_grow = then.up_to(roster.count + 1), _ONE_AT_A_TIME
+            following[name] = then
+        return following
+
+    def _wish(self, name: str, declared: int) -> Wish:
+        operators = self._reconciler.wanted.target.replicas
+        if operators is not None:
+            return Wish(operators, 0, operators)
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            roster = self._roster(name, declared)  # nothing is heard yet: as it was
+            return Wish(roster.serving, len(roster.standby), declared)
+        return Wish(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
+
+    def _may_grow(self) -> str:
+        """Why no engine may be added now; "" where one may."""
+        if not self._is_small():
+            return ""
+        engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
+        if any(i.state.phase in ("pending", "starting") for i in engines):
+            return _ONE_AT_A_TIME
+        if not has_memory(i.state.pid for i in engines if i.state.pid is not None):
+            return "this machine's memory has no room for another engine"
+        return ""
+
+    def _is_small(self) -> bool:
+        """Simulated engines need next to nothing; what an operator asks for is not second-guessed."""
+        target = self._reconciler.wanted.target
+        return target.engine != "sim" and target.replicas is None
+
+    def _most_engines(self) -> int:
+        if self._settings.max_engines is not None:
+            return min(MAX_SLOTS, self._settings.max_engines)
+        return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else (os.cpu_count() or 1)
+
+    async def _follow(self, rosters: dict[str, Roster]) -> None:
+        """Write down first, then act: a controller that dies in between finds what it has to do."""
+        if rosters == self._rosters:
+            return
+        for name, roster in sorted(rosters.items()):
+            if (before := self._rosters.get(name)) != roster:
+                _log.info("%s: %s", name, _in_words(before, roster, self._wanted.get(name)))
+        await asyncio.to_thread(_write, self._layout, rosters, self._covered(rosters))
+        self._rosters = rosters
+
+    async def _agree(self, report: PoolReport) -> None:
+        """Agents whose beats say otherwise are told."""
+        orders = [order for name, roster in self._rosters.items() for order in orders_for(report, name, roster)]
+        if orders:
+            for trouble in await (await self._source.teller()).tell(orders):
+                _log.warning("%s", trouble)
+
+    def _covered(self, rosters: dict[str, Roster]) -> dict[str, Roster]:
+        """The others are as their YAML has them, at once, whether or not anything is heard of them."""
+        return {name: roster for name, roster in rosters.items() if self._policies.cover(name)}
+
+    def _roster(self, name: str, declared: int) -> Roster:
+        kept_so = self._rosters.get(name) if self._policies.cover(name) else None
+        return kept_so or Roster(self._reconciler.wanted.target.replicas or declared)
+
+    async def _tell_registry(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
+            return
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
+            await (await self._source.pools_wire()).tell(self._wanted)
+            self._told_s = now_s
+
+
+def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
+    kept.write(layout.scaling_file, to_keep)
+    for pool, roster in rosters.items():
+        for number in range(roster.count):
+            _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)
+
+
+def _mark(file: Path, standby: bool) -> None:
+    if standby:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    else:
+        file.unlink(missing_ok=True)
+
+
+def _in_words(before: Roster | None, after: Roster, wanted: Wanted | None) -> str:
+    why = f" ({wanted.reason})" if wanted is not None else ""
+    if before is None:
+        return f"{after.serving} serve, {len(after.standby)} warm{why}"
+    return f"{before.serving} -> {after.serving} serve, {len(before.standby)} -> {len(after.standby)} warm{why}"

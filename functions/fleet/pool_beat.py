@@ -1,0 +1,71 @@
+"""What a gateway says of the pools that it sends to, a beat a second over the bus: for whoever decides on their size.
+
+Each beat holds the last half minute whole, not what came since the last beat: one that is lost or comes twice changes
+nothing, and nobody who listens needs to remember anything but the last one of each gateway.
+
+It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
+range is refused whole. Neighbours: `functions.gateway.pool_figures` counts, `pool_board` keeps the last word of each.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.decisions.ladder import RungName
+from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS
+from functions.fleet.rollout_beat import GatewayId, UnixMillis, UnixSeconds
+
+WHY_MAX_CHARS = 256
+BEAT_MAX_BYTES = 512 * 1024
+MAX_POOLS_PER_BEAT = 16  # with every bucket of both sketches in use, 30 KB each
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Bucket = Annotated[int, msgspec.Meta(ge=FIRST_BUCKET, le=LAST_BUCKET)]
+Buckets = Annotated[dict[Bucket, Annotated[int, msgspec.Meta(ge=1, le=10**12)]], msgspec.Meta(max_length=MAX_BUCKETS)]
+PoolText = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+
+
+class PoolBeatInvalid(Exception):
+    """Not a gateway's word on its pools; drop it and count it."""
+
+
+class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pool, as one gateway has seen it in the last `window_s`."""
+
+    pool: PoolText
+    window_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
+    arrivals: Count = 0  # requests, whether they were taken in or not
+    arriving_tokens: Count = 0  # their prompts, and what was expected to be made
+    deferrable_tokens: Count = 0  # of them, the batch band's
+    shed: Count = 0  # refused for want of room
+    degraded: Count = 0  # answered by another pool
+    ttft_ms: Buckets = {}  # interactive ones, from their coming to the first token
+    gap_ms: Buckets = {}  # between tokens, one mean a stream
+    queue_s: Seconds = 0.0  # how long the next one that is not batch would wait, now
+    queued_tokens: Count = 0  # that wait now
+    rungs: Annotated[tuple[RungName, ...], msgspec.Meta(max_length=4)] = ()  # of the overload ladder, in force here
+    why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
+
+
+class PoolBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gateway_id: GatewayId
+    incarnation: UnixMillis  # the process's start: its sequence begins again at 0
+    sequence: Count  # the same for all messages of one second
+    sent_unix_s: UnixSeconds
+    pools: Annotated[tuple[PoolStats, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    schema_version: Literal[1] = 1
+
+
+def encode(beat: PoolBeat) -> bytes:
+    return msgspec.json.encode(beat)
+
+
+def decode(message: bytes) -> PoolBeat:
+    """A beat from bus bytes; PoolBeatInvalid where they are none."""
+    if len(message) > BEAT_MAX_BYTES:
+        raise PoolBeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+    try:
+        return msgspec.json.decode(message, type=PoolBeat)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PoolBeatInvalid(str(error)) from error

@@ -1,0 +1,124 @@
+"""The last word of every gateway on each pool, and their sum: bounded, and nothing older than a few seconds counts.
+
+A gateway that is silent for longer is not part of the sum, and a pool of which nobody has spoken has none at all: what
+is not known must not look like a pool that nobody asks anything of.
+
+Worked example (test_two_gateways_are_added): one tells of 60 arrivals in 30 s, another of 10 in 10 s (it has just
+begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expected wait counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from functions.decisions.ladder import RUNGS, RungName
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.fleet.pool_beat import PoolBeat, PoolBeatInvalid, PoolStats, decode
+
+HEARD_FOR_S = 5.0  # five beats
+MAX_GATEWAYS = 1024
+MAX_POOLS = 4096  # of one gateway
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSum:
+    """All gateways together, of one pool."""
+
+    gateways: int
+    arrivals_per_s: float
+    arriving_tokens_per_s: float
+    shed_per_s: float
+    degraded_per_s: float
+    queue_s: float
+    queued_tokens: int
+    ttft_p50_s: float | None  # None: no interactive request began to be answered
+    ttft_p99_s: float | None
+    gap_p99_s: float | None
+    deferrable_tokens_per_s: float = 0.0  # of those that arrive, the batch band's
+    rungs: tuple[RungName, ...] = ()  # of the overload ladder, in force at any of them
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Said:
+    order: tuple[int, int]  # incarnation, sequence
+    heard_s: float
+    stats: PoolStats
+
+
+class PoolBoard:
+    """Owned by one event loop. Times are monotonic seconds, arguments."""
+
+    def __init__(self) -> None:
+        self._gateways: dict[str, dict[str, _Said]] = {}
+        self.refused_total = 0
+
+    def take(self, message: bytes, now_s: float) -> bool:
+        """One beat from the bus; False where it is none, or one gateway too many."""
+        try:
+            beat = decode(message)
+        except PoolBeatInvalid:
+            self.refused_total += 1
+            return False
+        return self.hear(beat, now_s)
+
+    def hear(self, beat: PoolBeat, now_s: float) -> bool:
+        self._forget_silent(now_s)
+        said = self._gateways.get(beat.gateway_id)
+        if said is None:
+            if len(self._gateways) >= MAX_GATEWAYS:
+                self.refused_total += 1
+                return False
+            said = self._gateways[beat.gateway_id] = {}
+        order = (beat.incarnation, beat.sequence)
+        for stats in beat.pools:
+            known = said.get(stats.pool)
+            if (known is None and len(said) < MAX_POOLS) or (known is not None and order > known.order):
+                said[stats.pool] = _Said(order, now_s, stats)
+        return True
+
+    def sums(self, now_s: float) -> dict[str, PoolSum]:
+        """By pool, those of which anybody has spoken lately."""
+        self._forget_silent(now_s)
+        by_pool: dict[str, list[PoolStats]] = {}
+        for said in self._gateways.values():
+            for pool, each in said.items():
+                by_pool.setdefault(pool, []).append(each.stats)
+        return {pool: _sum(told) for pool, told in sorted(by_pool.items())}
+
+    def _forget_silent(self, now_s: float) -> None:
+        for gateway_id, said in list(self._gateways.items()):
+            for pool in [pool for pool, each in said.items() if now_s - each.heard_s > HEARD_FOR_S]:
+                del said[pool]
+            if not said:
+                del self._gateways[gateway_id]
+
+
+def _sum(told: list[PoolStats]) -> PoolSum:
+    ttft = _merged(each.ttft_ms for each in told)
+    return PoolSum(
+        gateways=len(told),
+        arrivals_per_s=sum(each.arrivals / each.window_s for each in told),
+        arriving_tokens_per_s=sum(each.arriving_tokens / each.window_s for each in told),
+        shed_per_s=sum(each.shed / each.window_s for each in told),
+        degraded_per_s=sum(each.degraded / each.window_s for each in told),
+        queue_s=max(each.queue_s for each in told),
+        queued_tokens=sum(each.queued_tokens for each in told),
+        ttft_p50_s=_seconds(ttft, 0.5),
+        ttft_p99_s=_seconds(ttft, 0.99),
+        gap_p99_s=_seconds(_merged(each.gap_ms for each in told), 0.99),
+        deferrable_tokens_per_s=sum(each.deferrable_tokens / each.window_s for each in told),
+        rungs=tuple(rung for rung in RUNGS if any(rung in each.rungs for each in told)),
+        why=next((each.why for each in told if each.rungs), ""),
+    )
+
+
+def _merged(all_buckets: Iterable[dict[int, int]]) -> QuantileSketch:
+    merged = QuantileSketch()
+    for buckets in all_buckets:
+        merged.merge(QuantileSketch.of(buckets))
+    return merged
+
+
+def _seconds(sketch: QuantileSketch, q: float) -> float | None:
+    value_ms = sketch.quantile(q)
+    return value_ms / 1000 if value_ms is not None else None

@@ -1,0 +1,98 @@
+"""Warm and ready: a replica that is loaded and kept without traffic, until it is promoted.
+
+    serve -> warm     at once: gateways hear it with the next beat, which is sent now; what runs goes on to its end
+    warm -> serve     the engine is woken where it sleeps, then the same
+
+Whether a replica begins warm is said by a file that whoever starts it makes (`SHOAL_REPLICA_STANDBY_FILE`), not by its
+arguments: a promoted replica is the same process, and one that is started again comes back as what it was last.
+
+An engine that runs with --enable-sleep-mode (CUDA, ROCm, XPU) is put to sleep at level 1 when it is warm and empty: its
+weights go to host memory and its KV cache is dropped, so that the accelerator's memory is free for another pool's
+engine. On a CPU there is nothing to free; vLLM refuses the argument there, and nothing is asked of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from functions.decisions.engine_rates import EngineRates
+from functions.decisions.routing import ReplicaPhase
+from functions.engines.client import EngineClient
+from functions.engines.errors import EngineError
+from functions.replica.status import AgentStatus
+
+LOOK_INTERVAL_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Standby:
+    """Owned by the agent's loop. `tell` sends a beat at once."""
+
+    def __init__(
+        self, status: AgentStatus, engine: EngineClient, tell: Callable[[], None], *, may_sleep: bool = False
+    ) -> None:
+        self._status = status
+        self._engine = engine
+        self._tell = tell
+        self._may_sleep = may_sleep
+        self._turn = asyncio.Lock()
+
+    def begin(self, file: Path | None) -> None:
+        """Before the first beat."""
+        self._status.standby = file is not None and file.exists()
+
+    def phase(self) -> tuple[ReplicaPhase, str]:
+        """What gateways are told."""
+        return self._status.phase()
+
+    async def become(self, *, standby: bool) -> None:
+        """EngineError where a sleeping engine does not wake; it then stays warm."""
+        async with self._turn:
+            if standby == self._status.standby:
+                return
+            if not standby:
+                await self._wake()
+                self._status.rates = EngineRates()  # measured under a load that is past; routers would go by them
+            self._status.standby = standby
+        _log.info("now %s", "warm, without new requests" if standby else "serving")
+        self._tell()
+
+    async def run(self) -> None:
+        """Until cancelled: put to sleep what is warm, well and empty."""
+        if self._may_sleep:
+            self._status.asleep = await self._sleeps_already()
+        while self._may_sleep:
+            async with self._turn:
+                if self._can_sleep():
+                    await self._sleep()
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        await asyncio.Event().wait()
+
+    async def _sleeps_already(self) -> bool:
+        """An agent that is started again finds the engine as its predecessor left it."""
+        try:
+            return await self._engine.is_sleeping()
+        except EngineError:  # it starts, or has no such route: `_sleep` will say so
+            return False
+
+    def _can_sleep(self) -> bool:
+        status = self._status
+        is_filled = status.adapters.known and not status.adapters.loading
+        return status.phase()[0] == "warm" and is_filled and not status.load.outstanding and not status.asleep
+
+    async def _sleep(self) -> None:
+        try:
+            await self._engine.sleep()
+        except EngineError as error:
+            self._may_sleep = False
+            _log.warning("the engine does not sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
+            return
+        self._status.asleep = True
+        self._tell()
+
+    async def _wake(self) -> None:
+        if self._status.asleep:
+            await self._engine.wake_up()
+            self._status.asleep = False

@@ -1,0 +1,139 @@
+"""One pass of the autoscaler on a cluster: a real API server, a real registry, agents that note what they are told."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.api.loader import Loaded
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.scaling_side import ScalingSide
+from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.publish_wire import RegistryWire
+from functions.controller.scaling.teller import Teller
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet import pool_beat
+from functions.fleet.pool_beat import PoolBeat, PoolStats
+from tests.controller.kubernetes.fixtures import Space
+from tests.controller.kubernetes.fleet import Fleet, load, pool
+from tests.fleet.builders import beat
+from tests.registry.world import TOKEN, World, serving
+
+pytestmark = pytest.mark.servers
+
+POLICY = """\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: a}
+spec: {pool: a, replicas: {min: 2, max: 6}, warm: 1, scaleUp: ["queue_seconds > 0.5: +2"]}
+"""
+
+
+@dataclass
+class Side:
+    fleet: Fleet
+    world: World
+    settings: KubernetesSettings
+    told: list[tuple[int, str]] = field(default_factory=list)
+    wanted: tuple[str, Loaded] | None = None
+    metrics: ControllerMetrics = field(default_factory=ControllerMetrics)
+
+    def __post_init__(self) -> None:
+        registry = RegistryWire(self.world.client, self.world.url, TOKEN)
+        self.side = ScalingSide(
+            self.settings, registry, self.metrics, wanted=lambda: self.wanted, is_suspended=lambda: False
+        )
+        self.agents = httpx.AsyncClient(transport=httpx.MockTransport(self._agent))
+
+    def _agent(self, request: httpx.Request) -> httpx.Response:
+        self.told.append((request.url.port or 0, request.content.decode()))
+        return httpx.Response(200)
+
+    def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
+        self.world.fleet.bus_connected = True
+        for number, phase in enumerate(phases):
+            replica = beat(
+                replica_id=f"a-{number}",
+                pool="a",
+                phase=phase,
+                sequence=sequence,
+                peer_port=9000 + number,
+                host="127.0.0.1",
+            )
+            self.world.fleet.take(heartbeats.encode(replica))
+        stats = PoolStats("a", 30.0, queue_s=queue_s)
+        self.world.fleet.pools.take(pool_beat.encode(PoolBeat("gw", 1, sequence, 1.0, (stats,))))
+
+    async def step(self) -> int:
+        """One pass; the number that the cluster is then asked for."""
+        await self.side.step(self.fleet.api, Teller(self.agents, TOKEN))
+        return int(self.fleet.replicas("a"))
+
+
+@pytest.fixture
+async def side(space: Space, tmp_path: Path) -> AsyncIterator[Side]:
+    fleet = Fleet(space)
+    fleet.converge(fleet.desired(pool("a", replicas=2), POLICY))
+    (tmp_path / "token").write_text(TOKEN)
+    settings = KubernetesSettings(
+        namespace=space.system, models_namespace=space.models, internal_token_file=tmp_path / "token"
+    )
+    async with serving(tmp_path) as world:
+        made = Side(fleet, world, settings)
+        made.wanted = ("main@1", load(pool("a", replicas=2), POLICY))
+        yield made
+        await made.agents.aclose()
+
+
+async def test_before_anything_is_published_or_heard_nothing_is_written(side: Side) -> None:
+    wanted, side.wanted = side.wanted, None
+    assert await side.step() == 2
+    side.wanted = wanted
+    assert await side.step() == 2, "no replica and no gateway was heard"
+
+
+async def test_warm_ones_are_asked_for_beside_those_that_serve(side: Side) -> None:
+    side.hear("ready", "ready")
+    assert await side.step() == 3
+    assert side.told == []
+
+
+async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(side: Side) -> None:
+    side.hear("ready", "ready", "warm", queue_s=0.9)
+    assert await side.step() == 5
+    assert side.told == [(9002, '{"standby":false}')]
+    found = side.metrics.registry.get_sample_value("shoal_autoscaler_desired_replicas", {"pool": "a", "reason": "rule"})
+    assert found == 4
+
+
+async def test_where_one_serves_too_many_it_becomes_the_warm_one(side: Side) -> None:
+    side.hear("ready", "ready", "ready")
+    await side.step()
+    assert side.told == [(9002, '{"standby":true}')]
+
+
+async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> None:
+    side.side = ScalingSide(
+        side.settings.model_copy(update={"max_accelerators": 3}),
+        RegistryWire(side.world.client, side.world.url, TOKEN),
+        side.metrics,
+        wanted=lambda: side.wanted,
+        is_suspended=lambda: False,
+    )
+    side.hear("ready", "ready", queue_s=0.9)
+    assert await side.step() == 3
+
+
+async def test_a_registry_that_is_away_changes_nothing(side: Side) -> None:
+    side.hear("ready", "ready")
+    assert await side.step() == 3
+    side.side = ScalingSide(
+        side.settings,
+        RegistryWire(side.world.client, "http://127.0.0.1:9", TOKEN),
+        side.metrics,
+        wanted=lambda: side.wanted,
+        is_suspended=lambda: False,
+    )
+    assert await side.step() == 3

@@ -1,0 +1,39 @@
+"""What a machine bears: what the YAML asks for first, then replicas that serve, then warm ones."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.controller.scaling.bounds import Wish, granted
+
+wishes = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.builds(Wish, st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
+    max_size=4,
+)
+
+
+def test_worked_example_of_a_full_machine() -> None:
+    allowed = granted({"a": Wish(4, 1), "b": Wish(1, 1)}, {"a": 2, "b": 1}, 4)
+    assert allowed == {"a": Wish(3, 0), "b": Wish(1, 0)}
+
+
+def test_what_the_yaml_asks_for_is_given_whatever_the_bound_says() -> None:
+    assert granted({"a": Wish(3, 1, least=3)}, {}, 1) == {"a": Wish(3, 0, least=3)}
+
+
+def test_where_there_is_room_all_is_given() -> None:
+    asked = {"a": Wish(4, 1), "b": Wish(1, 1)}
+    assert granted(asked, {}, 7) == asked
+
+
+@given(wishes, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20))
+def test_never_more_than_the_bound_beyond_what_was_there(
+    asked: dict[str, Wish], present: dict[str, int], most: int
+) -> None:
+    allowed = granted(asked, present, most)
+    total = sum(wish.serving + wish.warm for wish in allowed.values())
+    there = sum(min(asked[name].serving, max(asked[name].least, present.get(name, 0))) for name in asked)
+    assert total <= max(most, there)
+    assert all(
+        allowed[name].serving <= asked[name].serving and allowed[name].warm <= asked[name].warm for name in asked
+    )

@@ -1,0 +1,69 @@
+"""Which replicas serve and which are warm: as few as possible change, and none without need."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.controller.scaling.roster import Roster, toward
+
+numbers = st.integers(0, 6)
+
+
+@st.composite
+def rosters(draw: st.DrawFn) -> Roster:
+    count = draw(numbers)
+    return Roster(
+        count, draw(st.frozensets(st.integers(0, max(0, count - 1)), max_size=count)) if count else frozenset()
+    )
+
+
+def test_worked_example_of_the_roster() -> None:
+    now = Roster(4, frozenset({3}))
+    grown = toward(now, 4, 1, {3})
+    assert grown == Roster(5, frozenset({4}))
+    assert toward(grown, 3, 1, {4}) == now
+
+
+def test_the_loaded_ones_are_promoted_first() -> None:
+    now = Roster(5, frozenset({2, 3, 4}))
+    assert toward(now, 3, 3, {4}).standby >= {2, 3}
+    assert 4 not in toward(now, 3, 3, {4}).standby
+
+
+def test_without_warm_ones_new_ones_serve() -> None:
+    assert toward(Roster(2), 4, 0) == Roster(4)
+
+
+def test_new_ones_serve_until_enough_do() -> None:
+    assert toward(Roster(2, frozenset({1})), 4, 1, {1}) == Roster(5, frozenset({4}))
+
+
+def test_one_goes_at_a_time() -> None:
+    assert toward(Roster(4), 1, 0) == Roster(3)
+
+
+def test_a_warm_one_is_made_of_one_that_serves_too_many() -> None:
+    assert toward(Roster(3), 2, 1) == Roster(3, frozenset({2}))
+
+
+def test_a_warm_one_that_is_not_loaded_does_not_take_the_place_of_one_that_serves() -> None:
+    now = Roster(3, frozenset({0}))
+    assert toward(now, 2, 0) == now
+    assert toward(now, 2, 0, {0}) == Roster(2)
+
+
+def test_numbers_beyond_the_count_are_refused() -> None:
+    with pytest.raises(ValueError, match="not all below 2"):
+        Roster(2, frozenset({2}))
+
+
+@given(rosters(), numbers, numbers)
+def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(now: Roster, serving: int, warm: int) -> None:
+    for _ in range(40):
+        then = toward(now, serving, warm, set(range(now.count)))
+        assert then.serving >= min(serving, now.serving), "nothing that should serve is taken away"
+        assert then.serving >= now.serving - 1 and then.count >= now.count - 1, "one at a time"
+        if then == now:
+            break
+        now = then
+    assert (now.serving, len(now.standby)) == (serving, warm)

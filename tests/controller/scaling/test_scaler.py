@@ -1,0 +1,106 @@
+"""The scaler asks and remembers: policy, ladder, and what an earlier controller wanted."""
+
+from dataclasses import replace
+
+from msgspec import structs
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import AdmissionEntry, AutoscalingEntry, BandEntry
+from functions.controller.scaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
+from functions.fleet.pool_board import PoolSum
+from functions.fleet.pool_report import PoolReport
+from tests.controller.scaling.builders import IDLE, POOL, replica, report
+
+ENTRY = AutoscalingEntry(
+    name="scaled",
+    pool=PoolName(POOL),
+    min_replicas=1,
+    max_replicas=6,
+    warm=1,
+    scale_up=("queue_seconds > 0.5: +2",),
+    scale_down=("utilization < 40% for 60s: -1",),
+)
+ADMISSION = AdmissionEntry("all", ("*",), (BandEntry("interactive", 0.6, ttft_slo_ms=500),))
+FULL = PoolSum(2, 10.0, 20_000.0, 0.0, 0.0, 0.8, 9000, 0.4, 0.9, 0.05)
+TWO = (replica(0), replica(1))
+
+
+def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> Wanted | None:
+    return scaler.step(heard, [entry], [ADMISSION], {POOL: 2}, now_s).get(POOL)
+
+
+def test_a_pool_of_which_nothing_was_heard_is_left_as_it_is() -> None:
+    assert ask(Scaler("disk"), None, 0.0) is None
+    assert ask(Scaler("disk"), report(*TWO, connected=False), 0.0) is None
+
+
+def test_a_pool_goes_on_from_what_was_asked_for() -> None:
+    wanted = ask(Scaler("disk"), report(replica(0)), 0.0)  # a controller that starts again hears one of the two
+    assert wanted is not None
+    assert (wanted.replicas, wanted.warm, wanted.cause) == (2, 1, "steady")
+
+
+def test_a_rule_that_holds_is_followed_and_says_why() -> None:
+    wanted = ask(Scaler("disk"), report(*TWO, told=FULL), 0.0)
+    assert wanted is not None
+    assert (wanted.replicas, wanted.cause) == (4, "rule")
+    assert "queue_seconds" in wanted.reason
+
+
+def test_it_decides_every_few_seconds_and_at_once_for_another_policy() -> None:
+    scaler = Scaler("disk")
+    assert ask(scaler, report(*TWO), 0.0).replicas == 2  # type: ignore[union-attr]
+    assert ask(scaler, report(*TWO, told=FULL), 1.0).replicas == 2  # type: ignore[union-attr]
+    another = structs.replace(ENTRY, max_replicas=3)
+    assert ask(scaler, report(*TWO, told=FULL), 2.0, another).replicas == 3  # type: ignore[union-attr]
+    later = ask(Scaler("disk"), report(*TWO, told=FULL), DECIDE_EVERY_S)
+    assert later is not None and later.replicas == 4
+
+
+def test_since_is_when_the_number_changed() -> None:
+    scaler = Scaler("disk")
+    ask(scaler, report(*TWO), 100.0)
+    ask(scaler, report(*TWO), 130.0)
+    wanted = ask(scaler, report(*TWO), 160.0)
+    assert wanted is not None and wanted.since_unix_s == 100.0
+    grown = ask(scaler, report(*TWO, told=FULL), 190.0)
+    assert grown is not None and grown.since_unix_s == 190.0
+
+
+def test_after_a_restart_nothing_is_taken_away_for_a_while() -> None:
+    scaler = Scaler("disk")
+    sizes = []
+    for now_s in range(0, 400, 10):
+        wanted = ask(scaler, report(*TWO), float(now_s))
+        sizes.append(wanted.replicas if wanted is not None else 0)
+    assert sizes[:30] == [2] * 30
+    assert sizes[-1] == 1, "nobody asks anything of it"
+
+
+def test_figures_that_grow_old_change_nothing() -> None:
+    scaler = Scaler("disk")
+    ask(scaler, report(*TWO), 0.0)
+    wanted = ask(scaler, None, 100.0)
+    assert wanted is not None
+    assert (wanted.replicas, wanted.cause) == (2, "blind")
+
+
+def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
+    """Interactive requests wait for longer than they may, and nothing else is on offer."""
+    scaler = Scaler("disk")
+    quiet = structs.replace(ENTRY, scale_up=())
+    beats = (*TWO, replica(2, "warm"))
+    drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0)
+    steps = [ask(scaler, report(*beats, told=drowning), float(second), quiet) for second in range(60)]
+    last = steps[-1]
+    assert last is not None
+    assert last.replicas > 2
+    assert "borrow" in last.rungs
+    calm = ask(scaler, report(*TWO, replica(2), told=IDLE), 61.0, quiet)
+    assert calm is not None and calm.replicas == last.replicas, "what was added goes by the scaler's rules, later"
+
+
+def test_a_pool_without_a_policy_is_nobodys() -> None:
+    scaler = Scaler("disk")
+    ask(scaler, report(*TWO), 0.0)
+    assert scaler.step(report(*TWO), [], [], {POOL: 2}, 1.0) == {}

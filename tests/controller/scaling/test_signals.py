@@ -1,0 +1,57 @@
+"""What the registry has heard, as figures to decide by: unknown is never zero."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.controller.scaling.signals import PoolUse, observe, pool_signals, replicas_of
+from tests.controller.scaling.builders import IDLE, POOL, replica, report
+
+
+def test_worked_example_of_utilization() -> None:
+    quick = observe(PoolUse(), [replica(running=1, decode_tokens_per_s=100.0)], 0.0)
+    seen = PoolUse(quick.best_tokens_per_s)
+    idle, slow = replica(0), replica(1, running=4, decode_tokens_per_s=25.0)
+    assert observe(seen, [idle, slow], 1.0).utilization_ratio == pytest.approx(0.375)
+
+
+def test_utilization_is_smoothed() -> None:
+    busy = [replica(running=4, decode_tokens_per_s=10.0)]
+    use = PoolUse(100.0, 0.0, at_s=0.0)
+    after_30_s = observe(use, busy, 30.0).utilization_ratio
+    assert after_30_s == pytest.approx(0.9 * (1 - 0.36788), rel=1e-3)
+
+
+def test_a_busy_replica_whose_speed_is_not_known_tells_nothing() -> None:
+    assert observe(PoolUse(), [replica(running=2)], 0.0).utilization_ratio is None
+
+
+def test_a_replica_that_was_not_heard_for_seconds_tells_nothing_of_its_load() -> None:
+    assert observe(PoolUse(), [replica(age_s=9.0)], 0.0).utilization_ratio is None
+
+
+def test_replicas_are_counted_by_phase_and_silent_ones_are_not_there() -> None:
+    beats = [replica(0), replica(1, "starting"), replica(2, "warm"), replica(3, "draining"), replica(4, age_s=16.0)]
+    known = replicas_of(report(*beats, replica(0, pool="other")), POOL)
+    signals = pool_signals(known, IDLE, PoolUse(), 5.0)
+    assert (signals.ready, signals.starting, signals.warm, signals.draining) == (1, 1, 1, 1)
+
+
+def test_without_a_gateways_word_nothing_is_known_of_requests() -> None:
+    signals = pool_signals([replica()], None, PoolUse(), 5.0)
+    assert signals.queue_seconds is signals.arrivals_per_s is signals.ttft_p99_s is signals.shed_per_s is None
+    assert signals.deferrable_tokens_per_s is None
+
+
+def test_where_nobody_asks_nobody_waits() -> None:
+    assert pool_signals([replica()], IDLE, PoolUse(), 5.0).ttft_p99_s == 0.0
+
+
+def test_requests_without_a_first_token_are_not_taken_for_quick_ones() -> None:
+    asked = replace(IDLE, arrivals_per_s=3.0)
+    assert pool_signals([replica()], asked, PoolUse(), 5.0).ttft_p99_s is None
+
+
+def test_the_fullest_cache_counts() -> None:
+    known = [replica(0, kv_usage_ratio=0.2), replica(1, kv_usage_ratio=0.9), replica(2, "warm", kv_usage_ratio=1.0)]
+    assert pool_signals(known, IDLE, PoolUse(), 5.0).kv_usage_ratio == 0.9

@@ -1,0 +1,97 @@
+"""What gateways tell of pools: strict at the border, added up, and forgotten when nobody speaks any more."""
+
+import msgspec
+import pytest
+
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.fleet import pool_beat
+from functions.fleet.pool_beat import BEAT_MAX_BYTES, PoolBeat, PoolBeatInvalid, PoolStats, decode, encode
+from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, PoolBoard
+
+
+def beat(*stats: PoolStats, gateway: str = "gw-1", sequence: int = 1, incarnation: int = 7) -> PoolBeat:
+    return PoolBeat(gateway, incarnation, sequence, 1_800_000_000.0, stats)
+
+
+def stats(pool: str = "a", window_s: float = 30.0, **figures: object) -> PoolStats:
+    return PoolStats(pool, window_s, **figures)  # type: ignore[arg-type]
+
+
+def sketch(*values_ms: float) -> dict[int, int]:
+    made = QuantileSketch()
+    for value_ms in values_ms:
+        made.add(value_ms)
+    return made.buckets()
+
+
+def test_two_gateways_are_added() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats(arrivals=60, queue_s=0.2, queued_tokens=10, ttft_ms=sketch(*[100.0] * 99))), 0.0)
+    board.hear(beat(stats(window_s=10.0, arrivals=10, queue_s=1.5, ttft_ms=sketch(900.0)), gateway="gw-2"), 0.0)
+    total = board.sums(0.0)["a"]
+    assert (total.gateways, total.arrivals_per_s, total.queue_s, total.queued_tokens) == (2, 3.0, 1.5, 10)
+    assert total.ttft_p50_s == pytest.approx(0.1, rel=0.01)
+    assert total.ttft_p99_s == pytest.approx(0.1, rel=0.01)
+    assert total.gap_p99_s is None
+
+
+def test_a_gateway_that_falls_silent_is_no_part_of_the_sum() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats(arrivals=60)), 0.0)
+    board.hear(beat(stats(arrivals=30), gateway="gw-2"), HEARD_FOR_S)
+    assert board.sums(HEARD_FOR_S + 1.0)["a"].gateways == 1
+    assert board.sums(3 * HEARD_FOR_S) == {}, "nobody has spoken of it: it is not a pool that nobody asks"
+
+
+def test_what_was_overtaken_does_not_count_and_a_new_process_does() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats(arrivals=60), sequence=5), 0.0)
+    board.hear(beat(stats(arrivals=30), sequence=4), 0.0)
+    assert board.sums(0.0)["a"].arrivals_per_s == 2.0
+    board.hear(beat(stats(arrivals=30), sequence=0, incarnation=8), 0.0)
+    assert board.sums(0.0)["a"].arrivals_per_s == 1.0
+
+
+def test_rungs_of_any_gateway_are_shown_in_the_ladders_order() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats(rungs=("shift",), why="full")), 0.0)
+    board.hear(beat(stats(rungs=("shed",)), gateway="gw-2"), 0.0)
+    assert board.sums(0.0)["a"].rungs == ("shed", "shift")
+
+
+def test_the_book_is_bounded() -> None:
+    board = PoolBoard()
+    taken = [board.hear(beat(stats(), gateway=f"gw-{number}"), 0.0) for number in range(MAX_GATEWAYS + 1)]
+    assert taken == [True] * MAX_GATEWAYS + [False]
+    assert board.refused_total == 1
+
+
+def test_a_beat_survives_the_bus() -> None:
+    whole = beat(stats(arrivals=3, ttft_ms=sketch(1.0, 5.0, 80.0), rungs=("shed",)))
+    assert decode(encode(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"window_s": 0.0}, {"pool": "a b"}, {"arrivals": -1}, {"ttft_ms": {"99999": 1}}, {"ttft_ms": {"1": 0}}, {"x": 1}],
+    ids=str,
+)
+def test_what_is_out_of_range_is_refused_whole(change: dict[str, object]) -> None:
+    document = msgspec.json.decode(encode(beat(stats())))
+    document["pools"][0].update(change)
+    board = PoolBoard()
+    assert not board.take(msgspec.json.encode(document), 0.0)
+    assert board.refused_total == 1
+
+
+def test_a_message_over_its_bound_is_not_read() -> None:
+    with pytest.raises(PoolBeatInvalid, match="over the limit"):
+        decode(b" " * (BEAT_MAX_BYTES + 1))
+
+
+def test_the_longest_beat_stays_below_the_bound() -> None:
+    every = dict.fromkeys(range(pool_beat.FIRST_BUCKET, pool_beat.LAST_BUCKET + 1), 10**6)
+    largest = [
+        stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256) for _ in range(pool_beat.MAX_POOLS_PER_BEAT)
+    ]
+    assert len(encode(beat(*largest))) <= BEAT_MAX_BYTES

@@ -1,0 +1,120 @@
+"""What a gateway has seen of each pool lately, and how it is told."""
+
+import asyncio
+
+from functions.api.ids import PoolName
+from functions.decisions.admission_ticket import WAITING
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.fleet import pool_beat
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
+from functions.gateway import feeds
+from functions.gateway.pool_figures import SLOT_S, SLOTS, PoolFigures, expected_wait_s
+from tests.decisions.test_admission import Pool
+from tests.gateway.hello import HELLO, Playing, finishes
+from tests.gateway.world import POOL, Clock, World
+
+NAME = PoolName("a")
+SENDER = ("gw-1", 7)
+
+
+def told(figures: PoolFigures, *pools: PoolName) -> dict[str, PoolStats]:
+    beats = figures.beats(SENDER, 1.0, pools, {})
+    return {stats.pool: stats for beat in beats for stats in beat.pools}
+
+
+def test_what_came_in_the_window_is_told_and_no_more() -> None:
+    clock = Clock()
+    figures = PoolFigures(clock)
+    clock.now_s += 100.0
+    for number in range(3):
+        figures.arrived(NAME, 50, deferrable=number == 0)
+    figures.shed(NAME)
+    figures.degraded(NAME)
+    now = told(figures)[NAME]
+    assert (now.arrivals, now.arriving_tokens, now.deferrable_tokens) == (3, 150, 50)
+    assert (now.shed, now.degraded) == (1, 1)
+    assert SLOT_S * (SLOTS - 1) <= now.window_s <= SLOT_S * SLOTS
+    clock.now_s += SLOT_S * SLOTS
+    assert told(figures, NAME)[NAME].arrivals == 0
+
+
+def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> None:
+    clock = Clock()
+    figures = PoolFigures(clock)
+    clock.now_s += 4.0
+    figures.arrived(NAME, 1)
+    assert told(figures)[NAME].window_s == 4.0
+
+
+def test_a_steady_stream_is_told_as_what_it_is() -> None:
+    clock = Clock()
+    figures = PoolFigures(clock)
+    for _ in range(500):
+        clock.now_s += 0.2
+        figures.arrived(NAME, 1)
+    now = told(figures)[NAME]
+    assert abs(now.arrivals / now.window_s - 5.0) < 0.3
+
+
+def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_forgotten() -> None:
+    clock = Clock()
+    figures = PoolFigures(clock)
+    figures.arrived(PoolName("removed"), 1)
+    assert set(told(figures, NAME)) == {"a", "removed"}
+    clock.now_s += SLOT_S * SLOTS + SLOT_S
+    assert set(told(figures, NAME)) == {"a"}
+
+
+def test_many_pools_are_many_messages_of_one_second() -> None:
+    figures = PoolFigures(Clock())
+    pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_BEAT + 1)]
+    beats = figures.beats(SENDER, 1.0, pools, {})
+    assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_BEAT, 1]
+    assert len({beat.sequence for beat in beats}) == 1
+
+
+def test_the_expected_wait() -> None:
+    pool = Pool()
+    pool.come(kv=900)
+    tickets = [pool.come(kv=2_000) for _ in range(2)]
+    assert [ticket.state for ticket in tickets] == [WAITING, WAITING]
+    admission = pool.admission
+    assert sum(queue.queued_cost for queue in admission.queues) == 6_000
+    assert expected_wait_s(admission, pool.now_s + 2.0) == 2.0, "no rate is known: as long as the oldest has waited"
+    admission.drain.per_replica, admission.gate.replicas = 1_000.0, 2
+    assert expected_wait_s(admission, pool.now_s + 2.0) == 3.0
+    assert expected_wait_s(admission, pool.now_s + 4.0) == 4.0
+
+
+async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing) -> None:
+    p = play("r0")
+    p.ask(stream=True)
+    finishes(await p.connects())
+    assert p.client.ended and HELLO
+    stats = {each.pool: each for beat in p.gateway.rooms.pools.beats(SENDER, 1.0, [], {}) for each in beat.pools}[POOL]
+    assert stats.arrivals == 1
+    assert stats.arriving_tokens > 0
+    assert QuantileSketch.of(stats.ttft_ms).count == 1
+
+
+class Bus:
+    """Keeps what is published; the second message finds the bus gone."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+
+    async def publish_pools(self, message: bytes) -> None:
+        if self.messages:
+            raise BusUnavailable("gone")
+        self.messages.append(message)
+
+
+async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
+    world, bus = World(), Bus()
+    try:
+        async with asyncio.timeout(30.0):
+            await feeds.tell_pools(world.gateway, bus)  # type: ignore[arg-type]
+    except BusUnavailable:
+        beat = pool_beat.decode(bus.messages[0])
+    assert [stats.pool for stats in beat.pools] == [POOL]

@@ -1,0 +1,168 @@
+"""Warm and ready: a state flip that gateways hear at once, and an engine that sleeps where it can."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from functions.decisions.engine_rates import EngineRates
+from functions.engines.client import EngineClient
+from functions.replica.beat import compose
+from functions.replica.peer_app import make_peer_app
+from functions.replica.standby import Standby
+from functions.replica.standing_routes import standing_routes
+from functions.replica.status import AgentStatus, Load
+from tests.replica.statuses import make_status
+
+
+class Engine:
+    """The three routes of an engine that runs with --enable-sleep-mode; `broken` answers 500."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.sleeps = False
+        self.broken = False
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        if self.broken:
+            return httpx.Response(500, json={"error": {"message": "no"}})
+        if request.url.path == "/is_sleeping":
+            return httpx.Response(200, json={"is_sleeping": self.sleeps})
+        self.sleeps = request.url.path == "/sleep"
+        return httpx.Response(200)
+
+
+class Replica:
+    def __init__(self, *, may_sleep: bool = False, status: AgentStatus | None = None) -> None:
+        self.engine = Engine()
+        self.status = status or make_status()
+        self.beats: list[str] = []
+        client = EngineClient(httpx.AsyncClient(transport=httpx.MockTransport(self.engine.answer)), "http://engine")
+        self.standby = Standby(self.status, client, self.tell, may_sleep=may_sleep)
+
+    def tell(self) -> None:
+        self.beats.append(self.status.phase()[0])
+
+    async def until_asleep(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.standby.run())
+        async with asyncio.timeout(30.0):
+            while not self.status.asleep:
+                await asyncio.sleep(0.005)
+        task.cancel()
+
+
+async def test_a_promotion_is_told_at_once_and_so_is_its_reverse() -> None:
+    replica = Replica()
+    await replica.standby.become(standby=True)
+    await replica.standby.become(standby=True)
+    await replica.standby.become(standby=False)
+    assert replica.beats == ["warm", "ready"], "what changes nothing is not told"
+    assert replica.engine.asked == [], "an engine that cannot sleep is not asked"
+
+
+async def test_what_was_measured_under_another_load_is_forgotten() -> None:
+    replica = Replica(status=make_status(rates=EngineRates(service_ms=9_000.0)))
+    await replica.standby.become(standby=True)
+    await replica.standby.become(standby=False)
+    assert replica.status.rates == EngineRates()
+
+
+def test_a_warm_replica_is_well_and_takes_no_cold_adapters() -> None:
+    status = make_status(standby=True)
+    assert status.phase() == ("warm", "loaded, without traffic")
+    assert status.not_ready() == "", "its process is as it should be"
+    beat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert (beat.phase, beat.adapter_room) == ("warm", 0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "draining"), [("hung", False), ("dead", False), ("starting", False), ("ready", True)]
+)
+def test_what_is_wrong_outranks_being_warm(phase: str, draining: bool) -> None:
+    status = make_status(phase, standby=True, draining=draining)
+    assert status.phase()[0] == ("draining" if draining else phase)
+
+
+def test_how_it_begins_is_said_by_a_file(tmp_path: Path) -> None:
+    replica = Replica()
+    replica.standby.begin(tmp_path / "standby")
+    assert not replica.status.standby
+    (tmp_path / "standby").touch()
+    replica.standby.begin(tmp_path / "standby")
+    assert replica.status.standby
+    replica.standby.begin(None)
+    assert not replica.status.standby
+
+
+async def test_an_engine_that_can_sleeps_while_it_is_warm_and_is_woken_first() -> None:
+    replica = Replica(may_sleep=True)
+    await replica.standby.become(standby=True)
+    await replica.until_asleep()
+    assert replica.engine.sleeps
+    assert replica.status.phase() == ("warm", "loaded and asleep, without traffic")
+    await replica.standby.become(standby=False)
+    assert not replica.engine.sleeps
+    assert replica.engine.asked == ["GET /is_sleeping", "POST /sleep?level=1", "POST /wake_up"]
+
+
+async def test_an_agent_that_is_started_again_finds_its_engine_asleep() -> None:
+    replica = Replica(may_sleep=True, status=make_status(standby=True))
+    replica.engine.sleeps = True
+    await replica.until_asleep()
+    assert replica.engine.asked == ["GET /is_sleeping"]
+
+
+async def test_an_engine_without_the_routes_stays_awake() -> None:
+    replica = Replica(may_sleep=True, status=make_status(standby=True))
+    replica.engine.broken = True
+    task = asyncio.get_running_loop().create_task(replica.standby.run())
+    async with asyncio.timeout(30.0):
+        while len(replica.engine.asked) < 2:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0)
+    task.cancel()
+    assert not replica.status.asleep
+
+
+async def test_a_busy_engine_is_not_put_to_sleep() -> None:
+    replica = Replica(may_sleep=True, status=make_status(standby=True, load=Load(running=1)))
+    task = asyncio.get_running_loop().create_task(replica.standby.run())
+    async with asyncio.timeout(30.0):
+        while not replica.engine.asked:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    assert replica.engine.asked == ["GET /is_sleeping"]
+
+
+async def ask(replica: Replica, body: bytes, token: str = "the-token") -> httpx.Response:
+    async def want(*_: object) -> None:
+        raise AssertionError("nobody asks for an adapter here")
+
+    app = make_peer_app("the-token", want, lambda _: None, [standing_routes(replica.standby)])  # type: ignore[arg-type]
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
+        return await client.post("/standing", content=body, headers=headers)
+
+
+async def test_the_controller_flips_it_with_the_token_alone() -> None:
+    replica = Replica()
+    assert (await ask(replica, b'{"standby": true}', token="another")).status_code == 401
+    answer = await ask(replica, b'{"standby": true}')
+    assert (answer.status_code, answer.json()["phase"]) == (200, "warm")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"standby": 1}', b"{" * 2000, b" " * 5000], ids=len)
+async def test_a_body_that_is_none_is_refused(body: bytes) -> None:
+    assert (await ask(Replica(), body)).status_code == 400
+
+
+async def test_an_engine_that_does_not_wake_stays_warm() -> None:
+    replica = Replica(may_sleep=True)
+    await replica.standby.become(standby=True)
+    await replica.until_asleep()
+    replica.engine.broken = True
+    answer = await ask(replica, b'{"standby": false}')
+    assert answer.status_code == 503
+    assert replica.status.phase()[0] == "warm"
