@@ -18,7 +18,8 @@ from xxhash import xxh3_64_intdigest
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.bloom import Bloom
 
-ReplicaPhase = Literal["starting", "ready", "draining", "hung", "dead"]
+# warm: the base is loaded, nothing is routed there until it is promoted
+ReplicaPhase = Literal["starting", "ready", "warm", "draining", "hung", "dead"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""By which rules one pool is scaled: its AutoscalingPolicy, what was promised, and how long a new replica takes. Pure.
+
+Neighbours: `autoscaling` applies it; `startup_times` knows how long a start takes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from functions.api.expressions import ScaleRule, parse_scale_rule
+from functions.api.snapshot import AutoscalingEntry
+
+STALE_S = 45.0  # three periods of 15 s without figures
+QUIET_S = 300.0  # at least so long after growing nothing is taken away
+TARGET_UTILIZATION = 0.8  # beyond this the first wait at replicas shows in first tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePolicy:
+    min_replicas: int
+    max_replicas: int
+    warm: int = 0
+    up: tuple[ScaleRule, ...] = ()
+    down: tuple[ScaleRule, ...] = ()
+    slo_s: float | None = None  # the promised time to first token, of rules that say `slo`
+    startup_s: float = 300.0  # from asking for a replica until it serves
+    stale_s: float = STALE_S  # figures older than this are none
+    quiet_s: float = QUIET_S
+    target_utilization_ratio: float = TARGET_UTILIZATION
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_replicas <= self.max_replicas:
+            raise ValueError(f"{self.min_replicas} to {self.max_replicas} replicas: raise max above min")
+
+    @classmethod
+    def of(cls, entry: AutoscalingEntry, *, slo_s: float | None, startup_s: float) -> "ScalePolicy":
+        return cls(
+            min_replicas=entry.min_replicas,
+            max_replicas=max(entry.min_replicas, entry.max_replicas),
+            warm=entry.warm,
+            up=_rules(entry.scale_up),
+            down=_rules(entry.scale_down),
+            slo_s=slo_s,
+            startup_s=startup_s,
+        )
+
+    @property
+    def quiet_after_growing_s(self) -> float:
+        """Until what was added has shown what it changes."""
+        return max(self.quiet_s, self.startup_s)
+
+
+def _rules(texts: Sequence[str]) -> tuple[ScaleRule, ...]:
+    return tuple(map(parse_scale_rule, texts))
