@@ -1,0 +1,194 @@
+"""`shoal capacity`: what the models of a configuration need, how much they hold, how many replicas a load takes.
+
+From the InferenceServices alone: memory on each accelerator and the conversations that fit; with `--load`, the replicas
+that keep the promised time to first token, found in the simulator, and what a million tokens then cost; with `--nodes`,
+where everything goes. Exit status 1 where a model does not fit, or not all replicas have a place.
+Neighbours: `functions.decisions.capacity` has the formulas, `capacity_tables` prints.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from functions.api.config_files import read_files
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import load_files
+from functions.api.problems import ConfigInvalid, Problem
+from functions.cli.capacity_options import Wanted
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_error_console
+from functions.decisions.capacity.accelerators import Accelerator, AcceleratorUnknown, accelerator
+from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
+from functions.decisions.capacity.memory import MemoryPlan, plan_memory
+from functions.decisions.capacity.model_shape import ModelShape, ShapeUnknown, from_config
+from functions.decisions.capacity.packing import Demand, Packing, pack
+from functions.decisions.capacity.service import ServedPool, served_pool
+from functions.decisions.capacity.speed import Speed, speed_of
+from functions.simulator.replicas_needed import Load, Needed, Unreachable, profile_from, replicas_needed
+
+DEFAULT_FOLDER = Path("inferenceservices")
+_CONFIG_MAX_BYTES = 1_000_000
+_HOST = Accelerator(name="CPU", memory_bytes=0, bytes_per_s=1.0, flops_16=1.0, flops_8=1.0)
+
+
+@dataclass(slots=True)
+class PoolCapacity:
+    """One pool: what was found out. `device` is None for one that runs on CPU."""
+
+    pool: ServedPool
+    device: Accelerator | None
+    memory: MemoryPlan
+    speed: Speed | None
+    load: Load | None = None
+    needed: Needed | None = None
+    trouble: str = ""  # why no number of replicas is enough
+    price_per_hour: float | None = None  # of one accelerator
+    elsewhere_per_million: float | None = None
+
+    @property
+    def replicas(self) -> int:
+        return self.needed.replicas if self.needed is not None else self.pool.replicas[0]
+
+    @property
+    def cost_per_million(self) -> float | None:
+        if self.needed is None or self.price_per_hour is None:
+            return None
+        return cost_per_million_tokens(self._price(), self.needed.tokens_per_s)
+
+    @property
+    def break_even_tokens_per_s(self) -> float | None:
+        if self.price_per_hour is None or not self.elsewhere_per_million:
+            return None
+        return break_even_tokens_per_s(self._price(), self.elsewhere_per_million)
+
+    def _price(self) -> float:
+        return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)
+
+
+def capacity(paths: Sequence[Path], wanted: Wanted, *, as_json: bool) -> None:
+    from functions.cli.capacity_tables import show, show_json
+
+    pools = [_with_memory(pool, wanted) for pool in _pools(paths, wanted)]
+    unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
+    if unknown:
+        raise Refused(f"--load names {unknown[0]!r}; pools here: {', '.join(each.pool.pool for each in pools)}")
+    if "" in wanted.loads and len(pools) > 1:
+        raise Refused("--load needs the pool, such as --load llama-3-8b=40, where there are several; or --pool")
+    reporter = TerminalReporter(make_error_console())
+    for each in pools:
+        _find_replicas(each, wanted, reporter)
+    packing = _packed(pools, wanted)
+    if as_json:
+        show_json(pools, packing)
+    else:
+        show(pools, packing)
+    if any(not each.memory.fits or each.trouble for each in pools) or (packing is not None and packing.unplaced):
+        raise typer.Exit(1)
+
+
+def _pools(paths: Sequence[Path], wanted: Wanted) -> list[ServedPool]:
+    chosen = list(paths) or [DEFAULT_FOLDER]
+    problems: list[Problem] = []
+    try:
+        loaded = load_files(read_files(chosen, Path.cwd(), problems), problems, None)
+    except ConfigInvalid as error:
+        raise Refused(f"{error.problems[0]} (`shoal validate` has all of them)") from error
+    services = [each for each in loaded.of(InferenceService) if each.value.pool is not None]
+    services = [each for each in services if not wanted.pools or each.value.pool in wanted.pools]
+    if not services:
+        where = ", ".join(str(path) for path in chosen)
+        named = " of that name" if wanted.pools else ""
+        raise Refused(f"there is no pool{named} in {where}: an InferenceService with the label shoal.dev/pool")
+    shape = _shape_of(wanted.model_dir)
+    if shape is not None and len(services) > 1:
+        raise Refused("--model-dir is one model's: choose its pool with --pool")
+    try:
+        return [served_pool(each.value, yaml.safe_load(each.document.text), shape) for each in services]
+    except ShapeUnknown as error:
+        raise Refused(str(error)) from error
+
+
+def _shape_of(directory: Path | None) -> ModelShape | None:
+    if directory is None:
+        return None
+    file = directory / "config.json"
+    try:
+        if file.stat().st_size > _CONFIG_MAX_BYTES:
+            raise Refused(f"{file} is larger than a megabyte: that is no model's config.json")
+        config: Any = json.loads(file.read_bytes())
+        if not isinstance(config, dict):
+            raise Refused(f"{file} is no JSON object")
+        return from_config(config, directory.resolve().name)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{file}: {error}") from error
+
+
+def _with_memory(pool: ServedPool, wanted: Wanted) -> PoolCapacity:
+    device = _device(pool, wanted)
+    needs = pool.serving.accelerators
+    if device is not None and pool.accelerators and pool.accelerators < needs:
+        raise Refused(
+            f"{pool.pool} asks for {pool.accelerators} accelerators, and its arguments divide it over {needs}"
+        )
+    memory = plan_memory(pool.shape, pool.serving, device or _HOST)
+    speed = speed_of(pool.shape, pool.serving, device) if device is not None and pool.shape.has_cache else None
+    price = wanted.prices.get(device.name, wanted.prices.get("")) if device is not None else None
+    return PoolCapacity(
+        pool, device, memory, speed, price_per_hour=price, elsewhere_per_million=wanted.elsewhere_per_million
+    )
+
+
+def _device(pool: ServedPool, wanted: Wanted) -> Accelerator | None:
+    name = wanted.products.get(pool.pool, wanted.products.get("", pool.product))
+    if name is None:
+        if not pool.accelerators:
+            if not pool.serving.cache_bytes:
+                raise Refused(f"{pool.pool} has no accelerator and no VLLM_CPU_KVCACHE_SPACE: say --accelerator")
+            return None
+        raise Refused(
+            f"{pool.pool} does not say which accelerator: nodeSelector {{nvidia.com/gpu.product: …}}, "
+            f"or --accelerator {pool.pool}=NVIDIA-H100-80GB-HBM3"
+        )
+    try:
+        return accelerator(name)
+    except AcceleratorUnknown as error:
+        raise Refused(str(error)) from error
+
+
+def _find_replicas(found: PoolCapacity, wanted: Wanted, reporter: TerminalReporter) -> None:
+    requests_per_s = wanted.loads.get(found.pool.pool, wanted.loads.get(""))
+    if requests_per_s is None or not found.memory.fits:
+        return
+    if found.speed is None:
+        raise Refused(f"{found.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache")
+    found.load = Load(
+        requests_per_s=requests_per_s,
+        prompt_tokens=wanted.prompt_tokens,
+        output_tokens=wanted.output_tokens,
+        ttft_slo_s=wanted.ttft_slo_s,
+        itl_slo_s=wanted.itl_slo_s,
+    )
+    profile = profile_from(found.speed, found.memory, found.pool.serving)
+    with reporter.step(f"Replicas of {found.pool.pool}") as step:
+        try:
+            found.needed = replicas_needed(profile, found.load, 0, step.update)
+        except Unreachable as error:
+            found.trouble = str(error)
+
+
+def _packed(pools: Sequence[PoolCapacity], wanted: Wanted) -> Packing | None:
+    if not wanted.nodes:
+        return None
+    return pack(
+        [
+            Demand(each.pool.pool, each.device.name, each.pool.serving.accelerators, each.replicas)
+            for each in pools
+            if each.device is not None
+        ],
+        wanted.nodes,
+    )

@@ -1,0 +1,114 @@
+"""The options of `shoal capacity`, from text to values; Refused says what would be right.
+
+Several options take `NAME=VALUE`, or a value alone for every name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from functions.api.kinds.quantities import duration_s
+from functions.cli.refused import Refused
+from functions.decisions.capacity.packing import Node
+
+_MOST_NODES = 100_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Wanted:
+    """What was asked on the command line, checked."""
+
+    pools: tuple[str, ...] = ()
+    model_dir: Path | None = None
+    products: dict[str, str] = field(default_factory=dict)  # by pool; "" for all
+    loads: dict[str, float] = field(default_factory=dict)  # requests per second
+    prompt_tokens: int = 1000
+    output_tokens: int = 200
+    ttft_slo_s: float = 1.5
+    itl_slo_s: float | None = None
+    nodes: list[Node] = field(default_factory=list)
+    prices: dict[str, float] = field(default_factory=dict)  # by product, an hour; "" for all
+    elsewhere_per_million: float | None = None
+
+
+def wanted(
+    *,
+    pools: Sequence[str],
+    model_dir: Path | None,
+    products: Sequence[str],
+    loads: Sequence[str],
+    prompt_tokens: int,
+    output_tokens: int,
+    ttft_slo: str,
+    itl_slo: str | None,
+    nodes: Sequence[str],
+    prices: Sequence[str],
+    api_price: float | None,
+) -> Wanted:
+    return Wanted(
+        pools=tuple(pools),
+        model_dir=model_dir,
+        products=products_from(products),
+        loads=figures(loads, "--load"),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        ttft_slo_s=_seconds(ttft_slo, "--ttft-slo"),
+        itl_slo_s=_seconds(itl_slo, "--itl-slo") if itl_slo is not None else None,
+        nodes=[node for text in nodes for node in nodes_from(text)],
+        prices=figures(prices, "--price"),
+        elsewhere_per_million=api_price,
+    )
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise Refused(f"{option} {text!r}: {error}") from error
+
+
+def nodes_from(text: str) -> list[Node]:
+    """`16x8xNVIDIA-H100-80GB-HBM3`: sixteen nodes of eight."""
+    count, _, rest = text.partition("x")
+    size, _, product = rest.partition("x")
+    if not (count.isdecimal() and size.isdecimal() and product):
+        raise Refused(f"{text!r} says no nodes: COUNTxACCELERATORSxPRODUCT, such as 16x8xNVIDIA-H100-80GB-HBM3")
+    number = int(count[:7])
+    if not 1 <= number <= _MOST_NODES or not 1 <= int(size[:4]) <= 1024:
+        raise Refused(f"{text!r}: up to {_MOST_NODES} nodes of up to 1024 accelerators")
+    return [Node(f"{product.lower()}-{index:05d}", product, int(size)) for index in range(number)]
+
+
+def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE`, or a value alone, under the empty name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        key, value = (name, value) if equals else ("", name)
+        if key in found or not value:
+            raise Refused(f"{option} {text!r}: once a name, as NAME=VALUE or VALUE for all")
+        found[key] = value
+    return found
+
+
+def products_from(texts: Sequence[str]) -> dict[str, str]:
+    """`POOL=PRODUCT`, `PRODUCT`, or either with a description: `MI300X=191.5:5.3:1307:2614` is one for all pools."""
+    described = [text for text in texts if text.count("=") == 1 and ":" in text]
+    found = by_name([text for text in texts if text not in described], "--accelerator")
+    if len(described) > 1 or (described and "" in found):
+        raise Refused("--accelerator for all pools is given twice: name the pools, as POOL=PRODUCT")
+    return found | ({"": described[0]} if described else {})
+
+
+def figures(texts: Sequence[str], option: str) -> dict[str, float]:
+    """The same, of numbers above 0."""
+    found: dict[str, float] = {}
+    for name, value in by_name(texts, option).items():
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < 1e9:
+            raise Refused(f"{option}: {value!r} is no number above 0")
+        found[name] = number
+    return found

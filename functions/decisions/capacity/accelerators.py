@@ -1,0 +1,78 @@
+"""Accelerators by the name that a node's label `nvidia.com/gpu.product` has: memory, bandwidth and arithmetic.
+
+Figures are the makers' data sheets', arithmetic without sparsity. Memory is what a driver reports as the whole of it,
+which is a little less than the name says. A product that is not here can be described on the command line
+(`described`): a fleet is not held up by a table.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    name: str
+    memory_bytes: int
+    bytes_per_s: float  # of its memory
+    flops_16: float  # a second, bf16 and fp16, dense
+    flops_8: float  # fp8 or int8; as flops_16 where the hardware has none
+
+
+class AcceleratorUnknown(ValueError):
+    """No product of that name; the message lists what is known and how to describe another."""
+
+
+def _of(name: str, memory_gib: float, terabytes_per_s: float, tflops_16: float, tflops_8: float) -> Accelerator:
+    return Accelerator(
+        name=name,
+        memory_bytes=int(memory_gib * GIB),
+        bytes_per_s=terabytes_per_s * 1e12,
+        flops_16=tflops_16 * 1e12,
+        flops_8=tflops_8 * 1e12,
+    )
+
+
+ACCELERATORS = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            _of("NVIDIA-B200", 179.1, 8.0, 2250, 4500),
+            _of("NVIDIA-H200", 140.4, 4.8, 989, 1979),
+            _of("NVIDIA-H100-80GB-HBM3", 79.6, 3.35, 989, 1979),
+            _of("NVIDIA-H100-NVL", 93.6, 3.9, 835, 1671),
+            _of("NVIDIA-H100-PCIe", 79.6, 2.0, 756, 1513),
+            _of("NVIDIA-A100-SXM4-80GB", 79.2, 2.039, 312, 312),
+            _of("NVIDIA-A100-SXM4-40GB", 39.5, 1.555, 312, 312),
+            _of("NVIDIA-L40S", 44.5, 0.864, 362, 733),
+            _of("NVIDIA-L4", 22.0, 0.3, 121, 242),
+            _of("NVIDIA-A10", 22.5, 0.6, 125, 125),
+        )
+    }
+)
+
+
+def accelerator(name: str) -> Accelerator:
+    """By its product label, or as `described`."""
+    if "=" in name:
+        return described(name)
+    found = ACCELERATORS.get(name)
+    if found is None:
+        raise AcceleratorUnknown(
+            f"no accelerator is called {name!r}; known: {', '.join(ACCELERATORS)}. Describe another as "
+            f"NAME=GiB:TB/s:TFLOPS16:TFLOPS8, such as MI300X=191.5:5.3:1307:2614"
+        )
+    return found
+
+
+def described(text: str) -> Accelerator:
+    """`MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits."""
+    name, _, figures = text.partition("=")
+    try:
+        memory_gib, terabytes_per_s, tflops_16, tflops_8 = (float(part) for part in figures.split(":"))
+    except ValueError:
+        raise AcceleratorUnknown(f"{text!r} is no description: NAME=GiB:TB/s:TFLOPS16:TFLOPS8") from None
+    if not name or not all(0 < each < 1e6 for each in (memory_gib, terabytes_per_s, tflops_16, tflops_8)):
+        raise AcceleratorUnknown(f"{text!r}: a name, and four figures above 0")
+    return _of(name, memory_gib, terabytes_per_s, tflops_16, tflops_8)

@@ -1,0 +1,79 @@
+"""Replicas onto nodes: which fit where, and what is left over.
+
+A replica's accelerators are on one node, of the product that it asks for. Largest first, since small ones fit into
+what large ones leave; of the nodes with room, one that has not this pool yet comes first (a node that dies takes one
+replica of each pool, not all of one), then the fullest (whole nodes stay free for the largest).
+Worked example (test_large_ones_first): two nodes of 8, replicas of 4, 4, 4 and 1 x 4: in this order all fit; the small
+ones first, each on the emptiest node, would leave no room for the third of 4.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Replicas of one pool."""
+
+    pool: str
+    product: str
+    accelerators: int  # of one replica
+    replicas: int
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    product: str
+    accelerators: int
+    placed: list[str] = field(default_factory=list)  # a pool's name for each replica
+    used: int = 0
+
+    @property
+    def free(self) -> int:
+        return self.accelerators - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    nodes: tuple[Node, ...]
+    unplaced: dict[str, int]  # replicas, by pool
+    reasons: dict[str, str]  # why, by pool
+
+    @property
+    def used_ratio(self) -> float:
+        whole = sum(node.accelerators for node in self.nodes)
+        return sum(node.used for node in self.nodes) / whole if whole else 0.0
+
+
+def pack(demands: Iterable[Demand], nodes: Sequence[Node]) -> Packing:
+    """`nodes` are not changed."""
+    own = [Node(node.name, node.product, node.accelerators) for node in nodes]
+    unplaced: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for demand in sorted(demands, key=lambda each: (-each.accelerators, each.pool)):
+        fitting = [node for node in own if node.product == demand.product]
+        for _ in range(demand.replicas):
+            place = min(
+                (node for node in fitting if node.free >= demand.accelerators),
+                key=lambda node: (node.placed.count(demand.pool), node.free, node.name),
+                default=None,
+            )
+            if place is None:
+                unplaced[demand.pool] = unplaced.get(demand.pool, 0) + 1
+                reasons[demand.pool] = _why(demand, fitting)
+                continue
+            place.placed.append(demand.pool)
+            place.used += demand.accelerators
+    return Packing(tuple(own), unplaced, reasons)
+
+
+def _why(demand: Demand, fitting: Sequence[Node]) -> str:
+    if not fitting:
+        return f"no node has {demand.product}"
+    if max(node.accelerators for node in fitting) < demand.accelerators:
+        return f"no node has {demand.accelerators} accelerators: divide it over nodes (pipeline) or use larger ones"
+    free = sum(node.free for node in fitting)
+    if free >= demand.accelerators:
+        return f"{free} accelerators are free, but no {demand.accelerators} on one node"
+    return f"{free} accelerators are free of {sum(node.accelerators for node in fitting)}"

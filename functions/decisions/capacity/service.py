@@ -1,0 +1,141 @@
+"""What an InferenceService says of memory and speed: model, accelerators, and the engine's arguments that matter.
+
+Accelerators are what the container may have (`resources.limits`, or requests) of a resource that ends in `/gpu`; their
+product is what `nodeSelector` asks for by `nvidia.com/gpu.product`. The model is told by the annotation
+`shoal.dev/architecture`, else by the name in `storageUri`. What is not said is what vLLM takes by itself.
+
+The kind that shoal checks (`functions.api.kinds.inference_service`) leaves resources to Kubernetes; so they are read
+from the document itself, and anything unreadable counts as not said.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from functions.api.kinds.inference_service import InferenceService, last_argument, parse_tokens
+from functions.decisions.capacity.accelerators import GIB
+from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO, Serving
+from functions.decisions.capacity.model_shape import ModelShape, known
+
+ARCHITECTURE_ANNOTATION = "shoal.dev/architecture"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+_DEFAULT_BATCHED_TOKENS = 8192
+_DEFAULT_SEQUENCES = 256
+_FOUR_BITS = re.compile(r"awq|gptq|int4|w4a16|4bit|nvfp4|mxfp4")
+_EIGHT_BITS = re.compile(r"fp8|w8a8|int8|8bit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPool:
+    """One pool, as far as capacity goes."""
+
+    pool: str
+    replicas: tuple[int, int]  # fewest, most
+    product: str | None  # of its accelerators; None: the service does not say
+    accelerators: int  # of one replica; 0: it runs on CPU
+    shape: ModelShape
+    serving: Serving
+
+
+def served_pool(service: InferenceService, document: Mapping[str, Any], shape: ModelShape | None = None) -> ServedPool:
+    """ShapeUnknown where the model is not known and no `shape` is given; ValueError for a service that is no pool."""
+    predictor, model = service.spec.predictor, service.spec.predictor.model
+    if service.pool is None or model is None:
+        raise ValueError(f"{service.metadata.name} is no pool: it has no label shoal.dev/pool, or no model")
+    uri = (model.storage_uri or "").rstrip("/").rpartition("/")[2]
+    told = service.metadata.annotations.get(ARCHITECTURE_ANNOTATION)
+    raw = _at(document, "spec", "predictor")
+    resources = _at(raw, "model", "resources")
+    count = _accelerators(resources)
+    return ServedPool(
+        pool=service.pool,
+        replicas=(predictor.min_replicas, service.replica_bounds[1]),
+        product=_product(_at(raw, "nodeSelector")),
+        accelerators=count,
+        shape=shape or known(told or uri),
+        serving=_serving(model.args, uri, _environment(raw), count),
+    )
+
+
+def _serving(args: tuple[str, ...], name: str, environment: Mapping[str, str], count: int) -> Serving:
+    def number(option: str, default: int) -> int:
+        text = last_argument(args, option)
+        return (parse_tokens(text) if text is not None else None) or default
+
+    def switch(option: str) -> bool:
+        return any(each.replace("_", "-") == option for each in args)
+
+    tensor = number("--tensor-parallel-size", 1)
+    pipeline = number("--pipeline-parallel-size", 1)
+    context = number("--max-model-len", 8192)
+    slots = number("--max-loras", 1) if switch("--enable-lora") else 0
+    serving = Serving(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        weight_bytes=_weight_bytes(last_argument(args, "--quantization"), last_argument(args, "--dtype"), name),
+        kv_bytes=_kv_bytes(last_argument(args, "--kv-cache-dtype"), last_argument(args, "--dtype")),
+        utilization_ratio=_ratio(last_argument(args, "--gpu-memory-utilization")),
+        context_tokens=context,
+        max_sequences=number("--max-num-seqs", _DEFAULT_SEQUENCES),
+        batched_tokens=number("--max-num-batched-tokens", _DEFAULT_BATCHED_TOKENS),
+        adapter_slots=slots,
+        adapter_rank=number("--max-lora-rank", 16) if slots else 0,
+        adapters_in_host=max(slots, number("--max-cpu-loras", slots)) if slots else 0,
+    )
+    on_cpu = environment.get("VLLM_CPU_KVCACHE_SPACE", "")
+    if not count and on_cpu.isdecimal():
+        serving = replace(serving, cache_bytes=int(on_cpu) * GIB)
+    return serving
+
+
+def _weight_bytes(quantization: str | None, dtype: str | None, name: str) -> float:
+    """A parameter: what the arguments say, else what the model's name says, else 16 bits."""
+    if dtype in {"float32", "float"}:
+        return 4.0
+    for text in (quantization or "", name.lower()):
+        if _FOUR_BITS.search(text):
+            return 0.5
+        if _EIGHT_BITS.search(text):
+            return 1.0
+    return 2.0
+
+
+def _kv_bytes(kv_dtype: str | None, dtype: str | None) -> float:
+    if kv_dtype is not None and kv_dtype.startswith("fp8"):
+        return 1.0
+    return 4.0 if kv_dtype in {None, "auto"} and dtype in {"float32", "float"} else 2.0
+
+
+def _ratio(text: str | None) -> float:
+    try:
+        ratio = float(text) if text is not None else DEFAULT_UTILIZATION_RATIO
+    except ValueError:
+        return DEFAULT_UTILIZATION_RATIO
+    return ratio if 0 < ratio <= 1 else DEFAULT_UTILIZATION_RATIO
+
+
+def _accelerators(resources: Mapping[str, Any]) -> int:
+    for section in ("limits", "requests"):
+        for name, amount in _at(resources, section).items():
+            if isinstance(name, str) and name.endswith("/gpu") and str(amount).isdecimal():
+                return int(str(amount)[:4])
+    return 0
+
+
+def _product(selector: Mapping[str, Any]) -> str | None:
+    found = selector.get(PRODUCT_LABEL)
+    return found if isinstance(found, str) else None
+
+
+def _environment(predictor: Mapping[str, Any]) -> dict[str, str]:
+    listed = _at(predictor, "model").get("env")
+    entries = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    return {str(each.get("name")): str(each["value"]) for each in entries if "value" in each}
+
+
+def _at(document: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    found: Any = document
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,168 @@
+"""How many replicas keep a promise at a load: found by trying, in virtual time.
+
+    estimate  = load x seconds of work in one request / (1 second x a replica)       where the search begins
+    answer    = the fewest with which 99 of 100 first tokens come within the promised time, and 99 of 100 gaps between
+                tokens are within theirs, each request served
+
+Beyond 16 replicas a sixteen-replica slice of the load is tried, and the answer is in proportion: larger fleets even out
+more, so that is on the safe side. Each try lasts at least two minutes of virtual time and 1,500 requests. The fleet is
+sent to by shoal's own router, without a waiting room: a queue at the gateway is a queue all the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, exp
+
+from functions.decisions.capacity.accelerators import accelerator
+from functions.decisions.capacity.memory import MemoryPlan, Serving, plan_memory
+from functions.decisions.capacity.model_shape import known
+from functions.decisions.capacity.speed import Speed, speed_of
+from functions.simulator.fleet.engine_profile import EngineProfile
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.simulation import Setting, simulate
+from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
+
+SLICE_REPLICAS = 16
+_LEAST_S, _LEAST_REQUESTS, _MOST_REQUESTS = 120.0, 1500, 20_000
+_SPREAD = 0.8  # of the logarithm of lengths
+_P99 = 2.33  # standard deviations
+_MOST_TIMES = 16  # the first estimate
+
+
+class Unreachable(ValueError):
+    """No number of replicas keeps the promise: one request alone takes too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    requests_per_s: float
+    prompt_tokens: int  # median
+    output_tokens: int  # median
+    ttft_slo_s: float
+    itl_slo_s: float | None = None  # None: any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    replicas: int
+    ttft_p99_ms: float
+    itl_p99_ms: float | None
+    tokens_per_s: float  # prompt and output, as asked for
+    simulated_replicas: int  # fewer, where a slice was tried
+
+
+def profile_from(speed: Speed, memory: MemoryPlan, serving: Serving) -> EngineProfile:
+    sequences = min(serving.max_sequences, max(1, serving.batched_tokens - 1))
+    return EngineProfile(
+        step_ms=speed.step_ms,
+        prefill_ms_per_token=speed.ms_per_prompt_token,
+        decode_ms_per_sequence=speed.ms_per_sequence,
+        decode_ms_per_kv_token=speed.ms_per_kv_token,
+        step_budget_tokens=serving.batched_tokens,
+        max_sequences=sequences,
+        kv_tokens=memory.kv_tokens,
+    )
+
+
+def estimated_profile(model: str, product: str, serving: Serving) -> EngineProfile:
+    """Of a public model on an accelerator, by its data sheet: nothing was measured."""
+    shape, device = known(model), accelerator(product)
+    return profile_from(speed_of(shape, serving, device), plan_memory(shape, serving, device), serving)
+
+
+def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Callable[[str], None]) -> Needed:
+    """Unreachable where no number is enough."""
+    _check_one_request(profile, load)
+    estimate = max(1, ceil(load.requests_per_s * _work_s(profile, load)))
+    part = min(1.0, SLICE_REPLICAS / estimate)
+    tried: dict[int, Outcome] = {}
+
+    def keeps(replicas: int) -> bool:
+        progress(f"{replicas} replicas at {load.requests_per_s * part:,.1f} requests/s")
+        tried[replicas] = _try(profile, load, load.requests_per_s * part, replicas, seed)
+        return _kept(tried[replicas], load)
+
+    fewest = _fewest(keeps, max(1, ceil(estimate * part)))
+    outcome = tried[fewest]
+    gap_s = outcome.gaps.quantile_s(0.99)
+    return Needed(
+        replicas=ceil(fewest / part - 1e-9),
+        ttft_p99_ms=outcome.bands[0].ttft.quantile(0.99) or 0.0,
+        itl_p99_ms=gap_s * 1000 if gap_s is not None else None,
+        tokens_per_s=load.requests_per_s * _mean_tokens(load),
+        simulated_replicas=fewest,
+    )
+
+
+def _fewest(keeps: Callable[[int], bool], guess: int) -> int:
+    low, high = 0, guess  # `low` does not keep it
+    while not keeps(high):
+        low, high = high, high * 2
+        if high > guess * _MOST_TIMES:
+            raise Unreachable(
+                f"not even {low} replicas keep the promise, where hardly two requests meet: promise a little "
+                f"more time, or take a faster replica"
+            )
+    while high - low > max(1, high // 40):
+        middle = (low + high) // 2
+        if keeps(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _check_one_request(profile: EngineProfile, load: Load) -> None:
+    """Unreachable where even an idle replica is too late."""
+    longest_tokens = int(load.prompt_tokens * exp(_P99 * _SPREAD))
+    alone_ms = profile.step_ms * ceil(longest_tokens / profile.step_budget_tokens)
+    alone_ms += longest_tokens * profile.prefill_ms_per_token
+    if alone_ms > load.ttft_slo_s * 1000:
+        raise Unreachable(
+            f"with a median of {load.prompt_tokens:,} prompt tokens one in a hundred has {longest_tokens:,}, for which "
+            f"an idle replica takes {alone_ms:,.0f} ms to the first token; {load.ttft_slo_s * 1000:,.0f} are promised: "
+            f"more parallelism, a faster accelerator or a smaller model"
+        )
+    step_ms = profile.step_ms + profile.decode_ms_per_sequence + load.prompt_tokens * profile.decode_ms_per_kv_token
+    if load.itl_slo_s is not None and step_ms > load.itl_slo_s * 1000:
+        raise Unreachable(
+            f"an idle replica takes {step_ms:,.0f} ms a token, and {load.itl_slo_s * 1000:,.0f} are promised: more "
+            f"parallelism, fewer bits a weight, or a smaller model"
+        )
+
+
+def _work_s(profile: EngineProfile, load: Load) -> float:
+    """Seconds of a replica that one request takes, in a batch as large as its memory holds."""
+    context = load.prompt_tokens + load.output_tokens
+    batch = max(1, min(profile.max_sequences, profile.kv_tokens // max(1, context)))
+    step_ms = profile.step_ms + batch * profile.decode_ms_per_sequence
+    step_ms += batch * context * profile.decode_ms_per_kv_token
+    return (load.prompt_tokens * profile.prefill_ms_per_token + load.output_tokens * step_ms / batch) / 1000
+
+
+def _traffic(load: Load, requests_per_s: float) -> Traffic:
+    requests = min(_MOST_REQUESTS, max(_LEAST_REQUESTS, requests_per_s * _LEAST_S))
+    return Traffic(
+        requests_per_s=requests_per_s, seconds=requests / requests_per_s, turns=1, system_tokens=0,
+        question_tokens=load.prompt_tokens, answer_tokens=load.output_tokens, spread=_SPREAD,
+    )  # fmt: skip
+
+
+def _mean_tokens(load: Load) -> float:
+    """Lengths are log-normal: their mean is above the median."""
+    return (load.prompt_tokens + load.output_tokens) * exp(_SPREAD**2 / 2)
+
+
+def _try(profile: EngineProfile, load: Load, requests_per_s: float, replicas: int, seed: int) -> Outcome:
+    setting = Setting(
+        replicas=replicas, profile=profile, admission=None, block_tokens=BLOCK_TOKENS, extra_s=load.ttft_slo_s
+    )
+    return simulate(setting, synthetic(_traffic(load, requests_per_s), seed))
+
+
+def _kept(outcome: Outcome, load: Load) -> bool:
+    band = outcome.bands[0]
+    slowest_ms, gap_s = band.ttft.quantile(0.99), outcome.gaps.quantile_s(0.99)
+    if slowest_ms is None or slowest_ms > load.ttft_slo_s * 1000 or band.served < 0.99 * band.asked:
+        return False
+    return load.itl_slo_s is None or gap_s is None or gap_s <= load.itl_slo_s

@@ -1,0 +1,105 @@
+"""`shoal capacity` on the configuration of this repository, and on what people get wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from functions.cli.capacity_options import by_name, figures, nodes_from, products_from
+from functions.cli.main import app
+from functions.cli.refused import Refused
+
+PROJECT = Path(__file__).parents[2]
+FLEET = str(PROJECT / "inferenceservices" / "fleet")
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, ["capacity", *args])
+
+
+def refused(*args: str) -> str:
+    result = run(*args)
+    assert isinstance(result.exception, Refused), result.output
+    return str(result.exception)
+
+
+def test_every_pool_has_its_memory() -> None:
+    result = run(str(PROJECT / "inferenceservices"), "-o", "json")
+    assert result.exit_code == 0
+    pools = {each["pool"]: each for each in json.loads(result.stdout)["pools"]}
+    assert pools.keys() == {"bge-m3", "llama-3-70b", "llama-3-8b", "qwen3-32b", "smollm2-135m"}
+    assert pools["smollm2-135m"]["memory"]["kv_tokens"] == 23_296
+    assert 8 < pools["llama-3-70b"]["concurrency_at_context"] < 14
+
+
+def test_a_load_says_replicas_and_cost() -> None:
+    args = (FLEET, "--pool", "llama-3-8b", "--load", "2", "--price", "1.0", "--api-price", "0.5")
+    result = run(*args, "-o", "json")
+    assert result.exit_code == 0
+    (pool,) = json.loads(result.stdout)["pools"]
+    needed = pool["needed"]
+    assert needed["replicas"] >= 1
+    assert needed["ttft_p99_ms"] <= 1500
+    price = needed["replicas"] * 1.0
+    assert pool["cost_per_million_tokens"] == pytest.approx(price / (needed["tokens_per_s"] * 3600) * 1e6)
+    assert pool["break_even_tokens_per_s"] == pytest.approx(price / 0.5 * 1e6 / 3600)
+    shown = run(*args).stdout
+    assert "2/s of 1000+200" in shown
+    assert "1 x NVIDIA-L40S" in shown
+
+
+def test_no_place_and_no_room_are_exit_one() -> None:
+    crowded = run(FLEET, "--pool", "llama-3-8b", "--nodes", "1x2xNVIDIA-L40S")
+    assert crowded.exit_code == 1
+    assert "no place for 2 of llama-3-8b" in crowded.stdout
+    small = run(FLEET, "--pool", "llama-3-70b", "--accelerator", "NVIDIA-L4")
+    assert small.exit_code == 1
+    assert "does not fit" in small.stdout
+
+
+def test_a_model_nobody_knows_is_read_from_its_folder(tmp_path: Path) -> None:
+    service = (PROJECT / "inferenceservices" / "fleet" / "llama-3-8b-lora.yaml").read_text()
+    file = tmp_path / "own.yaml"
+    file.write_text(service.replace("llama-3.1-8b-instruct", "our-own"))
+    assert "--model-dir" in refused(str(file))
+    config = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 8, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 4096}))
+    result = run(str(file), "--model-dir", str(tmp_path), "-o", "json")
+    assert json.loads(result.stdout)["pools"][0]["parameters"] < 2e8
+    (tmp_path / "config.json").write_text("[]")
+    assert "no JSON object" in refused(str(file), "--model-dir", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--pool", "nobody"), "no pool of that name"),
+        (("--load", "5"), "--load needs the pool"),
+        (("--load", "nobody=5"), "'nobody'"),
+        (("--load", "llama-3-8b=-1"), "no number above 0"),
+        (("--load", "llama-3-8b=nan"), "no number above 0"),
+        (("--ttft-slo", "1.5"), "--ttft-slo"),
+        (("--nodes", "8xH100"), "COUNTxACCELERATORSxPRODUCT"),
+        (("--nodes", "999999x8xH100"), "up to 100000 nodes"),
+        (("--accelerator", "H100"), "Describe another"),
+        (("--load", "bge-m3=5"), "no speed"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(args: tuple[str, ...], why: str) -> None:
+    assert why in refused(FLEET, *args)
+
+
+def test_a_folder_without_services_is_told(tmp_path: Path) -> None:
+    assert "there is no pool" in refused(str(tmp_path))
+
+
+def test_options_of_names_and_values() -> None:
+    assert by_name(["a=1", "2"], "--x") == {"a": "1", "": "2"}
+    assert figures(["a=1.5"], "--x") == {"a": 1.5}
+    assert products_from(["MI=1:2:3:4", "p=NVIDIA-L4"]) == {"": "MI=1:2:3:4", "p": "NVIDIA-L4"}
+    assert products_from(["p=MI=1:2:3:4"]) == {"p": "MI=1:2:3:4"}
+    assert [node.accelerators for node in nodes_from("2x8xX")] == [8, 8]
+    for texts in (["a=1", "a=2"], ["a="]):
+        with pytest.raises(Refused):
+            by_name(texts, "--x")

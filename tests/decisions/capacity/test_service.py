@@ -1,0 +1,54 @@
+"""From an InferenceService to what capacity counts with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from functions.api.kinds.inference_service import InferenceService
+from functions.decisions.capacity.accelerators import GIB
+from functions.decisions.capacity.service import ServedPool, served_pool
+
+FLEET = Path(__file__).parents[3] / "inferenceservices"
+
+
+def read(path: Path) -> ServedPool:
+    document = next(iter(yaml.safe_load_all(path.read_text())))
+    return served_pool(InferenceService.model_validate(document, strict=False), document)
+
+
+def changed(**predictor: Any) -> ServedPool:
+    document = yaml.safe_load((FLEET / "fleet" / "llama-3-8b-lora.yaml").read_text())
+    document["spec"]["predictor"] |= predictor
+    return served_pool(InferenceService.model_validate(document, strict=False), document)
+
+
+def test_the_large_pool() -> None:
+    pool = read(FLEET / "fleet" / "llama-3-70b.yaml")
+    assert (pool.pool, pool.shape.name, pool.product) == ("llama-3-70b", "llama-3.3-70b", "NVIDIA-H100-80GB-HBM3")
+    assert (pool.accelerators, pool.replicas) == (4, (2, 8))
+    serving = pool.serving
+    assert (serving.tensor_parallel, serving.weight_bytes, serving.kv_bytes) == (4, 1.0, 1.0)
+    assert (serving.context_tokens, serving.batched_tokens, serving.max_sequences) == (131_072, 8192, 256)
+
+
+def test_adapters_and_utilization() -> None:
+    serving = read(FLEET / "fleet" / "llama-3-8b-lora.yaml").serving
+    assert (serving.adapter_slots, serving.adapter_rank, serving.adapters_in_host) == (16, 64, 128)
+    assert serving.utilization_ratio == 0.9
+
+
+def test_on_cpu_the_cache_is_told() -> None:
+    pool = read(FLEET / "smollm2-135m.yaml")
+    assert (pool.accelerators, pool.product, pool.serving.cache_bytes) == (0, None, GIB)
+    assert (pool.serving.weight_bytes, pool.serving.kv_bytes) == (4.0, 4.0)
+
+
+def test_a_pooling_model_has_no_cache() -> None:
+    assert not read(FLEET / "fleet" / "bge-m3.yaml").shape.has_cache
+
+
+@pytest.mark.parametrize("selector", [None, [], "x", {"nvidia.com/gpu.product": 3}])
+def test_what_cannot_be_read_was_not_said(selector: object) -> None:
+    assert changed(nodeSelector=selector).product is None

@@ -1,0 +1,46 @@
+"""How many replicas a load takes: found by trying."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.simulator.fleet.engine_profile import PROFILES
+from functions.simulator.replicas_needed import Load, Needed, Unreachable, replicas_needed
+
+PROFILE = PROFILES["l40s-8b"]
+LOAD = Load(requests_per_s=3.0, prompt_tokens=150, output_tokens=50, ttft_slo_s=1.5)
+
+
+def needed(load: Load) -> Needed:
+    return replicas_needed(PROFILE, load, 0, lambda _: None)
+
+
+def test_the_answer_keeps_the_promise_and_one_less_does_not() -> None:
+    tried: list[str] = []
+    found = replicas_needed(PROFILE, LOAD, 0, tried.append)
+    assert found.ttft_p99_ms <= 1500
+    assert found.replicas == found.simulated_replicas > 1
+    assert any(text.startswith(f"{found.replicas - 1} replicas") for text in tried)
+
+
+def test_a_large_load_is_tried_in_part_and_takes_no_more_than_in_proportion() -> None:
+    small = needed(LOAD)
+    large = needed(replace(LOAD, requests_per_s=300.0))
+    assert large.simulated_replicas < large.replicas
+    assert 10 * small.replicas < large.replicas <= 105 * small.replicas
+
+
+def test_what_one_replica_cannot_do_alone_no_number_can() -> None:
+    with pytest.raises(Unreachable, match="one in a hundred has"):
+        needed(replace(LOAD, prompt_tokens=5000))
+    with pytest.raises(Unreachable, match="ms a token"):
+        needed(replace(LOAD, itl_slo_s=0.01))
+
+
+def test_a_promise_that_the_longest_prompts_miss_even_alone_is_told() -> None:
+    with pytest.raises(Unreachable, match="hardly two requests meet"):
+        needed(replace(LOAD, ttft_slo_s=0.705))
+
+
+def test_shorter_gaps_take_more_replicas() -> None:
+    assert needed(replace(LOAD, itl_slo_s=0.05)).replicas > needed(LOAD).replicas
