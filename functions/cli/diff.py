@@ -36,16 +36,16 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
     place = here(clones=True)
-    loaded = _loaded(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
-    running = _running(place)
-    changes = changes_of(running, loaded)
+    loaded = load_or_tell(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
+    present = running(place)
+    changes = changes_of(present, loaded)
     if as_json:
-        typer.echo(json.dumps(_described(running, changes), indent=2))
+        typer.echo(json.dumps(described(present, changes), indent=2))
     else:
-        _show(running, changes)
+        _show(present, changes)
 
 
-def _loaded(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
+def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
     """The configuration below `root`; its problems, and the end, where it has any."""
     try:
         loaded = load_directory(paths, relative_to=root if root.is_dir() else root.parent)
@@ -74,7 +74,7 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     return files or [root]
 
 
-def _running(place: Place) -> Snapshot | None:
+def running(place: Place) -> Snapshot | None:
     """What the registry holds; None where it holds nothing yet."""
     layout = place.layout
     if not layout.ca_file.is_file():
@@ -98,7 +98,7 @@ def _running(place: Place) -> Snapshot | None:
         raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
 
 
-def _described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:
+def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:
     return {
         "epoch": running.epoch if running is not None else 0,
         "revision": running.revision if running is not None else "",
@@ -110,8 +110,12 @@ def _described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str,
 
 
 def _show(running: Snapshot | None, changes: Sequence[Change]) -> None:
-    console = make_console()
     against = f"epoch {running.epoch}, {running.revision}" if running is not None else "nothing: no snapshot yet"
+    make_console().print(changes_tree(changes, against))
+
+
+def changes_tree(changes: Sequence[Change], against: str) -> Tree:
+    """The first of each kind, under what there is to say of all."""
     tree = Tree(f"{escape(summarize(changes).headline)} [dim](against {escape(against)})[/]", hide_root=False)
     for kind in dict.fromkeys(change.kind for change in changes):
         of_kind = [change for change in changes if change.kind == kind]
@@ -121,4 +125,4 @@ def _show(running: Snapshot | None, changes: Sequence[Change]) -> None:
             branch.add(f"[{_STYLES[change.verb]}]{_SIGNS[change.verb]}[/] {escape(words)}")
         if len(of_kind) > SHOWN:
             branch.add(f"[dim]… and {len(of_kind) - SHOWN:,} more[/]")
-    console.print(tree)
+    return tree

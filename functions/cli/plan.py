@@ -1,0 +1,167 @@
+"""`shoal plan`: what a change of configuration would do to first tokens, refusals and cost, before it is pushed.
+
+Two configurations, one traffic: both are played in the simulator over the same windows of requests, and each figure is
+told before and after with the interval of its difference. Exit 1 where a promise breaks that is kept now, so that a
+hook can refuse the push; 0 otherwise. Progress goes to standard error.
+Neighbours: `plan_sources` reads the two sides, `functions.simulator.plan` plays them, `plan_tables` prints.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import typer
+
+from functions.cli import plan_tables
+from functions.cli.charts import PictureImpossible, check
+from functions.cli.place import Place, here
+from functions.cli.plan_plot import draw
+from functions.cli.plan_report import Report, as_json
+from functions.cli.plan_sources import Configuration, base_of, candidate_of
+from functions.cli.refused import Refused
+from functions.cli.terminal import TerminalReporter, make_console, make_error_console
+from functions.controller.changes import changes_of
+from functions.simulator.plan import traffic as traffics
+from functions.simulator.plan.declarations import engine_changes
+from functions.simulator.plan.experiment import Played, play
+from functions.simulator.plan.notes import notes_of
+from functions.simulator.plan.pace import MAX_LOAD, Load
+from functions.simulator.plan.profiles import PROFILE_ANNOTATION, EngineImpossible
+from functions.simulator.plan.traffic import PlanTraffic
+from functions.simulator.plan.unsimulated import unsimulated
+from functions.simulator.plan.world import PlannedPool, World, world_of
+from functions.simulator.workload.captured import files
+from functions.simulator.workload.traces import TraceUnreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command's options."""
+
+    base: str | None
+    revision: str | None
+    trace: Path | None
+    pools: Sequence[str]
+    loads: Sequence[str]  # `0.7`, or `POOL=0.7`
+    seeds: int
+    requests: int
+    plot: Path | None
+    as_json: bool
+
+
+def plan(path: Path | None, wanted: Wanted) -> None:
+    root = (path if path is not None else Path.cwd()).resolve()
+    place = here(clones=True)
+    if wanted.plot is not None:
+        _checked(wanted.plot)
+    candidate = candidate_of(root, wanted.revision, place, as_json=wanted.as_json)
+    base = base_of(root, wanted.base, place)
+    try:
+        before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
+        traffic = _traffic(before, after, place, wanted)
+        played = _played(before, after, traffic)
+    except (EngineImpossible, TraceUnreadable, OSError) as error:
+        raise Refused(f"nothing can be simulated: {error}") from error
+    report = _report(base, candidate, traffic, played, wanted)
+    if wanted.plot is not None:
+        draw(wanted.plot, report, played, traffic)
+    if wanted.as_json:
+        sys.stdout.write(orjson.dumps(as_json(report), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        plan_tables.show(report, make_console())
+    if report.refuses:
+        raise typer.Exit(1)
+
+
+def _checked(plot: Path) -> None:
+    try:
+        check(plot)
+    except PictureImpossible as error:
+        raise Refused(str(error)) from error
+
+
+def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
+    with TerminalReporter(make_error_console()).step("Simulating") as step:
+        played = play(before, after, traffic, step.update)
+        step.note(f"{traffic.windows} windows of {traffic.seconds:,.0f} s, both sides")
+        return played
+
+
+def _traffic(before: World, after: World, place: Place, wanted: Wanted) -> PlanTraffic:
+    """The trace that is named, else what the fleet itself recorded, else what nobody did."""
+    pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
+    load = _load(wanted.loads, before)
+    traces = place.layout.traces_dir
+    if wanted.trace is not None:
+        if wanted.trace.is_dir() and files(wanted.trace):
+            return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests)
+        return traffics.foreign(wanted.trace, pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
+    if traces.is_dir() and files(traces):
+        return traffics.recorded(traces, wanted.seeds, wanted.requests)
+    return traffics.made_up(pools, tenants, load, windows=wanted.seeds, requests=wanted.requests)
+
+
+def _pools_asked(before: World, after: World, named: Sequence[str]) -> list[PlannedPool]:
+    """Those that are named; else those that the change touches, and who answers for them; else all that write text."""
+    known = {pool.name: pool for pool in before.generating}
+    missing = [name for name in named if name not in known]
+    if missing:
+        raise Refused(f"no pool {missing[0]!r} writes text in the base: one of {', '.join(known)}")
+    if not known:
+        raise Refused("the base has no pool that writes text: there is nothing to simulate")
+    if named:
+        return [pool for pool in known.values() if pool.name in named]
+    touched = {name for name, pool in known.items() if after.pool(name) != pool}
+    sides = [pool for world in (before, after) for pool in world.generating if pool.name in touched]
+    touched |= {step.target_pool for pool in sides for step in pool.routing.fallback if step.source_pool == pool.name}
+    return [pool for name, pool in known.items() if name in touched] or list(known.values())
+
+
+def _load(texts: Sequence[str], before: World) -> Load:
+    """`0.7` is for all pools, `POOL=0.7` for one."""
+    load = Load()
+    for text in texts:
+        name, equals, amount = text.rpartition("=")
+        if not re.fullmatch(r"\d{1,2}(?:\.\d{1,4})?", amount) or not 0.01 <= float(amount) <= MAX_LOAD:
+            raise Refused(f"a load of {text!r} is none: a share such as 0.7 (0.01 to {MAX_LOAD:.0f}), or POOL=0.7")
+        if equals and before.pool(name) is None:
+            raise Refused(f"a load for {name!r}, which is no pool of the base")
+        load = load.of(name, float(amount)) if equals else load.for_others(float(amount))
+    return load
+
+
+def _report(
+    base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: Wanted
+) -> Report:
+    return Report(
+        base=base.words,
+        candidate=candidate.words,
+        changes=changes_of(base.loaded, candidate.loaded),
+        engine_changes=tuple(engine_changes(base.pools, candidate.pools)),
+        unsimulated=unsimulated(base.snapshot, candidate.snapshot, base.pools, candidate.pools),
+        traffic=traffic.words,
+        traffic_is_made_up=traffic.kind == "made up",
+        played=(
+            f"{played.requests:,} requests on each side, in {traffic.windows} windows of {traffic.seconds:,.0f} s; "
+            "both sides the same"
+        ),
+        engines=tuple(_engines(played)),
+        notes=tuple(notes_of(played, traffic, wanted.seeds)),
+        compared=played.compared,
+        promises=played.promises,
+        verdict=played.verdict,
+    )
+
+
+def _engines(played: Played) -> list[str]:
+    """Which engine stands for each pool that was asked, and how to name another."""
+    found = []
+    for pool in played.after.world.generating:
+        former = played.before.world.pool(pool.name)
+        if any(key.pool == pool.name for key in played.compared) or former is None:
+            how = f"; {PROFILE_ANNOTATION} names another" if pool.engine.is_assumed else ""
+            found.append(f"{pool.name}: {pool.engine.words}{how}")
+    return found

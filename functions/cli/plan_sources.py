@@ -1,0 +1,158 @@
+"""The two configurations that `shoal plan` compares: what is written here, and what is live.
+
+    candidate    the working tree (as `shoal diff` reads it), or a revision: `--rev`
+    base         `--base REV`, else the revision that the local fleet runs, else HEAD
+
+Revisions are read from git's objects, so that a bare repository does as well, and so does a push that was not accepted
+yet (`GIT_QUARANTINE_PATH`, which git sets for its hooks). Of a bare repository every YAML file counts, as for a push;
+of a working copy those files that `shoal diff` would take.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from functions.api.loader import Loaded, load_texts
+from functions.api.problems import ConfigInvalid
+from functions.api.snapshot import Snapshot
+from functions.cli.clones import GIT_TIMEOUT_S, is_clone_of
+from functions.cli.diff import load_or_tell, paths_below, running
+from functions.cli.place import Place
+from functions.cli.refused import Refused
+from functions.cli.validate import DEFAULT_FOLDERS
+from functions.controller.changes import compiled
+from functions.controller.gitops.blobs import Blobs
+from functions.controller.gitops.git import Git, GitFailed
+from functions.controller.gitops.tree import LISTING_MAX_BYTES, read_listing
+from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
+
+_SHORT = 12
+_PROBLEMS_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    words: str  # which one it is, for people
+    loaded: Loaded
+    snapshot: Snapshot
+    pools: tuple[PoolDeclaration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Where revisions are read."""
+
+    git: Git
+    prefix: str  # of a working copy: the folder within it, ending in `/`; empty: its top
+    is_bare: bool
+
+
+def candidate_of(root: Path, revision: str | None, place: Place, *, as_json: bool) -> Configuration:
+    """What would be; tells what is wrong with it and ends the command, as `shoal diff` does."""
+    if revision is not None:
+        return at_revision(_needed(root), revision, place, root)
+    paths = paths_below(root, place.layout.gitops_dir)
+    return configuration(f"the working tree {root}", load_or_tell(root, paths, as_json=as_json))
+
+
+def base_of(root: Path, revision: str | None, place: Place) -> Configuration:
+    """What is: see the prologue."""
+    if revision is not None:
+        return at_revision(_needed(root), revision, place, root)
+    live = _live(place)
+    if live is not None:
+        return live
+    repository = repository_of(root)
+    if repository is None:
+        raise Refused(f"no fleet runs here and {root} is in no git repository: name what to compare with, --base REV")
+    return at_revision(repository, "HEAD", place, root)
+
+
+def configuration(words: str, loaded: Loaded) -> Configuration:
+    return Configuration(words, loaded, compiled(loaded, {}), declarations_of(loaded))
+
+
+def repository_of(root: Path) -> Repository | None:
+    """The repository at or around a folder; None where there is none."""
+    folder = root if root.is_dir() else root.parent
+    if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
+        quarantine = os.environ.get("GIT_QUARANTINE_PATH")
+        objects = Path(quarantine).resolve() if quarantine else None
+        return Repository(Git(folder.resolve(), objects), "", is_bare=True)
+    command = ["git", "-C", str(folder), "rev-parse", "--absolute-git-dir", "--show-prefix"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    directory, _, prefix = done.stdout.partition("\n")
+    return Repository(Git(Path(directory)), prefix.strip("\n"), is_bare=False)
+
+
+def at_revision(repository: Repository, revision: str, place: Place, root: Path) -> Configuration:
+    """Refused where there is no such revision, or where it holds nothing that could be compared."""
+    everything = repository.is_bare or is_clone_of(place.layout.gitops_dir, root)
+    try:
+        commit = repository.git.commit_of(revision)
+        if commit is None:
+            raise Refused(f"there is no revision {revision!r} in {repository.git.repository}")
+        texts = _texts(repository.git, commit, repository.prefix, everything=everything)
+    except GitFailed as error:
+        raise Refused(f"{revision} cannot be read: {error}") from error
+    return configuration(f"{revision} ({commit[:_SHORT]})", _loaded(texts, revision))
+
+
+def _texts(git: Git, commit: str, prefix: str, *, everything: bool) -> dict[str, bytes]:
+    listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit, max_bytes=LISTING_MAX_BYTES)
+    found = read_listing(listed)
+    own = {path.removeprefix(prefix): each for path, each in found.files if path.startswith(prefix)}
+    usual = {path: each for path, each in own.items() if _is_usual(path)}
+    wanted = own if everything or not usual else usual
+    contents = Blobs().read(git, wanted.values())
+    return {path: contents[each] for path, each in wanted.items()}
+
+
+def _is_usual(path: str) -> bool:
+    """The top of one of the folders that `shoal up` would commit."""
+    folder, _, name = path.partition("/")
+    return folder in DEFAULT_FOLDERS and bool(name) and "/" not in name
+
+
+def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
+    try:
+        loaded = load_texts(texts.items())
+    except ConfigInvalid as error:
+        lines = "\n".join(f"  {problem}" for problem in error.problems[:_PROBLEMS_TOLD])
+        raise Refused(f"{revision} does not validate, so nothing can be compared:\n{lines}") from error
+    if not loaded.objects:
+        raise Refused(f"{revision} declares nothing there")
+    return loaded
+
+
+def _live(place: Place) -> Configuration | None:
+    """What the local fleet runs; None where none does, or where it runs nothing that its repository has."""
+    try:
+        snapshot = running(place)
+    except Refused:
+        return None
+    if snapshot is None or not snapshot.revision.startswith("main@"):
+        return None
+    commit = snapshot.revision.removeprefix("main@")
+    git = Git(place.layout.gitops_dir)
+    try:
+        texts = _texts(git, commit, "", everything=True)
+    except GitFailed as error:
+        typer.echo(f"the fleet's own revision {commit[:_SHORT]} cannot be read ({error}): HEAD instead", err=True)
+        return None
+    return configuration(f"the running fleet's {snapshot.revision[: len('main@') + _SHORT]}", _loaded(texts, commit))
+
+
+def _needed(root: Path) -> Repository:
+    repository = repository_of(root)
+    if repository is None:
+        raise Refused(f"{root} is in no git repository: a revision needs one")
+    return repository

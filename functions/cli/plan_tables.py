@@ -1,0 +1,131 @@
+"""What `shoal plan` prints: the diff, what was played, each class before and after, and the verdict.
+
+A row is marked where it is better or worse beyond noise; a figure that is the same on both sides is told once.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from functions.cli.diff import changes_tree
+from functions.cli.plan_report import Report
+from functions.simulator.plan.comparison import Compared, Figure
+from functions.simulator.plan.figures import Key
+from functions.simulator.plan.slos import KEPT_RATIO, Promise
+
+_SHOWN = 15  # of what is not simulated
+_MARKS = {"better": "[green]▲ better[/]", "worse": "[red]▼ worse[/]", "same": ""}
+_VERDICTS = {
+    "breaks": ("red", "refused: it breaks a promise, or one that is broken already by more"),
+    "worse": ("yellow", "worse; no promise breaks that was kept"),
+    "mixed": ("yellow", "some better, some worse; no promise breaks that was kept"),
+    "better": ("green", "better; no promise breaks that was kept"),
+    "same": ("green", "nothing changes that a simulated figure could show"),
+}
+
+
+def show(report: Report, console: Console) -> None:
+    console.print(f"[bold]{escape(report.candidate)}[/] against [bold]{escape(report.base)}[/]")
+    if report.changes or not report.engine_changes:
+        console.print(changes_tree(report.changes, report.base))
+    for line in report.engine_changes:
+        console.print(f"[yellow]~[/] {escape(line)}")
+    _show_unsimulated(report, console)
+    console.print()
+    loud = "bold yellow" if report.traffic_is_made_up else "default"
+    console.print(f"[{loud}]traffic: {escape(report.traffic)}[/]", soft_wrap=True)
+    console.print(f"played:  {escape(report.played)}", soft_wrap=True)
+    for line in report.engines:
+        console.print(f"engine:  {escape(line)}", soft_wrap=True)
+    for line in report.notes:
+        console.print(f"[yellow]note:[/]    {escape(line)}", soft_wrap=True)
+    console.print()
+    console.print(_figures(report))
+    for each in report.promises:
+        console.print(_promise(each))
+    style, words = _VERDICTS[report.verdict]
+    console.print(f"[bold {style}]{words}[/]")
+
+
+def _show_unsimulated(report: Report, console: Console) -> None:
+    for each in report.unsimulated[:_SHOWN]:
+        console.print(f"[yellow]not simulated:[/] {escape(each.what)} [dim]({escape(each.why)})[/]", soft_wrap=True)
+    if len(report.unsimulated) > _SHOWN:
+        console.print(f"[yellow]not simulated:[/] … and {len(report.unsimulated) - _SHOWN} more")
+
+
+def _figures(report: Report) -> Table:
+    table = Table("pool", "class", "figure", "before", "after", "change", "90 %", "", box=None, pad_edge=False)
+    for column in table.columns[3:7]:
+        column.justify = "right"
+    former: tuple[str, str] | None = None
+    for key, compared in _worth_showing(report.compared.items()):
+        place = (key.pool, key.band)
+        if former is not None and place != former:
+            table.add_row()
+        head = (escape(key.pool), key.band or "all") if place != former else ("", "")
+        table.add_row(*head, compared.figure.name, *_cells(compared), _MARKS[compared.marked])
+        former = place
+    return table
+
+
+def _worth_showing(figures: Iterable[tuple[Key, Compared]]) -> Iterator[tuple[Key, Compared]]:
+    """Shares that are nought on both sides say nothing."""
+    for key, compared in figures:
+        if compared.figure.unit != "ratio" or compared.before or compared.after:
+            yield key, compared
+
+
+def _cells(compared: Compared) -> tuple[str, str, str, str]:
+    figure, difference = compared.figure, compared.difference
+    before, after = _value(figure, compared.before), _value(figure, compared.after)
+    if difference is None:
+        return before, after, "", ""
+    if difference.low == difference.mean == difference.high == 0.0:
+        return before, after, "=", ""
+    signed = f"{_signed(figure, difference.mean)}{_percent(compared)}"
+    return before, after, signed, f"{_signed(figure, difference.low)} to {_signed(figure, difference.high)}"
+
+
+def _value(figure: Figure, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if figure.unit == "ratio" else _plain(figure, value)
+
+
+def _signed(figure: Figure, value: float) -> str:
+    sign = "+" if value >= 0.0 else "-"
+    if figure.unit == "ratio":
+        return f"{sign}{abs(value) * 100:.2f}"  # percentage points
+    return sign + _plain(figure, abs(value))
+
+
+def _plain(figure: Figure, value: float) -> str:
+    if figure.unit == "ms":
+        return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms"
+    return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def _percent(compared: Compared) -> str:
+    if compared.figure.unit == "ratio" or not compared.before or compared.difference is None:
+        return ""
+    return f" ({compared.difference.mean / compared.before:+.0%})"
+
+
+def _promise(promise: Promise) -> str:
+    words = {
+        "kept": "[green]kept[/]",
+        "missed": "[yellow]missed, as before[/]",
+        "in doubt": "[yellow]in doubt: within noise; more --seeds tell[/]",
+        "broken": "[bold red]BROKEN[/]",
+        "worsened": "[bold red]missed by more than before[/]",
+        "mended": "[green]kept again[/]",
+        "eased": "[yellow]missed, by less than before[/]",
+    }[promise.state]
+    where = f"{promise.pool}, {promise.band}"
+    return (
+        f"promise: {escape(where)}: first token within {promise.slo_ms:,.0f} ms for {KEPT_RATIO:.0%}: "
+        f"{promise.before_ratio:.2%} before, {promise.after_ratio:.2%} after: {words}"
+    )

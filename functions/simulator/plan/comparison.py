@@ -1,0 +1,107 @@
+"""Two sides measured with the same seeds: what got better, what got worse, and what is noise. Pure.
+
+Each seed gives one pair: the same requests before and after. So what differs is the change's doing, and its spread over
+the seeds says how far to trust it:
+
+    differences    d_i = after_i - before_i
+    interval       mean(d) -+ t x s / sqrt(n)      90 % (Student's t with n - 1 degrees of freedom): a figure that did
+                                                   not get worse is taken for worse once in twenty times
+    it matters     where the interval leaves 0 out and |mean(d)| is at least the figure's `matters`
+
+Worked example (test_worked_example_of_the_prologue): p99s of 400, 420, 410 before and 440, 470, 445 after differ by 40,
+50 and 35: mean 41.7, s 7.64, so 41.7 -+ 2.920 x 7.64 / sqrt(3) = 28.8 to 54.5. It leaves 0 out, and 41.7 is more than
+2 % of 410: worse. Where nothing that decides was changed both sides are equal to the last digit, and so is the verdict.
+
+A figure that some seed lacks on a side (nobody was served) is compared over the seeds that have it on both.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Literal, TypeVar
+
+Key = TypeVar("Key")
+Marked = Literal["better", "worse", "same"]
+
+_T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812,
+         1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725)  # fmt: skip
+_T_MANY = 1.71
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Of the difference, 90 %; of one seed there is none, and both ends are the difference itself."""
+
+    mean: float
+    low: float
+    high: float
+
+    def excludes_zero(self) -> bool:
+        return self.low > 0.0 or self.high < 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How a figure is read: which way is better, and from what difference on anybody would care."""
+
+    name: str
+    unit: Literal["ms", "ratio", "hours", "money", "count"]
+    lower_is_better: bool | None = True  # None: neither way is better by itself
+    matters_ratio: float = 0.02  # of what it was before
+    matters_from: float = 0.0  # and at least this, in its unit
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    figure: Figure
+    before: float | None  # means over the seeds
+    after: float | None
+    difference: Interval | None
+    marked: Marked
+
+
+def interval_of(differences: Sequence[float]) -> Interval:
+    mean = fmean(differences)
+    if len(differences) < 2:
+        return Interval(mean, mean, mean)
+    freedom = len(differences) - 1
+    t = _T_95[freedom - 1] if freedom <= len(_T_95) else _T_MANY
+    half = t * stdev(differences) / sqrt(len(differences))
+    return Interval(mean, mean - half, mean + half)
+
+
+def compared(figure: Figure, before: Sequence[float | None], after: Sequence[float | None]) -> Compared:
+    """One value a seed on each side, in the same order."""
+    pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
+    if not pairs:
+        return Compared(figure, _mean(before), _mean(after), None, "same")
+    difference = interval_of([a - b for b, a in pairs])
+    was, is_ = fmean(b for b, _ in pairs), fmean(a for _, a in pairs)
+    return Compared(figure, was, is_, difference, _marked(figure, was, difference))
+
+
+def all_compared(
+    figures: Mapping[Key, Figure],
+    before: Sequence[Mapping[Key, float | None]],
+    after: Sequence[Mapping[Key, float | None]],
+) -> dict[Key, Compared]:
+    """By the figures' keys; those that no run on either side has are left out."""
+    found = {}
+    for key, figure in figures.items():
+        was, is_ = [run.get(key) for run in before], [run.get(key) for run in after]
+        if any(value is not None for value in (*was, *is_)):
+            found[key] = compared(figure, was, is_)
+    return found
+
+
+def _marked(figure: Figure, was: float, difference: Interval) -> Marked:
+    least = max(figure.matters_from, figure.matters_ratio * abs(was))
+    if figure.lower_is_better is None or not difference.excludes_zero() or abs(difference.mean) < least:
+        return "same"
+    return "better" if (difference.mean < 0.0) == figure.lower_is_better else "worse"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

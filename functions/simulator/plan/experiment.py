@@ -1,0 +1,114 @@
+"""Both sides of a plan, window by window: the same requests, the same seed, another configuration.
+
+    plan(before, after, traffic, progress) -> Played    figures of each side by window, and one window's timelines
+
+Neighbours: `traffic` has the requests, `settings` the fleets, `measure` the figures, `comparison` the judgement.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from functions.simulator.fleet.setting import Actor
+from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.fleet.start_times import StartTimes
+from functions.simulator.plan.comparison import Compared, all_compared
+from functions.simulator.plan.entry import Entry
+from functions.simulator.plan.figures import IN_TIME, Key
+from functions.simulator.plan.measure import Meter, figures_for, measured
+from functions.simulator.plan.scaler import PERIOD_S, scaler_of
+from functions.simulator.plan.settings import Beginning, setting_of
+from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
+from functions.simulator.plan.timeline import POINTS, Timeline
+from functions.simulator.plan.traffic import PlanTraffic
+from functions.simulator.plan.world import World
+from functions.simulator.workload.asked import Asked
+
+_LEAST_EVERY_S = 1.0
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Side:
+    """One configuration, in every window."""
+
+    world: World
+    runs: list[dict[Key, float | None]] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)  # of the first window
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    before: Side
+    after: Side
+    compared: dict[Key, Compared]
+    promises: tuple[Promise, ...]
+    verdict: Verdict
+
+    @property
+    def requests(self) -> int:
+        """Of each side."""
+        return self.before.requests
+
+
+class _Window:
+    """One window's requests, made once, unless one may ask for another: then both sides need their own."""
+
+    def __init__(self, traffic: PlanTraffic, window: int) -> None:
+        self._fresh = partial(traffic.requests, window)
+        self._rows = list(self._fresh())
+        self._is_open = all(asked.then is None for asked in self._rows)
+
+    def __call__(self) -> Iterable[Asked]:
+        return self._rows if self._is_open else self._fresh()
+
+
+def play(before: World, after: World, traffic: PlanTraffic, progress: Progress) -> Played:
+    sides = Side(before), Side(after)
+    for window in range(traffic.windows):
+        progress(f"window {window + 1} of {traffic.windows}, requests")
+        requests = _Window(traffic, window)
+        for name, side in zip(("before", "after"), sides, strict=True):
+            progress(f"window {window + 1} of {traffic.windows}, {name}")
+            _run(side, traffic, requests, window)
+    compared = all_compared(figures_for(before, after), sides[0].runs, sides[1].runs)
+    promises = tuple(_promises(after, before, compared))
+    in_time = [each.marked for key, each in compared.items() if key.figure == IN_TIME]
+    others = [each.marked for key, each in compared.items() if key.figure != IN_TIME]
+    return Played(*sides, compared, promises, verdict(promises, in_time, others))
+
+
+def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int) -> None:
+    is_own = traffic.kind == "recorded"
+    entry = Entry(side.world, is_own)
+    beginning = Beginning.of(Entry(side.world, is_own).entering(requests()))
+    actors: list[Actor] = []
+    for pool in side.world.generating:
+        scaler = scaler_of(pool, StartTimes())
+        if scaler is not None:
+            actors.append((PERIOD_S, scaler))
+    if window == 0:
+        actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), side.timeline))
+    meter = Meter()
+    actors.append((beginning.last_s, meter))
+    setting = setting_of(side.world, traffic, beginning, tuple(actors), window)
+    simulation = Simulation(setting, entry.entering(requests()))
+    simulation.run()
+    side.requests += sum(band.asked for band in simulation.outcome.bands)
+    side.requests += entry.no_pool.total() + entry.too_long.total()
+    side.runs.append(measured(simulation, side.world, entry, meter))
+
+
+def _promises(after: World, before: World, compared: dict[Key, Compared]) -> list[Promise]:
+    """By pool and band; the promise that is told is the one that would hold."""
+    found = []
+    for key, each in compared.items():
+        if key.figure != IN_TIME:
+            continue
+        pool = after.pool(key.pool) or before.pool(key.pool)
+        slo_ms = pool.promised_ms(key.band) if pool is not None else None
+        made = promise(key.pool, key.band, slo_ms, each) if slo_ms is not None else None
+        if made is not None:
+            found.append(made)
+    return found

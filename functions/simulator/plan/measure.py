@@ -1,0 +1,101 @@
+"""A run's figures by key: for each pool and class who was served and how soon, and what it took.
+
+    attained       first tokens within the promise / all that asked; whom a limit of its own refused is left out
+    cost of 1 M    accelerator-hours x price / (prompt and output tokens of what it answered) x 1 M
+
+Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator for an hour at 2.50, 4 M tokens:
+5.00 / 4 M x 1 M = 1.25.
+
+Neighbours: `figures` says how each is read; `experiment` runs.
+"""
+
+from collections.abc import Iterator
+
+from functions.api.ids import PoolName
+from functions.decisions.admission_ticket import BANDS
+from functions.decisions.capacity.cost import MILLION
+from functions.simulator.fleet.outcome import BandOutcome, PoolOutcome
+from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.plan.comparison import Figure
+from functions.simulator.plan.entry import Entry
+from functions.simulator.plan.figures import OF_BAND, OF_POOL, Key
+from functions.simulator.plan.world import PlannedPool, World
+
+OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
+
+
+def figures_for(before: World, after: World) -> dict[Key, Figure]:
+    """All that may be told of two worlds, by pool, then class; what belongs to a whole pool comes last of it."""
+    names = sorted({pool.name for world in (before, after) for pool in world.generating})
+    found: dict[Key, Figure] = {}
+    for name in names:
+        found |= {Key(name, band, key): figure for band in BANDS for key, figure in OF_BAND.items()}
+        found |= {Key(name, "", key): figure for key, figure in OF_POOL.items()}
+    return found
+
+
+class Meter:
+    """An actor: what the pools have cost by the end of the window.
+
+    Later, only those are waited for that are under way, and a side that is slower would cost more for it.
+    """
+
+    def __init__(self) -> None:
+        self.accelerator_s: dict[PoolName, float] = {}
+
+    def __call__(self, simulation: Simulation) -> None:
+        if not self.accelerator_s:
+            self.accelerator_s = {name: simulation.accelerator_seconds(name) for name in simulation.pools()}
+
+    def read(self, simulation: Simulation, pool: PoolName) -> float:
+        self(simulation)  # where the run was over at once
+        return self.accelerator_s[pool]
+
+
+def measured(simulation: Simulation, world: World, entry: Entry, meter: Meter) -> dict[Key, float | None]:
+    """Of one run that is over."""
+    found: dict[Key, float | None] = {}
+    for name in sorted({*(pool.name for pool in world.generating), *(pool for pool, _ in entry.no_pool)}):
+        pool, outcome = world.pool(name), simulation.outcome.pools.get(PoolName(name))
+        for index, band in enumerate(BANDS):
+            slo = pool.promised_ms(band) if pool is not None else 0.0
+            shown = outcome.bands[index] if outcome is not None else BandOutcome(0.0)
+            absent, too_long = entry.no_pool[name, index], entry.too_long[name, index]
+            found |= {Key(name, band, key): value for key, value in _of_band(shown, slo, absent, too_long)}
+        if pool is not None and outcome is not None and any(band.asked for band in outcome.bands):
+            found |= {Key(name, "", key): value for key, value in _of_pool(simulation, pool, outcome, meter)}
+    return found
+
+
+def _of_band(band: BandOutcome, slo_ms: float | None, absent: int, too_long: int) -> Iterator[tuple[str, float | None]]:
+    limited = band.shed[OVER_QUOTA] + too_long
+    came = band.asked - band.shed[OVER_QUOTA] + absent
+    if not came + limited:
+        return
+    shed = sum(band.shed.values()) - band.shed[OVER_QUOTA] + absent
+    yield "attained_ratio", band.in_time / came if slo_ms is not None and came else None
+    yield "ttft_p50_ms", band.ttft.quantile(0.5)
+    yield "ttft_p99_ms", band.ttft.quantile(0.99)
+    yield "itl_p50_ms", band.answer_gaps.quantile(0.5)
+    yield "itl_p99_ms", band.answer_gaps.quantile(0.99)
+    yield "shed_ratio", shed / came if came else None
+    yield "degraded_ratio", band.degraded / came if came else None
+    yield "lost_ratio", sum(band.lost.values()) / came if came else None
+    yield "limited_ratio", limited / (came + limited)
+
+
+def _of_pool(
+    simulation: Simulation, pool: PlannedPool, outcome: PoolOutcome, meter: Meter
+) -> Iterator[tuple[str, float | None]]:
+    past = simulation.lives.past[pool.name]
+    window_s, whole_s = meter.read(simulation, pool.name), simulation.accelerator_seconds(pool.name)
+    asked = sum(band.asked for band in outcome.bands)
+    gap_s = simulation.gaps(pool.name).quantile_s(0.99)
+    yield "gap_p99_ms", gap_s * 1000 if gap_s is not None else None
+    yield "hit_ratio", past.hit_tokens / past.asked_tokens if past.asked_tokens else None
+    yield "cold_ratio", sum(band.cold_starts for band in outcome.bands) / asked if asked else None
+    yield "accelerator_hours", window_s / 3600 * pool.engine.accelerators
+    yield "busy_ratio", past.busy_s / whole_s if whole_s else None
+    if outcome.answered_tokens:
+        price = pool.engine.profile.price_per_hour * window_s / 3600
+        yield "cost_per_million", price / outcome.answered_tokens * MILLION

@@ -1,0 +1,86 @@
+"""How fast requests come that were not this fleet's own: at a share of what its pools can do. Pure.
+
+    rate of a pool = load x most replicas / seconds of a replica's work in one request
+    work           = `simulator.scaling.load.work_s`, less the prompts' cached parts, and a share in the engine's steps
+    rush           = the middle third of a window at 1.3 times the rate, the rest at 0.85 times it
+
+What is cached is told by the blocks: what came before in the sample is taken for cached. So a rate is about right, not
+exact; both sides get the same.
+
+Worked example (test_a_rate_is_a_share_of_what_the_replicas_can_do): h100-8b does 4.5 requests of 1,000 and 200 tokens
+a second; four replicas at a load of 0.7 get 12.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from functions.simulator.fleet.engine_profile import EngineProfile
+from functions.simulator.plan.world import PlannedPool
+from functions.simulator.scaling.load import work_s
+from functions.simulator.workload.asked import Asked
+
+CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # of the rate; (0.85 + 1.3 + 0.85) / 3 = 1
+MAX_LOAD = 20.0
+_LEAST_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Which share of what its most replicas can do a pool is asked for."""
+
+    others: float = 0.7
+    by_pool: tuple[tuple[str, float], ...] = ()
+
+    def for_others(self, ratio: float) -> "Load":
+        return Load(ratio, self.by_pool)
+
+    def of(self, pool: str, ratio: float) -> "Load":
+        return Load(self.others, (*self.by_pool, (pool, ratio)))
+
+    def at(self, pool: str) -> float:
+        return dict(self.by_pool).get(pool, self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A pool's part of requests that name none, and its rate."""
+
+    pool: PlannedPool
+    requests_per_s: float
+
+
+def shares_of(
+    pools: Sequence[PlannedPool], sample: Sequence[Asked], block_tokens: int, load: Load
+) -> tuple[Share, ...]:
+    """Of the pools that may have replicas."""
+    return tuple(
+        Share(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
+        for pool in pools
+        if pool.most
+    )
+
+
+def request_work_s(profile: EngineProfile, sample: Sequence[Asked], block_tokens: int) -> float:
+    """Seconds of a replica that one request takes, on average."""
+    seen: set[int] = set()
+    total_s = 0.0
+    for asked in sample:
+        known = next((place for place, block in enumerate(asked.blocks) if block not in seen), len(asked.blocks))
+        seen.update(asked.blocks)
+        cached = min(asked.prompt_tokens - 1, known * block_tokens)
+        context = asked.prompt_tokens + asked.output_tokens
+        beside = max(1.0, min(profile.max_sequences, profile.kv_tokens / context))  # sequences in the same steps
+        steps_ms = asked.output_tokens * profile.step_ms / beside
+        total_s += work_s(asked.prompt_tokens, asked.output_tokens, profile)
+        total_s += (steps_ms - cached * profile.prefill_ms_per_token) / 1000
+    return max(_LEAST_S, total_s / max(1, len(sample)))
+
+
+def rushed(part: float) -> float:
+    """Where in a window something comes that would come at `part` of it, were the rate even."""
+    calm, rush = CALM_RATIO / 3, RUSH_RATIO / 3
+    if part < calm:
+        return part / CALM_RATIO
+    if part < calm + rush:
+        return 1 / 3 + (part - calm) / RUSH_RATIO
+    return 2 / 3 + (part - calm - rush) / CALM_RATIO

@@ -1,0 +1,99 @@
+"""A world and what is asked of it, as the simulator's setting. Pure.
+
+Pools begin as a fleet that has run for a while: with the replicas that the window's first minutes need at 75 % of what
+they can do, within the pool's bounds. So a figure tells of the change, not of a fleet that has only been started.
+Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work a request, 5 requests a second:
+2.5 replicas at full work, 4 at 75 %.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from functions.api.ids import EngineName, PoolName, TenantId
+from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.simulator.fleet.setting import Actor, AdapterTimes, PoolSetting, Setting
+from functions.simulator.plan.pace import request_work_s
+from functions.simulator.plan.traffic import PlanTraffic
+from functions.simulator.plan.world import PlannedPool, World
+from functions.simulator.workload.asked import Asked
+
+BEGIN_UTILIZATION = 0.75
+_FIRST_S = 120.0
+_FIRST_REQUESTS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a window's first minutes ask of each pool, and which adapters the whole of it asks for."""
+
+    asked: Mapping[PoolName, tuple[Asked, ...]]
+    seconds: float  # in which these came
+    last_s: float  # when the window's last one comes
+    adapters: Mapping[PoolName, tuple[EngineName, ...]]
+
+    @classmethod
+    def of(cls, requests: Iterable[Asked]) -> "Beginning":
+        first: dict[PoolName, list[Asked]] = defaultdict(list)
+        adapters: dict[PoolName, set[EngineName]] = defaultdict(set)
+        first_s, last_s, count = 1.0, 1.0, 0
+        for asked in requests:
+            pool = PoolName(asked.pool or "")
+            if asked.adapter is not None:
+                adapters[pool].add(EngineName(asked.adapter))
+            if asked.at_s <= _FIRST_S and count < _FIRST_REQUESTS:
+                first[pool].append(asked)
+                first_s, count = max(1.0, asked.at_s), count + 1
+            last_s = max(1.0, asked.at_s)
+        kept = {pool: tuple(rows) for pool, rows in first.items()}
+        return cls(kept, first_s, last_s, {pool: tuple(sorted(names)) for pool, names in adapters.items()})
+
+
+def setting_of(
+    world: World, traffic: PlanTraffic, beginning: Beginning, actors: tuple[Actor, ...], seed: int
+) -> Setting:
+    pools = tuple(
+        PoolSetting(
+            name=pool.name,
+            profile=pool.engine.profile,
+            replicas=begins_with(pool, beginning, traffic.block_tokens),
+            warm=pool.warm,
+            adapters=_adapters(pool, beginning),
+            routing=pool.routing,
+            admission=pool.admission,
+        )
+        for pool in world.generating
+    )
+    return Setting(
+        pools=pools,
+        block_tokens=traffic.block_tokens,
+        quotas=_quotas(world, is_own=traffic.kind == "recorded"),
+        actors=actors,
+        seed=seed,
+    )
+
+
+def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> int:
+    asked = beginning.asked.get(pool.name, ())
+    if pool.least == pool.most or not asked:
+        return pool.least
+    work_per_s = len(asked) * request_work_s(pool.engine.profile, asked, block_tokens) / beginning.seconds
+    return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
+
+
+def _adapters(pool: PlannedPool, beginning: Beginning) -> AdapterTimes | None:
+    names = beginning.adapters.get(pool.name, ())
+    if not names:
+        return None
+    return AdapterTimes(names=names, gpu_slots=pool.max_loras, cpu_slots=max(pool.max_loras, pool.max_cpu_loras))
+
+
+def _quotas(world: World, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
+    """A trace that is not the fleet's own says nothing of its tenants' limits: only tiers and weights hold for it."""
+    if is_own:
+        return dict(world.tenants)
+    return {
+        tenant: QuotaEntry(name=quota.name, weight=quota.weight, limits=QuotaLimits())
+        for tenant, quota in world.tenants.items()
+    }

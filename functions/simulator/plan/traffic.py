@@ -1,0 +1,180 @@
+"""What is asked of both sides of a plan: the same requests, window by window.
+
+    recorded    a trace of the fleet itself, as it came: its pools, tenants, classes and pace
+    foreign     somebody else's trace: dealt out to this fleet's pools and tenants, at a share of what they can do
+    made up     nobody's: chats that share their beginning, with a rush in the middle third of each window
+
+A window is what one seed plays. Of a trace, seeds are windows that begin evenly spread over it; where it is shorter
+than one window asks for, each takes six tenths of it. What a request belongs to is decided by its session (else its
+place in the trace), so that chats stay whole, and by no chance: a window is the same on both sides and every day.
+
+Neighbours: `pace` says how fast; `functions.simulator.workload` reads and makes requests.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Literal
+from zlib import crc32
+
+from functions.api.ids import TenantId
+from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
+from functions.simulator.plan.world import PlannedPool
+from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.captured import captured
+from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
+from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
+
+LAST_S = 3600.0  # of the fleet's own traces
+_SAMPLE = 2_000  # requests by which the work of one is judged
+_SHORT_RATIO = 0.6
+_MADE_UP = Traffic(requests_per_s=1.0, seconds=1.0)
+_LEAST_S = 1e-3
+_ROOMY_TOKENS = 16_384
+
+Kind = Literal["recorded", "foreign", "made up"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTraffic:
+    kind: Kind
+    words: str
+    block_tokens: int
+    windows: int
+    seconds: float  # of a window, about
+    path: Path | None = None
+    count: int = 0  # requests of a window
+    total: int = 0  # of the trace
+    stretch: float = 1.0  # its seconds become so many
+    shares: tuple[Share, ...] = ()
+    tenants: tuple[TenantId, ...] = ()
+
+    def requests(self, window: int) -> Iterator[Asked]:
+        """In order of time, beginning at 0; fresh ones at each call."""
+        if self.path is None:
+            parts = [self._made_up(index, share, window) for index, share in enumerate(self.shares)]
+            return merge(*parts, key=attrgetter("at_s"))
+        return self._dealt(self._window(window))
+
+    def _window(self, window: int) -> Iterator[Asked]:
+        spare = max(0, self.total - self.count)
+        first = spare * (window % self.windows) // max(1, self.windows - 1)
+        start_s: float | None = None
+        for row in islice(_rows(self.path, self.kind), first, first + self.count):
+            start_s = row.at_s if start_s is None else start_s
+            row.at_s = (row.at_s - start_s) * self.stretch
+            yield row
+
+    def _dealt(self, rows: Iterable[Asked]) -> Iterator[Asked]:
+        whole = sum(share.requests_per_s for share in self.shares)
+        for number, row in enumerate(rows):
+            mark = crc32((row.session or str(number)).encode())
+            if row.pool is None and self.shares:
+                row.pool = _picked(self.shares, mark / 2**32 * whole)
+            if self.kind != "recorded" and self.tenants:
+                row.tenant = self.tenants[mark % len(self.tenants)]
+            yield row
+
+    def _made_up(self, index: int, share: Share, window: int) -> Iterator[Asked]:
+        made = fitting(share.pool.context_window_tokens)
+        traffic = replace(made, requests_per_s=share.requests_per_s, seconds=self.seconds, batch_ratio=0.1)
+        for row in synthetic(traffic, 1000 * index + window):
+            row.at_s = rushed(row.at_s / self.seconds) * self.seconds
+            row.pool = share.pool.name
+            row.session = f"{index}-{row.session}"
+            row.blocks = tuple(block * 97 + index for block in row.blocks)  # two pools share no cache
+            if self.tenants:
+                row.tenant = self.tenants[crc32(row.tenant.encode()) % len(self.tenants)]
+            yield row
+
+
+def recorded(path: Path, windows: int, requests: int) -> PlanTraffic:
+    """The last hour of the fleet's own request traces; TraceUnreadable."""
+    total, lasts_s = _measured(path, "recorded")
+    count = _count(total, requests, windows)
+    words = f"the fleet's own traces: {total:,} requests of the last {lasts_s / 60:.3g} minutes, as they came"
+    return PlanTraffic(
+        "recorded", words, block_tokens_of(path), windows, lasts_s * count / total, path=path, count=count, total=total
+    )
+
+
+def foreign(
+    path: Path, pools: Sequence[PlannedPool], tenants: Sequence[TenantId], load: Load, *, windows: int, requests: int
+) -> PlanTraffic:
+    """A trace of somebody else; TraceUnreadable."""
+    total, lasts_s = _measured(path, "foreign")
+    sample = list(islice(read_trace(path), _SAMPLE))
+    block_tokens = block_tokens_of(path)
+    shares = shares_of(pools, sample, block_tokens, load)
+    count, per_s = _count(total, requests, windows), sum(share.requests_per_s for share in shares)
+    stretch = (total / lasts_s) / per_s
+    words = f"{path.name}, {total:,} requests, at {_rates(shares, load)}"
+    return PlanTraffic(
+        "foreign", words, block_tokens, windows, lasts_s * stretch * count / total, path=path, count=count,
+        total=total, stretch=stretch, shares=shares, tenants=tuple(sorted(tenants)),
+    )  # fmt: skip
+
+
+def made_up(
+    pools: Sequence[PlannedPool], tenants: Sequence[TenantId], load: Load, *, windows: int, requests: int
+) -> PlanTraffic:
+    smallest = min(pool.context_window_tokens for pool in pools)
+    sample = list(islice(synthetic(replace(fitting(smallest), requests_per_s=10.0, seconds=1e6), 0), _SAMPLE))
+    shares = shares_of(pools, sample, BLOCK_TOKENS, load)
+    seconds = requests / sum(share.requests_per_s for share in shares)
+    words = (
+        f"MADE UP, since no requests were recorded: chats of {_MADE_UP.turns} turns that share their tenant's "
+        f"beginning, at {_rates(shares, load)}, with a rush of {RUSH_RATIO} "
+        "times that"
+    )
+    return PlanTraffic("made up", words, BLOCK_TOKENS, windows, seconds, shares=shares, tenants=tuple(sorted(tenants)))
+
+
+def fitting(window_tokens: int) -> Traffic:
+    """Chats that have room in a context window: shorter ones where it is below `_ROOMY_TOKENS`."""
+    ratio = min(1.0, window_tokens / _ROOMY_TOKENS)
+    return replace(
+        _MADE_UP,
+        system_tokens=int(_MADE_UP.system_tokens * ratio),
+        question_tokens=max(1, int(_MADE_UP.question_tokens * ratio)),
+        answer_tokens=max(1, int(_MADE_UP.answer_tokens * ratio)),
+    )
+
+
+def _rates(shares: Sequence[Share], load: Load) -> str:
+    told = [
+        f"{share.requests_per_s:.3g} a second to {share.pool.name} ({load.at(share.pool.name):.0%})" for share in shares
+    ]
+    return f"{', '.join(told)} of what the most replicas can do"
+
+
+def _measured(path: Path, kind: Kind) -> tuple[int, float]:
+    total, last_s = 0, 0.0
+    for row in _rows(path, kind):
+        total, last_s = total + 1, row.at_s
+    if total < 2:
+        raise TraceUnreadable(f"{path}: fewer than two requests")
+    return total, max(_LEAST_S, last_s)
+
+
+def _rows(path: Path | None, kind: Kind) -> Iterator[Asked]:
+    if path is None:
+        return iter(())
+    return captured(path, LAST_S) if kind == "recorded" else read_trace(path)
+
+
+def _count(total: int, requests: int, windows: int) -> int:
+    if windows == 1:
+        return min(total, requests)
+    return max(2, min(requests, int(_SHORT_RATIO * total)))
+
+
+def _picked(shares: Sequence[Share], point: float) -> str:
+    for share in shares:
+        point -= share.requests_per_s
+        if point < 0.0:
+            return share.pool.name
+    return shares[-1].pool.name

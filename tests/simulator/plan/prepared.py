@@ -1,0 +1,53 @@
+"""Five prepared changes and a trade, of one small fleet: `cases/base`, and what each puts in its place.
+
+affinity-lost    sessions and sent prompts forgotten at once    bad: caches are worth little any more
+fewer-replicas   three at most instead of eight                 bad
+fallback-added   the full pool may fall back to one with room   good
+fp8-cache        keys and values in 8 bits                      good: the large pool holds twice as many
+tenant-added     somebody who sends nothing yet                 neutral
+smaller-steps    steps of 512 tokens instead of 8,192           a trade: shorter gaps, later first tokens
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from functions.api.loader import load_directory
+from functions.controller.changes import compiled
+from functions.simulator.plan.declarations import declarations_of
+from functions.simulator.plan.world import World, world_of
+
+CASES = Path(__file__).parent / "cases"
+
+
+@dataclass(frozen=True)
+class Case:
+    verdict: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def refuses(self) -> bool:
+        return self.verdict == "breaks"
+
+
+PREPARED = {
+    "affinity-lost": Case("breaks", ("--pool", "chat-8b", "--load", "0.9", "--requests", "2500", "--seeds", "5")),
+    "fewer-replicas": Case("breaks"),
+    "fallback-added": Case("better", ("--load", "large-32b=1.1", "--load", "chat-8b=0.3")),
+    "fp8-cache": Case("better", ("--load", "0.8")),
+    "tenant-added": Case("same"),
+    "smaller-steps": Case("mixed"),
+}
+
+
+def written(folder: Path, name: str | None = None) -> Path:
+    """The fleet's files in a folder, with a case's in their place."""
+    for source in ("base", *([name] if name is not None else [])):
+        # With times of now: git takes a file of the same size and second for unchanged.
+        shutil.copytree(CASES / source, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    return folder
+
+
+def world(folder: Path) -> World:
+    loaded = load_directory([folder], relative_to=folder)
+    return world_of(compiled(loaded, {}), declarations_of(loaded))

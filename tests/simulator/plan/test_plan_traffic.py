@@ -1,0 +1,171 @@
+"""What both sides are asked: the same requests, at a stated pace, of pools and tenants that there are."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.simulator.fleet.engine_profile import PROFILES
+from functions.simulator.plan.entry import Entry
+from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_of
+from functions.simulator.plan.settings import Beginning, begins_with
+from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
+from functions.simulator.plan.world import PlannedPool, World
+from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.traces import TraceUnreadable
+from functions.telemetry.trace_row import encode
+from tests.simulator.plan.prepared import world, written
+from tests.telemetry.test_traces import row
+
+ANYBODY = TenantId("anybody")
+TENANTS = (TenantId("acme"), TenantId("globex"))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> World:
+    return world(written(tmp_path / "fleet"))
+
+
+def told(traffic: PlanTraffic, window: int) -> list[tuple[object, ...]]:
+    return [(each.at_s, each.pool, each.tenant, each.prompt_tokens, each.blocks) for each in traffic.requests(window)]
+
+
+def azure(path: Path, count: int) -> Path:
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [f"2023-11-16 18:{each // 60:02d}:{each % 60:02d}.0000000,{100 + each},10" for each in range(count)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: World) -> None:
+    """A replica of h100-8b does 4.5 requests of 1,000 and 200 tokens a second; its steps are little beside that."""
+    sample = [Asked(float(each), ANYBODY, 1000, 200) for each in range(10)]
+    work_s = request_work_s(PROFILES["h100-8b"], sample, 64)
+    assert work_s == pytest.approx(0.221 + 200 * 0.010 / 256, abs=0.001)
+    chat = fleet.pool("chat-8b")
+    assert chat is not None
+    (half,), (whole,) = (shares_of([chat], sample, 64, Load().for_others(load)) for load in (0.5, 1.0))
+    assert whole.requests_per_s == pytest.approx(2 * half.requests_per_s)
+    assert whole.requests_per_s == pytest.approx(8 / request_work_s(chat.engine.profile, sample, 64))
+
+
+def test_what_came_before_is_no_work() -> None:
+    profile = PROFILES["h100-8b"]
+    fresh = [
+        Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10))) for each in range(20)
+    ]
+    again = [Asked(float(each), ANYBODY, 640, 1, blocks=tuple(range(10))) for each in range(20)]
+    assert request_work_s(profile, again, 64) < request_work_s(profile, fresh, 64) / 5
+
+
+def test_a_load_is_for_all_pools_or_for_one() -> None:
+    load = Load().for_others(0.4).of("large", 1.1)
+    assert (load.at("small"), load.at("large")) == (0.4, 1.1)
+
+
+def test_a_rush_is_in_the_middle_and_nothing_is_lost() -> None:
+    parts = [each / 999 for each in range(1000)]
+    moved = [rushed(part) for part in parts]
+    assert all(first < second for first, second in pairwise(moved))
+    assert (moved[0], moved[-1]) == (0.0, pytest.approx(1.0))
+    middle = sum(1 / 3 <= each < 2 / 3 for each in moved)
+    assert middle == pytest.approx(1000 * 1.3 / 3, abs=2)
+
+
+def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: World) -> None:
+    traffic = made_up(fleet.generating, TENANTS, Load(), windows=3, requests=400)
+    assert traffic.words.startswith("MADE UP")
+    assert told(traffic, 1) == told(traffic, 1) != told(traffic, 2)
+    first = list(traffic.requests(0))
+    assert len(first) == pytest.approx(400, rel=0.25)
+    assert [each.at_s for each in first] == sorted(each.at_s for each in first)
+    assert {each.pool for each in first} == {"chat-8b", "large-32b"}
+    assert {each.tenant for each in first} == set(TENANTS)
+    blocks = {
+        pool: {b for each in first if each.pool == pool for b in each.blocks} for pool in ("chat-8b", "large-32b")
+    }
+    assert not blocks["chat-8b"] & blocks["large-32b"]
+
+
+def test_made_up_chats_fit_the_context_window(fleet: World) -> None:
+    narrow = tuple(replace(pool, context_window_tokens=2048) for pool in fleet.generating)
+    traffic = made_up(narrow, TENANTS, Load(), windows=1, requests=400)
+    lengths = [each.prompt_tokens for each in traffic.requests(0)]
+    assert sum(length < 2048 for length in lengths) > 0.99 * len(lengths)
+    assert sum(lengths) / len(lengths) > 64
+
+
+def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet: World, tmp_path: Path) -> None:
+    path = azure(tmp_path / "trace.csv", 600)
+    traffic = foreign(path, fleet.generating, TENANTS, Load().for_others(0.5), windows=3, requests=200)
+    windows = [list(traffic.requests(window)) for window in range(3)]
+    assert [len(window) for window in windows] == [200, 200, 200]
+    assert [window[0].prompt_tokens for window in windows] == [100, 300, 500]  # evenly spread over it
+    assert all(window[0].at_s == 0.0 for window in windows)
+    rate = sum(share.requests_per_s for share in traffic.shares)
+    assert 199 / windows[0][-1].at_s == pytest.approx(rate, rel=0.02)
+    counts = Counter(each.pool for window in windows for each in window)
+    expected = {share.pool.name: share.requests_per_s / rate for share in traffic.shares}
+    assert counts["chat-8b"] / 600 == pytest.approx(expected["chat-8b"], abs=0.08)
+    assert {each.tenant for each in windows[0]} == set(TENANTS)
+
+
+def test_a_short_trace_is_played_in_windows_of_six_tenths(fleet: World, tmp_path: Path) -> None:
+    traffic = foreign(azure(tmp_path / "t.csv", 100), fleet.generating, TENANTS, Load(), windows=2, requests=4000)
+    first, last = (list(traffic.requests(window)) for window in range(2))
+    assert [each.prompt_tokens for each in first] == list(range(100, 160))
+    assert [each.prompt_tokens for each in last] == list(range(140, 200))
+
+
+def test_the_fleets_own_traces_are_played_as_they_came(tmp_path: Path) -> None:
+    rows = [
+        row(f"r{each}", ts=1e9 + each, tenant_id="acme", pool="chat-8b", prompt_tokens=50, session_id="")
+        for each in range(100)
+    ]
+    (tmp_path / "requests-1.ndjson").write_bytes(b"".join(encode(each) + b"\n" for each in rows))
+    traffic = recorded(tmp_path, windows=2, requests=1000)
+    found = list(traffic.requests(1))
+    assert (traffic.kind, traffic.total, len(found)) == ("recorded", 100, 60)
+    assert (found[0].tenant, found[0].pool, found[1].at_s) == ("acme", "chat-8b", 1.0)
+
+
+def test_a_trace_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "requests-1.ndjson").write_bytes(b"")
+    with pytest.raises(TraceUnreadable, match="fewer than two"):
+        recorded(tmp_path, windows=2, requests=10)
+
+
+def small(fleet: World, **limits: int) -> World:
+    quota = QuotaEntry(name="standard", limits=QuotaLimits(**limits))
+    return World(fleet.pools, {TenantId("acme"): quota})
+
+
+def asked(prompt: int, output: int, pool: str = "chat-8b") -> Asked:
+    return Asked(0.0, TenantId("acme"), prompt, output, pool=pool)
+
+
+def test_only_what_a_gateway_would_let_in_comes_in(fleet: World) -> None:
+    entry = Entry(small(fleet, max_context_tokens=1000, max_output_tokens=50), is_own=True)
+    found = list(entry.entering([asked(500, 100), asked(2000, 100), asked(40_000, 1), asked(1, 1, pool="gone")]))
+    assert [(each.prompt_tokens, each.output_tokens) for each in found] == [(500, 50)]
+    assert (entry.too_long["chat-8b", 0], entry.no_pool["gone", 0]) == (2, 1)
+    foreign_entry = Entry(small(fleet, max_context_tokens=1000), is_own=False)
+    (only,) = foreign_entry.entering([asked(32_700, 500)])
+    assert only.output_tokens == 68  # where the window ends
+
+
+def test_a_pool_begins_with_what_its_first_minutes_need(fleet: World) -> None:
+    chat = fleet.pool("chat-8b")
+    assert isinstance(chat, PlannedPool)
+    work_s = request_work_s(chat.engine.profile, [asked(1000, 200)], 64)
+    rows = [Asked(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
+    beginning = Beginning.of(rows)
+    assert begins_with(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %
+    assert begins_with(chat, Beginning.of(rows[:1]), 64) == chat.least
+    large = fleet.pool("large-32b")
+    assert large is not None
+    assert begins_with(large, beginning, 64) == 2

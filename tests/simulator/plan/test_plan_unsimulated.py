@@ -1,0 +1,93 @@
+"""What a change touches that is not played is said, and what is played is not said to be missing."""
+
+import msgspec
+import pytest
+
+from functions.api.snapshot import Snapshot
+from functions.api.snapshot_entries import SECTIONS
+from functions.controller.changes import compiled
+from functions.simulator.plan.declarations import declarations_of
+from functions.simulator.plan.unsimulated import SIMULATED, WHY, unsimulated
+from tests.controller.configs import load, lora, policies, pool, tenant, tier
+
+BASE = (tier(), pool(), pool("other"), tenant("acme", "ci"), policies())
+
+
+def said(*documents: str, base: tuple[str, ...] = BASE) -> list[str]:
+    was, is_ = load(*base), load(*documents)
+    found = unsimulated(compiled(was, {}), compiled(is_, {}), declarations_of(was), declarations_of(is_))
+    assert all(each.why for each in found)
+    return [each.what for each in found]
+
+
+def edited(old: str, new: str) -> tuple[str, ...]:
+    assert any(old in document for document in BASE)
+    return tuple(document.replace(old, new) for document in BASE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("boundedLoad: 2", "boundedLoad: 1"),
+        ("session: {ttl: 60s}", "session: {ttl: 5m}"),
+        ("ttftSlo: 500ms", "ttftSlo: 900ms"),
+        ("maxQueuedTokens: 9000", "maxQueuedTokens: 90000"),
+        ("fallback: [{when: saturated, from: base, to: other, tiers: [standard]}]", "fallback: []"),
+        ("warm: 1", "warm: 0"),
+        ("--max-model-len=2048", "--max-model-len=4096"),
+    ],
+)
+def test_what_is_played_is_not_said_to_be_missing(old: str, new: str) -> None:
+    assert said(*edited(old, new)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("retry: {maxAttempts: 2", "retry: {hedgeAfter: 2s, maxAttempts: 2", "routing llamas: hedge_after_s"),
+        ("minRequests: 7", "minRequests: 70", "rollout default"),
+        ("args: [--max-model-len=2048]", 'args: [--max-model-len=2048, "--block-size=32"]', "pool base: --block-size"),
+        ("minReplicas: 1, model", "minReplicas: 1, timeout: 60, model", "pool base: spec.predictor.timeout"),
+        (
+            "modelFormat: {name: vLLM}, args",
+            "modelFormat: {name: vLLM}, env: [{name: OMP_NUM_THREADS, value: '2'}], args",
+            "pool base: env OMP_NUM_THREADS",
+        ),
+    ],
+)
+def test_what_is_not_played_is_said(old: str, new: str, what: str) -> None:
+    assert what in said(*edited(old, new))
+
+
+def test_many_of_a_kind_are_told_once() -> None:
+    before = [lora(f"acme/m{number}", "v1", "v2") for number in range(7)]
+    after = [document.replace("stable: v1", "stable: v2") for document in before]
+    assert said(*BASE, *after, base=(*BASE, *before)) == ["7 models, acme/m0 among them: channels"]
+
+
+def test_a_limit_and_a_source_that_are_not_played_as_written_are_said() -> None:
+    assert said(*edited("prefix: {source: sent}", "prefix: {source: events}")) == []
+    assert said(*edited("prefix: {source: sent}", "prefix: {source: bloom}")) == ["routing llamas: prefix.source bloom"]
+    limited = tier(spec="{limits: {requestsPerMinute: 10, gpuSecondsPerHour: 60}}")
+    assert said(limited, *BASE[1:]) == ["quota standard: gpuSecondsPerHour"]
+
+
+def test_a_key_that_goes_is_said_and_a_tenant_that_sends_nothing_is_not() -> None:
+    assert said(*(document.replace("{id: ci, hmacSha256", "{id: cd, hmacSha256") for document in BASE)) == [
+        "2 keys, cd among them"
+    ]
+    assert said(*BASE, tenant("globex")) == []
+
+
+def test_every_section_of_a_snapshot_is_either_played_or_has_a_reason() -> None:
+    """A field that somebody adds is said until it is played; one that is gone must not be named."""
+    for section, (kind, _) in SECTIONS.items():
+        names = {field.name for field in msgspec.structs.fields(kind)}
+        assert SIMULATED.get(section, frozenset()) <= names
+        assert names <= SIMULATED.get(section, frozenset()) or section in WHY or section == "quotas"
+
+
+def test_nothing_changed_nothing_said() -> None:
+    snapshot = compiled(load(*BASE), {})
+    assert isinstance(snapshot, Snapshot)
+    assert said(*BASE) == []
