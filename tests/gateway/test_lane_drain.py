@@ -111,3 +111,15 @@ async def test_the_drains_end_ends_what_is_open(play: Playing) -> None:
     assert (waiting.answer.status, waiting.answer.code) == (503, "restarting")
     assert waiting.answer.headers["retry-after"] == "1"
     assert p.quiet()
+
+
+async def test_a_request_that_was_still_arriving_at_the_drains_end_is_refused(play: Playing) -> None:
+    """Begun after that, it would be cut off unsettled when the process goes."""
+    p, data = play("r0"), post(STREAM_BODY)
+    wire = Wire(p) >> data[:200]
+    p.gateway.draining = True
+    wire.lane.shutdown()
+    p.gateway.cut_short()
+    wire >> data[200:]
+    assert (wire.answer.status, wire.answer.code) == (503, "restarting") and wire.closed
+    assert p.quiet()

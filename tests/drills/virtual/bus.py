@@ -1,0 +1,181 @@
+"""The fleet's bus and the quotas' broker, in memory: Valkey itself is not under test, what becomes of its clients is.
+
+Each client belongs to a node. Messages take time, may come twice or late, and none comes over a blocked way. A client
+learns of a lost bus as over TCP: at once where it refuses, by its health check (5 s, and 2 s for the answer) where it
+has fallen silent.
+
+The broker is `functions.fleet.quota_script` once more, line by line, with whole millionths and the bus's own time;
+`test_broker.py` holds the two side by side.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+
+from functions.fleet import heartbeat as heartbeats
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
+from functions.fleet.quota_leases import Answer, Group
+from tests.drills.virtual.broker import Script
+from tests.drills.virtual.loop import Node
+from tests.drills.virtual.pipes import Network
+
+BUS = "bus"
+_SILENT_S = 7.0  # health check and time-out of the client
+_CALL_S = 2.0
+_QUOTA_CALL_S = 1.0
+_QUEUE_MAX = 10_000
+
+
+class Subscription:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.messages: deque[bytes] = deque()
+        self.arrived = asyncio.Event()
+        self.is_broken = False
+
+    def put(self, message: bytes) -> None:
+        assert len(self.messages) < _QUEUE_MAX, "a subscriber does not keep up"
+        self.messages.append(message)
+        self.arrived.set()
+
+    def cut(self) -> None:
+        self.is_broken = True
+        self.arrived.set()
+
+
+class BusServer:
+    def __init__(self, network: Network, seed: str) -> None:
+        self.network = network
+        self.dice = Random(seed + "/bus")
+        self.is_down = False
+        self.twice_ratio = self.dice.choice((0.0, 0.0, 0.2))
+        self.late_ratio = self.dice.choice((0.0, 0.0, 0.2))
+        self.script = Script()
+        self.beats: dict[str, tuple[bytes, float]] = {}
+        self.pins: list[tuple[bytes, float]] = []
+        self.channels: dict[str, list[Subscription]] = {"beats": [], "pins": []}
+
+    @property
+    def now_s(self) -> float:
+        return self.network.loop.time()
+
+    def go_down(self) -> None:
+        """It restarts without what it knew: nothing is persisted."""
+        self.is_down = True
+        self.script, self.beats, self.pins = Script(), {}, []
+        for subscriptions in self.channels.values():
+            for subscription in subscriptions:
+                subscription.cut()
+
+    def come_back(self) -> None:
+        self.is_down = False
+
+    def say(self, channel: str, message: bytes) -> None:
+        for subscription in self.channels[channel]:
+            for _ in range(2 if self.dice.random() < self.twice_ratio else 1):
+                late_s = self.dice.uniform(0.0, 3.0) if self.dice.random() < self.late_ratio else 0.0
+                self.network.loop.call_later(self.network.latency_s() + late_s, self._deliver, subscription, message)
+
+    def _deliver(self, subscription: Subscription, message: bytes) -> None:
+        if subscription.node.alive and not self.network.is_blocked(BUS, subscription.node.name):
+            subscription.put(message)
+
+
+class BusClient:
+    """`Bus` and `RolloutBus` of one node."""
+
+    def __init__(self, server: BusServer, node: Node) -> None:
+        self._server, self._node = server, node
+
+    async def publish(self, heartbeat: Heartbeat) -> None:
+        await self._reach()
+        message = heartbeats.encode(heartbeat)
+        self._server.beats[heartbeat.replica_id] = (message, self._server.now_s + SILENCE_LIMIT_S)
+        self._server.say("beats", message)
+
+    async def latest(self) -> list[bytes]:
+        await self._reach()
+        now_s = self._server.now_s
+        return [message for message, until_s in self._server.beats.values() if now_s < until_s]
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        async for message in self._messages("beats"):
+            yield message
+
+    async def publish_stats(self, message: bytes) -> None:
+        await self._reach()
+
+    async def stats(self) -> AsyncIterator[bytes]:
+        """Who reads evidence is the registry, which is not here."""
+        raise BusUnavailable("nobody tells")
+        yield b""
+
+    async def publish_pins(self, message: bytes, ttl_s: float) -> None:
+        await self._reach()
+        self._server.pins.append((message, self._server.now_s + ttl_s))
+        self._server.say("pins", message)
+
+    async def pins(self) -> AsyncIterator[bytes]:
+        async for message in self._messages("pins"):
+            yield message
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    async def _reach(self, call_s: float = _CALL_S) -> None:
+        server, network = self._server, self._server.network
+        await asyncio.sleep(network.latency_s())
+        if not self._node.alive:
+            await asyncio.Event().wait()  # its process is gone
+        if server.is_down:
+            raise BusUnavailable("Connection refused")
+        if network.is_blocked(self._node.name, BUS) or network.is_blocked(BUS, self._node.name):
+            await asyncio.sleep(call_s)
+            raise BusUnavailable("Timeout reading from socket")
+
+    async def _messages(self, channel: str) -> AsyncIterator[bytes]:
+        await self._reach()
+        server = self._server
+        subscription = Subscription(self._node)
+        server.channels[channel].append(subscription)
+        try:
+            if channel == "pins":
+                for message, until_s in list(server.pins):
+                    if server.now_s < until_s:
+                        yield message
+            silent_since_s = server.now_s
+            while True:
+                silent_since_s = await self._wait(subscription, silent_since_s)
+                while subscription.messages:
+                    yield subscription.messages.popleft()
+        finally:
+            server.channels[channel].remove(subscription)
+
+    async def _wait(self, subscription: Subscription, silent_since_s: float) -> float:
+        """Until something came; when the way was last known to be open. BusUnavailable."""
+        server = self._server
+        try:
+            async with asyncio.timeout(1.0):
+                await subscription.arrived.wait()
+        except TimeoutError:
+            if not server.network.is_blocked(BUS, self._node.name):
+                return server.now_s
+            if server.now_s - silent_since_s > _SILENT_S:
+                raise BusUnavailable("Timeout reading from socket") from None
+            return silent_since_s
+        if subscription.is_broken:
+            raise BusUnavailable("Connection closed by server.")
+        subscription.arrived.clear()
+        return server.now_s
+
+
+class BrokerClient(BusClient):
+    """`QuotaBroker` of one node."""
+
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+        await self._reach(_QUOTA_CALL_S)
+        answer = self._server.script.ask(gateway_id, groups, int(self._server.now_s * 1_000_000))
+        await asyncio.sleep(self._server.network.latency_s())
+        return answer

@@ -1,0 +1,307 @@
+"""Clients of the fleet, as they are in the wild: they stream or wait, keep sessions, read slowly, and leave.
+
+All that a client will do is drawn before it begins, so that what happens to it does not change what it wants. What it
+got is read by a strict HTTP parser and kept as one `Outcome` for each request.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+import httptools
+import orjson
+
+from tests.drills.virtual.loop import Node, VirtualLoop
+from tests.drills.virtual.pipes import Network, PipeTransport
+from tests.drills.virtual.platform import KEYS, MAX_WAIT_S, MODELS
+
+GATEWAY_PORT = 8443
+PATIENCE_S = 60.0  # twice as long as the gateway's longest answer
+_WORDS = (
+    *("tide", "reef", "kelp", "brine", "swell", "gull", "drift", "shoal"),
+    *("fin", "scale", "eddy", "spray", "coral", "naïve", "façade", "海", "🐟"),
+)
+Ending = Literal["answered", "refused", "streamed", "broken", "left", "cut", "unconnected", "unanswered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One request to come."""
+
+    request_id: str
+    tenant: str
+    model: str
+    heard: str  # the last user message, which the engine says again
+    service_class: str
+    stream: bool
+    wants_usage: bool
+    max_tokens: int
+    deadline_ms: int | None
+    think_s: float
+    leaves_after_s: float | None
+    leaves_after_events: int | None
+    reads_late_s: float
+    uploads_slowly: bool
+
+
+@dataclass(slots=True)
+class Outcome:
+    wish: Wish
+    session: str | None
+    gateway: Any  # the GatewayNode that was asked; None: none could be
+    ending: Ending = "unanswered"
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    began_s: float = 0.0  # asked
+    first_s: float | None = None  # the first byte of the answer
+    ended_s: float = 0.0
+    broken_by: str = ""  # a fault of the connection, which excuses a cut
+    problem: str = ""  # of the answer's form
+
+
+def draw_wishes(seed: str, client: int, dice: Random) -> tuple[str | None, list[Wish]]:
+    """A client's session, if it has one, and all that it will ask for."""
+    tenant = dice.choice(list(KEYS))
+    session = f"s{client}" if dice.random() < 0.6 else None
+    count = dice.choice((1, 2, 3, 5)) if session is not None else dice.choice((1, 1, 2))
+    model = dice.choice(MODELS[tenant])
+    return session, [_draw_wish(f"c{client}-{number}", tenant, model, dice) for number in range(count)]
+
+
+def _draw_wish(request_id: str, tenant: str, model: str, dice: Random) -> Wish:
+    stream = dice.random() < 0.7
+    words = " ".join(dice.choice(_WORDS) for _ in range(dice.choice((3, 10, 40, 150))))
+    return Wish(
+        request_id=request_id,
+        tenant=tenant,
+        model=model,
+        heard=f"{request_id} {words}",
+        service_class=dice.choices(list(MAX_WAIT_S), (6, 2, 2))[0],
+        stream=stream,
+        wants_usage=dice.random() < 0.5,
+        max_tokens=dice.choice((1, 8, 64, 800, 800)),
+        deadline_ms=dice.choice((300, 2_000, 10_000)) if dice.random() < 0.15 else None,
+        think_s=dice.uniform(0.0, 4.0),
+        leaves_after_s=dice.uniform(0.0, 3.0) if dice.random() < 0.15 else None,
+        leaves_after_events=dice.randint(1, 6) if stream and dice.random() < 0.1 else None,
+        reads_late_s=dice.choice((1.0, 4.0, 9.0)) if dice.random() < 0.08 else 0.0,
+        uploads_slowly=dice.random() < 0.08,
+    )
+
+
+def body_of(wish: Wish) -> bytes:
+    body: dict[str, Any] = {
+        "model": wish.model,
+        "messages": [{"role": "user", "content": wish.heard}],
+        "max_tokens": wish.max_tokens,
+        "stream": wish.stream,
+    }
+    if wish.stream and wish.wants_usage:
+        body["stream_options"] = {"include_usage": True}
+    return orjson.dumps(body)
+
+
+def request_of(wish: Wish, session: str | None) -> bytes:
+    body = body_of(wish)
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        "host: shoal.test",
+        f"authorization: Bearer {KEYS[wish.tenant]}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        f"x-request-id: {wish.request_id}",
+        f"x-shoal-class: {wish.service_class}",
+    ]
+    lines += [f"x-session-id: {session}"] if session is not None else []
+    lines += [f"x-shoal-deadline-ms: {wish.deadline_ms}"] if wish.deadline_ms is not None else []
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class Wire(asyncio.Protocol):
+    """A client's end of a connection."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.transport: PipeTransport = None  # type: ignore[assignment]
+        self.changed = asyncio.Event()
+        self.is_over = False
+        self.problem = ""
+        self.first_s: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.status, self.body = 0, b""
+        self.headers: dict[str, str] = {}
+        self.head_seen = self.is_complete = False
+
+    def await_answer(self) -> None:
+        self._begin()
+        self.first_s = None
+        self._parser = httptools.HttpResponseParser(self)
+
+    # what the transport calls
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.first_s is None:
+            self.first_s = self._loop.time()
+        if self.is_complete or not hasattr(self, "_parser"):
+            self.problem = self.problem or f"bytes after the end of an answer: {data[:60]!r}"
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.problem = self.problem or f"not HTTP: {error} in {data[:60]!r}"
+        self.changed.set()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_over = True
+        self.changed.set()
+
+    def pause_writing(self) -> None:
+        """A request is smaller than any buffer."""
+
+    def resume_writing(self) -> None:
+        """As above."""
+
+    # what the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = name.decode().lower()
+        if key in self.headers:
+            self.problem = self.problem or f"the header {key} comes twice"
+        self.headers[key] = value.decode()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self.head_seen = True
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+class Client:
+    """One client's whole life: `run`."""
+
+    def __init__(
+        self, seed: str, number: int, network: Network, pick: Callable[[int], Any], done: Callable[[Outcome], None]
+    ) -> None:
+        """`pick` says which gateway serves whoever has this number; `done` takes each outcome."""
+        dice = Random(f"{seed}/client/{number}")
+        self._dice, self._number = dice, number
+        self._network, self._loop = network, network.loop
+        self._pick, self._done = pick, done
+        self.node = Node(f"c{number}")
+        self.session, self.wishes = draw_wishes(seed, number, dice)
+        self._is_plain = dice.random() < 0.2  # its connection is none of the fast lane's
+        self._keeps_connection = dice.random() < 0.7
+        self._stays = dice.random() < 0.7  # with one gateway
+        self._wire: Wire | None = None
+        self._gateway: Any = None
+
+    async def run(self) -> None:
+        for turn, wish in enumerate(self.wishes):
+            await asyncio.sleep(wish.think_s)
+            outcome = await self._ask(wish, turn)
+            outcome.ended_s = self._loop.time()
+            self._done(outcome)
+            if outcome.ending in ("left", "cut") or not self._keeps_connection:
+                self._leave()
+        self._leave()
+
+    def _leave(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None and not wire.is_over:
+            wire.transport.abort() if self._dice.random() < 0.5 else wire.transport.close()
+
+    async def _ask(self, wish: Wish, turn: int) -> Outcome:
+        try:
+            wire = await self._connected(turn)
+        except OSError:
+            wire = None
+        outcome = Outcome(wish, self.session, self._gateway, began_s=self._loop.time())
+        if wire is None:
+            outcome.ending = "unconnected"
+            return outcome
+        wire.await_answer()
+        wire.transport.peer.answers = wish.request_id
+        await self._send(wire, request_of(wish, self.session), wish)
+        await self._follow(wire, wish, outcome)
+        return self._judge(wire, outcome)
+
+    async def _connected(self, turn: int) -> Wire | None:
+        if self._wire is not None and not self._wire.is_over and not self._wire.transport.is_closing():
+            return self._wire
+        self._gateway = self._pick(self._number if self._stays else self._number + turn)
+        if self._gateway is None:
+            return None
+        async with asyncio.timeout(5.0):
+            _, wire = await self._network.connect(self.node, lambda: Wire(self._loop), self._gateway.name, GATEWAY_PORT)
+        self._wire = wire
+        if self._is_plain:
+            wire.await_answer()
+            wire.transport.write(b"GET /healthz HTTP/1.1\r\nhost: shoal.test\r\n\r\n")
+            await self._until(wire, lambda: wire.is_complete, 5.0)
+        return None if wire.is_over else wire
+
+    async def _send(self, wire: Wire, request: bytes, wish: Wish) -> None:
+        if not wish.uploads_slowly:
+            wire.transport.write(request)
+            return
+        middle = self._dice.randrange(1, len(request))
+        wire.transport.write(request[:middle])
+        await asyncio.sleep(self._dice.choice((0.5, 3.0, 7.0)))
+        wire.transport.write(request[middle:])
+
+    async def _follow(self, wire: Wire, wish: Wish, outcome: Outcome) -> None:
+        end_s = self._loop.time() + (wish.leaves_after_s if wish.leaves_after_s is not None else PATIENCE_S)
+        if wish.reads_late_s:
+            await self._until(wire, lambda: wire.first_s is not None, end_s - self._loop.time())
+            wire.transport.pause_reading()
+            await asyncio.sleep(wish.reads_late_s)
+            wire.transport.resume_reading()
+        enough = wish.leaves_after_events
+        await self._until(
+            wire,
+            lambda: wire.is_complete or (enough is not None and wire.body.count(b"\n\n") >= enough),
+            end_s - self._loop.time(),
+        )
+        leaves = wish.leaves_after_s is not None or enough is not None
+        if leaves and not wire.is_complete and not wire.is_over:
+            outcome.ending = "left"
+
+    async def _until(self, wire: Wire, is_enough: Callable[[], bool], timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_enough() and not wire.is_over:
+                    wire.changed.clear()
+                    await wire.changed.wait()
+        except TimeoutError:
+            return
+
+    def _judge(self, wire: Wire, outcome: Outcome) -> Outcome:
+        outcome.status, outcome.headers, outcome.body = wire.status, wire.headers, wire.body
+        outcome.first_s, outcome.problem = wire.first_s, wire.problem
+        outcome.broken_by = wire.transport.broken_by
+        if outcome.ending == "left":
+            return outcome
+        if not wire.is_complete:
+            outcome.ending = "cut" if wire.is_over else "unanswered"
+        elif wire.status != 200:
+            outcome.ending = "refused"
+        elif not outcome.wish.stream:
+            outcome.ending = "answered"
+        else:
+            outcome.ending = "streamed" if b"data: [DONE]" in wire.body else "broken"
+        return outcome

@@ -1,0 +1,192 @@
+"""A gateway: all of the product's, put together as its `server` does, but for sockets, TLS and the registry's client.
+
+    start -> serving -> drain (a successor serves already) -> gone
+                 '----- crash -------------------------------^
+
+The fast lane is each connection's protocol, the ASGI application behind it; feeds, sweep and quota leases are its own
+tasks. Snapshots come by `swap`, as its follower would bring them. Sets whose order is that of memory addresses are
+replaced by ones in order of arrival: else the same seed would not be the same run.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from functions.api.ids import EngineName
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.routing import ReplicaView
+from functions.fleet.bus import BusUnavailable
+from functions.gateway import feeds
+from functions.gateway.app import make_app
+from functions.gateway.core import Gateway
+from functions.gateway.lane import LaneProtocol
+from functions.gateway.limits import Limits
+from functions.gateway.load_client import LoadAnswer
+from functions.gateway.metrics import Metrics
+from functions.gateway.quota_leasing import QuotaLeases
+from tests.drills.virtual.bus import BrokerClient, BusClient, BusServer
+from tests.drills.virtual.clients import GATEWAY_PORT
+from tests.drills.virtual.loop import Node
+from tests.drills.virtual.pipes import Network
+from tests.drills.virtual.replica_node import Replica
+from tests.gateway.world import NOW_UNIX_S, PEPPER
+
+PORT = GATEWAY_PORT
+LIMITS = Limits(
+    head_s=4.0,
+    body_s=6.0,
+    keep_alive_s=15.0,
+    first_byte_s=6.0,
+    idle_s=4.0,
+    answer_s=30.0,
+    write_stall_s=5.0,
+    cold_wait_s=5.0,
+)
+_STOP_AFTER_S = 5.0  # as the server's own, for the last events to go out
+
+
+class InOrder(dict[Any, None]):
+    """A set that remembers who came first."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+
+class _Loader:
+    """Asks agents over the network; the answer is the replica's."""
+
+    def __init__(self, network: Network, node: Node, replicas: Mapping[str, Replica]) -> None:
+        self._network, self._node, self._replicas = network, node, replicas
+
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        try:
+            async with asyncio.timeout(wait_s + 2.0):
+                await self._network.travel(self._node, f"agent-{replica.id}")
+                return await self._replicas[replica.id].load(replica, engine_name)
+        except TimeoutError:
+            return LoadAnswer("unreachable", "timed out")
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class GatewayNode:
+    def __init__(
+        self, name: str, bus: BusServer, replicas: Mapping[str, Replica], dice: Random, expected_gateways: int
+    ) -> None:
+        self.name = name
+        self.node = Node(name)
+        self.network = bus.network
+        self.is_serving = False
+        self.swapped: list[tuple[float, int]] = []  # when, and to which epoch
+        self._bus, self._replicas, self._dice = bus, replicas, dice
+        self._expected_gateways = expected_gateways
+        self._state = ServerState()
+        self.gateway: Gateway = None  # type: ignore[assignment]  # from `start` on
+        self.leases: QuotaLeases = None  # type: ignore[assignment]
+
+    # its life
+
+    def start(self, catalogue: Catalogue) -> None:
+        self.network.context_of(self.node).run(self._put_together)
+        self.swap(catalogue)
+        self.is_serving = True
+
+    def swap(self, catalogue: Catalogue) -> None:
+        if self.node.alive:
+            self.swapped.append((self.network.loop.time(), catalogue.epoch))
+            self._run(self.gateway.swap, catalogue)
+
+    def crash(self) -> None:
+        """SIGKILL: nothing that it was about to do is done."""
+        self.is_serving = False
+        self.network.kill(self.node)
+        for task in [*self.gateway.tasks._tasks, *self._state.tasks]:
+            task.cancel()
+
+    async def drain(self, drain_s: float) -> None:
+        """SIGTERM, after a handover: what is open runs to its end, or for so long."""
+        self.is_serving = False
+        loop, gateway = self.network.loop, self.gateway
+        gateway.draining = True
+        self.network.stop_listening(self.node)
+        for connection in list(self._state.connections):
+            self._run(connection.shutdown)
+        cut = loop.call_later(drain_s, gateway.cut_short, context=self.network.context_of(self.node))
+        end_s = loop.time() + drain_s + _STOP_AFTER_S
+        while (self._state.connections or self._state.tasks) and loop.time() < end_s and self.node.alive:
+            await asyncio.sleep(0.1)
+        cut.cancel()
+        if self.node.alive:
+            await self._last_words()
+            gateway.upstreams.close()
+            self.network.kill(self.node)
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.gateway.watched and not self.gateway.open_exchanges
+
+    # inside
+
+    def _put_together(self) -> None:
+        loop, node = self.network.loop, self.node
+        gateway = self.gateway = Gateway(
+            pepper=PEPPER,
+            limits=LIMITS,
+            metrics=Metrics(),
+            clock=loop.time,
+            wall_clock=lambda: NOW_UNIX_S + loop.time() + node.wall_step_s,
+            gateway_id=self.name,
+            loader=_Loader(self.network, node, self._replicas),
+        )
+        gateway.watched = InOrder()  # type: ignore[assignment]
+        gateway._exchanges = InOrder()  # type: ignore[assignment]
+        gateway.tasks._tasks = InOrder()  # type: ignore[assignment]
+        self._state.connections = InOrder()  # type: ignore[assignment]
+        leases = self.leases = QuotaLeases(
+            BrokerClient(self._bus, node),
+            self.name,
+            clock=loop.time,
+            tasks=gateway.tasks,
+            dice=self._dice.random,
+            expected_gateways=self._expected_gateways,
+        )
+        gateway.quotas.leasing = leases
+        self._start_feeds(BusClient(self._bus, node))
+        config = uvicorn.Config(
+            make_app(gateway), lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=15
+        )
+        config.load()
+        state = self._state
+        self.network.listen(node, (self.name, PORT), lambda: LaneProtocol(gateway, config, state, {}, loop))
+
+    def _start_feeds(self, bus: BusClient) -> None:
+        """As `server` does."""
+        gateway, tasks = self.gateway, self.gateway.tasks
+        tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+            tasks.forever(feed.__name__, functools.partial(feed, gateway, bus), expected=(BusUnavailable,))
+        tasks.forever("quota leases", self.leases.run)
+        tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+
+    async def _last_words(self) -> None:
+        gateway, bus = self.gateway, BusClient(self._bus, self.node)
+        await gateway.tasks.close()
+        try:
+            async with asyncio.timeout(2.0):
+                await feeds.tell_evidence_once(gateway, bus)
+                await feeds.tell_pins_once(gateway, bus)
+        except (BusUnavailable, TimeoutError):
+            return
+
+    def _run(self, act: Callable[..., object], *args: object) -> None:
+        """As one of its own callbacks."""
+        self.network.context_of(self.node).run(act, *args)

@@ -1,0 +1,108 @@
+"""Rules of the product, broken on purpose: each mutant is a mistake that somebody could make, and who must see it.
+
+A harness that never fails proves nothing. Each of these runs a few seeds with one function of the product replaced.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from functions.decisions.quota_reservation import Reservation
+from functions.fleet.view import FleetView
+from functions.gateway.attempt import Attempt
+from functions.gateway.core import Gateway
+from functions.gateway.exchange import Exchange
+from functions.gateway.quotas import Entry
+from functions.gateway.router import Router
+from functions.gateway.splits import Splits
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    owner: type
+    function: str
+    mutate: Callable[[Any], Any]  # from the real function to the mistaken one
+    seen_by: str  # the beginning of a breach
+    shows_in: int = 0  # a seed that is tried first
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """In one of these it must show."""
+        return (self.shows_in, *(seed for seed in range(12) if seed != self.shows_in))
+
+
+def _goes_on_elsewhere(real: Any) -> Any:
+    def attempt_broke(exchange: Exchange, attempt: Attempt, answer: Any, failure: Any, detail: str) -> None:
+        exchange._blame(attempt, failure, detail)
+        exchange._route()
+
+    return attempt_broke
+
+
+def _forgets_that_it_settled(real: Any) -> Any:
+    def settle(reservation: Reservation, *figures: Any) -> bool:
+        first: bool = real(reservation, *figures)
+        reservation.state = "extended"
+        return first
+
+    return settle
+
+
+def _does_nothing(real: Any) -> Any:
+    return lambda *_: None
+
+
+def _finds_nobody(real: Any) -> Any:
+    return lambda *_: []
+
+
+def _leaves_the_engine_alone(real: Any) -> Any:
+    def drop(attempt: Attempt) -> None:
+        attempt._leave()
+
+    return drop
+
+
+def _says_nothing_of_the_error(real: Any) -> Any:
+    def lost(exchange: Exchange, attempt: Attempt, answer: Any) -> None:
+        exchange._sink.end(b"data: [DONE]\n\n")
+        exchange._end(answer.status, answer.code)
+
+    return lost
+
+
+def _begins_after_the_end(real: Any) -> Any:
+    def cut_short(gateway: Gateway) -> None:
+        real(gateway)
+        gateway.drain_is_over = False
+
+    return cut_short
+
+
+def _remembers_no_session(real: Any) -> Any:
+    return lambda *_: None
+
+
+def _answers_whole_twice(real: Any) -> Any:
+    def streamed(exchange: Exchange, attempt: Attempt, out: bytes) -> None:
+        real(exchange, attempt, out)
+        if attempt.events == 3:
+            real(exchange, attempt, out)
+
+    return streamed
+
+
+MUTANTS = (
+    Mutant("retry after bytes", Exchange, "attempt_broke", _goes_on_elsewhere, "I2 first token", 2),
+    Mutant("settled twice", Reservation, "settle", _forgets_that_it_settled, "I1 settlement"),
+    Mutant("a place is not given back", Router, "left", _does_nothing, "I5 bounded"),
+    Mutant("a tenant's place is not given back", Entry, "leave", _does_nothing, "I1 settlement"),
+    Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
+    Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 8),
+    Mutant("a broken stream ends as a whole one", Exchange, "_lost", _says_nothing_of_the_error, "I3", 2),
+    Mutant("a piece is passed on twice", Exchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
+    Mutant("no session is remembered", Splits, "_group_of", _remembers_no_session, "I9 one version", 8),
+    Mutant("begun after the drain's end", Gateway, "cut_short", _begins_after_the_end, "I1 settlement", 34),
+    Mutant("nobody looks at the clock", Exchange, "check", _does_nothing, "I7 starvation", 2),
+)

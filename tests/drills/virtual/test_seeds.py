@@ -1,0 +1,70 @@
+"""Seeds of faults on the real gateway in virtual time. All thousand: `python -m tests.drills.virtual --seeds 1000`."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.drills.virtual.faults import KINDS
+from tests.drills.virtual.mutants import MUTANTS, Mutant
+from tests.drills.virtual.seed import Verdict, run_seed, workplace
+
+pytestmark = pytest.mark.drill
+_SEEDS, _AT_A_TIME = 40, 10
+_BROKEN_ONCE = (34, 950)  # seeds that have found something: they are tried for ever
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with workplace() as folder:
+        yield folder
+
+
+def _verdict(seed: int, place: Path) -> Verdict:
+    verdict = run_seed(seed, place)
+    told = "\n".join(verdict.breaches)
+    again = f"PYTHONHASHSEED=0 python -m tests.drills.virtual --seed {seed} -v"
+    assert not verdict.breaches, f"seed {seed} breaks invariants; see `{again}`\n{told}"
+    return verdict
+
+
+@pytest.mark.parametrize("first", range(0, _SEEDS, _AT_A_TIME))
+def test_no_seed_breaks_an_invariant(first: int, place: Path) -> None:
+    for seed in range(first, first + _AT_A_TIME):
+        _verdict(seed, place)
+
+
+@pytest.mark.parametrize("seed", _BROKEN_ONCE)
+def test_what_a_seed_has_found_stays_mended(seed: int, place: Path) -> None:
+    _verdict(seed, place)
+
+
+def test_the_same_seed_is_the_same_run(place: Path) -> None:
+    for seed in (3, 4):
+        former, later = run_seed(seed, place), run_seed(seed, place)
+        different = next((pair for pair in zip(former.log, later.log, strict=False) if pair[0] != pair[1]), None)
+        assert former.hash == later.hash, f"seed {seed} goes two ways: {different}"
+
+
+def test_seeds_differ_and_are_about_something(place: Path) -> None:
+    verdicts = [run_seed(seed, place) for seed in range(50, 62)]
+    assert len({verdict.hash for verdict in verdicts}) == len(verdicts)
+    endings = sum((Counter(verdict.endings) for verdict in verdicts), Counter[str]())
+    assert min(endings[each] for each in ("streamed", "answered", "refused", "left", "broken")) > 0, endings
+    assert endings["streamed"] > sum(endings.values()) / 4, endings
+    struck = {kind for verdict in verdicts for kind in verdict.faults}
+    assert len(struck) > len(KINDS) / 2, struck
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_mistake_in_the_product_is_seen(mutant: Mutant, place: Path) -> None:
+    seen: set[str] = set()
+    for seed in mutant.seeds:
+        with patch.object(mutant.owner, mutant.function, mutant.mutate(getattr(mutant.owner, mutant.function))):
+            breaches = run_seed(seed, place).breaches
+        seen.update(breach.split(":")[0] for breach in breaches)
+        if any(breach.startswith(mutant.seen_by) for breach in breaches):
+            return
+    pytest.fail(f"{mutant.name} was not seen by {mutant.seen_by} in seeds {mutant.seeds}, only by {seen or 'nothing'}")

@@ -1,0 +1,241 @@
+"""Whoever watches: the log of a run, and what was seen of requests from outside and at a few doors inside.
+
+Spies stand in front of five functions of the product and change nothing: they write down who called. What goes over the
+wire is seen on the wire. `checks` compares the two.
+"""
+
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from functions.decisions.quota_account import QuotaAccount
+from functions.decisions.quota_reservation import Reservation
+from functions.gateway.attempt import Attempt
+from functions.gateway.core import Gateway
+from functions.gateway.request_headers import request_id_of
+from tests.drills.virtual.loop import NODE, Node, VirtualLoop
+from tests.drills.virtual.pipes import PipeTransport
+
+_UNREAD = "ASGI callable returned without completing response."
+_REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt, as its gateway began it, and what the gateway knew of the replica."""
+
+    at_s: float
+    node: Node
+    request_id: str
+    replica: str
+    pool: str
+    last_phase: str
+    last_beat_s: float
+    is_deaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    node: Node
+    reservation: Reservation
+    accounts: tuple[QuotaAccount, ...]
+    figures: tuple[int, int, float, float]  # input, output, KV, accelerator
+    first: bool  # whether it was charged
+
+
+@dataclass
+class Witness:
+    loop: VirtualLoop
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # logged, raised into the loop, or by a protocol
+    handled: dict[str, Node] = field(default_factory=dict)
+    opened: Counter[tuple[Node, str]] = field(default_factory=Counter)
+    closed: Counter[tuple[Node, str]] = field(default_factory=Counter)
+    reservations: list[tuple[Node, Reservation]] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
+    taken: dict[QuotaAccount, list[int]] = field(default_factory=dict)
+    account_nodes: dict[QuotaAccount, Node] = field(default_factory=dict)
+    begun: list[Begun] = field(default_factory=list)
+    sent: list[tuple[float, Node, str, str]] = field(default_factory=list)  # when, who, request, to which replica
+    first_bytes_s: dict[str, float] = field(default_factory=dict)  # of answers, as a gateway wrote them
+    beats: dict[tuple[Node, str], tuple[tuple[int, int], str, float]] = field(default_factory=dict)
+    hears_since_s: dict[Node, float] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        node = NODE.get(None)
+        self.lines.append(f"{self.loop.time():11.6f} {node.name if node is not None else '-':<6} {text}")
+
+    def hash(self) -> str:
+        digest = hashlib.sha256("\n".join(self.lines).encode())
+        digest.update(b"%d %.9f" % (self.loop.steps, self.loop.time()))
+        return digest.hexdigest()
+
+    # on the wire
+
+    def wrote(self, end: PipeTransport, data: bytes) -> None:
+        source, target = end.node.name, end.peer.node.name
+        if source[0] != "g":
+            return
+        if target[0] == "r" and data.startswith(b"POST "):
+            found = _REQUEST_ID.search(data)
+            request_id = found[1].decode() if found is not None else "?"
+            self.sent.append((self.loop.time(), end.node, request_id, target))
+            self.say(f"sends {request_id} to {target}")
+        elif target[0] == "c":
+            request_id = end.answers
+            if request_id and request_id not in self.first_bytes_s:
+                self.first_bytes_s[request_id] = self.loop.time()
+                self.say(f"begins to answer {request_id}: {data[:15].decode(errors='replace')}")
+
+    def raised(self, end: PipeTransport, error: Exception) -> None:
+        self.errors.append(f"{end.node} raised into its transport: {error!r}")
+
+    def unhandled(self, loop: Any, context: dict[str, Any]) -> None:
+        self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    # at doors inside
+
+    def _handle(self, real: Any) -> Callable[..., Any]:
+        def handle(gateway: Gateway, route: Any, headers: Any, *rest: Any, **more: Any) -> Any:
+            self.handled[request_id_of(headers)] = NODE.get()
+            return real(gateway, route, headers, *rest, **more)
+
+        return handle
+
+    def _opened(self, real: Any) -> Callable[..., Any]:
+        def opened(gateway: Gateway, exchange: Any) -> None:
+            self.opened[NODE.get(), exchange.admitted.request_id] += 1
+            real(gateway, exchange)
+
+        return opened
+
+    def _closed(self, real: Any) -> Callable[..., Any]:
+        def closed(gateway: Gateway, exchange: Any, attempt: Any, status: int, code: str) -> None:
+            request_id = exchange.admitted.request_id
+            self.closed[NODE.get(), request_id] += 1
+            failures = ",".join(failure.value for failure in exchange.all_failures)
+            self.say(f"ended {request_id} with {status} {code} after {exchange.attempts} attempts ({failures})")
+            real(gateway, exchange, attempt, status, code)
+
+        return closed
+
+    def _reservation(self, real: Any) -> Callable[..., Any]:
+        def init(reservation: Reservation, accounts: tuple[QuotaAccount, ...]) -> None:
+            real(reservation, accounts)
+            self.reservations.append((NODE.get(), reservation))
+
+        return init
+
+    def _settle(self, real: Any) -> Callable[..., Any]:
+        def settle(reservation: Reservation, *figures: Any) -> bool:
+            first: bool = real(reservation, *figures)
+            self.settled.append(Settled(NODE.get(), reservation, reservation._accounts, figures[:4], first))
+            return first
+
+        return settle
+
+    def _take(self, real: Any) -> Callable[..., Any]:
+        def take(account: QuotaAccount, costs: Any, now_us: int) -> None:
+            taken = self.taken.setdefault(account, [0] * 5)
+            self.account_nodes[account] = NODE.get()
+            for index, cost in enumerate(costs):
+                taken[index] += cost
+            real(account, costs, now_us)
+
+        return take
+
+    def _begin(self, real: Any) -> Callable[..., Any]:
+        def begin(attempt: Attempt) -> None:
+            node, replica = NODE.get(), attempt.replica
+            _, phase, beat_s = self.beats.get((node, replica.id), ((0, 0), "unknown", 0.0))
+            heard_s = max(beat_s, self.hears_since_s.get(node, 0.0))
+            request_id = attempt._admitted.request_id
+            deaf = attempt._gateway.is_deaf
+            self.begun.append(Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, deaf))
+            self.say(f"tries {request_id} at {replica.id}")
+            real(attempt)
+
+        return begin
+
+    def _heard(self, real: Any) -> Callable[..., Any]:
+        def heard(gateway: Gateway, beat: Any) -> None:
+            key, order = (NODE.get(), beat.replica_id), (beat.incarnation, beat.sequence)
+            known = self.beats.get(key)
+            if known is None or order > known[0]:
+                self.beats[key] = (order, beat.phase, self.loop.time())
+            real(gateway, beat)
+
+        return heard
+
+    def _hears_again(self, real: Any) -> Callable[..., Any]:
+        def hears_again(gateway: Gateway) -> None:
+            if gateway.is_deaf:
+                self.hears_since_s[NODE.get()] = self.loop.time()
+            real(gateway)
+
+        return hears_again
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        doors: tuple[tuple[type, str, Callable[[Any], Callable[..., Any]]], ...] = (
+            (Gateway, "handle", self._handle),
+            (Gateway, "opened", self._opened),
+            (Gateway, "closed", self._closed),
+            (Gateway, "heard", self._heard),
+            (Gateway, "hears_again", self._hears_again),
+            (Attempt, "begin", self._begin),
+            (Reservation, "__init__", self._reservation),
+            (Reservation, "settle", self._settle),
+            (QuotaAccount, "take", self._take),
+        )
+        with ExitStack() as stack:
+            for owner, name, spy in doors:
+                stack.enter_context(patch.object(owner, name, spy(getattr(owner, name))))
+            stack.enter_context(_listening(self))
+            yield
+
+
+class _Ear(logging.Handler):
+    def __init__(self, witness: Witness) -> None:
+        super().__init__(logging.WARNING)
+        self._witness = witness
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.ERROR and not _is_expected(record):
+            reason = f": {record.exc_info[1]!r}" if record.exc_info else ""
+            self._witness.errors.append(f"logged: {text}{reason}")
+        self._witness.say(f"log: {text}")
+
+
+def _is_expected(record: logging.LogRecord) -> bool:
+    """What a killed process says as its tasks are taken down; what an engine says that was told to break its answers;
+    and uvicorn's word for an answer that a client did not read in time, which the gateway's plain lane leaves to it.
+    """
+    node = NODE.get(None)
+    if node is None or record.name != "uvicorn.error":
+        return False
+    return not node.alive or node.name[0] == "r" or record.getMessage() == _UNREAD
+
+
+@contextmanager
+def _listening(witness: Witness) -> Iterator[None]:
+    """What the product logs is part of the story; an error in it is a fault of ours."""
+    ear, loggers = _Ear(witness), [logging.getLogger(name) for name in ("functions", "uvicorn.error")]
+    kept = [(each.propagate, each.level) for each in loggers]
+    for each in loggers:
+        each.addHandler(ear)
+        each.propagate = False
+        each.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for each, (propagate, level) in zip(loggers, kept, strict=True):
+            each.removeHandler(ear)
+            each.propagate, each.level = propagate, level
