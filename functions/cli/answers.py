@@ -18,10 +18,11 @@ from functions.controller.local.prepare.demo_keys import DemoKey, read_demo_keys
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 120.0  # the first token of a long prompt on a busy CPU
 MAX_EVENT_CHARS = 1024 * 1024
+_NOT_NOW = frozenset({429, 503})  # a bus that has just begun does not know yet what limits have left
 
 
 class NotYet(Refused):
-    """The platform says that it cannot serve this now (503); asking again soon may go well."""
+    """The platform says that it cannot serve this now (429, 503); asking again soon may go well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Asker:
             with self._client.stream("POST", url, json=body, headers=headers) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise (NotYet if response.status_code == 503 else Refused)(_words(response))
+                    raise (NotYet if response.status_code in _NOT_NOW else Refused)(_words(response))
                 yield from _texts(response.iter_lines())
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__

@@ -28,26 +28,24 @@ from typing import Literal
 from xxhash import xxh3_64_intdigest
 
 from functions.api.snapshot import AdmissionEntry
-from functions.decisions import bands, overload
-from functions.decisions.admission_gate import PART_RATIO, Gate
+from functions.decisions import bands
+from functions.decisions.admission_bounds import BoundReason, bound_broken
+from functions.decisions.admission_gate import Gate
 from functions.decisions.admission_ticket import OVER, RUNNING, WAITING, Ticket
 from functions.decisions.bands import STARVED_S, BandRules, rules_of
 from functions.decisions.drain_rate import Rate, wait_s
 from functions.decisions.fair_queue import FairQueue, Flow
-from functions.decisions.overload import Strain
+from functions.decisions.ladder_figures import AIM_RATIO, gives_way
+from functions.decisions.overload import Strain, queue_room_ratio
 from functions.decisions.patience import Patience
 from functions.decisions.replicas import ReplicaView
 
 KEPT_BELOW_RATIO = 0.9  # of the pool: the rest is kept for those that were told to come now
-MAX_QUEUED_REQUESTS = 20_000
-MAX_QUEUED_BYTES = 256 << 20
-TENANT_MAX_BYTES = 64 << 20
-TENANT_MAX_REQUESTS = 512
 _SECOND_S = 1.0
 _FULL = 0.9
 _INTERACTIVE = 0
 
-Reason = Literal["saturated", "queue_full", "tenant_queue_full", "low_tier", "queue_timeout"]
+Reason = Literal[BoundReason, "saturated", "low_band", "queue_timeout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,7 @@ class Refuse:
     after_s: float  # until there will be room, as things stand
 
 
+GIVES_WAY: Reason = "low_band"  # the overload ladder's refusal
 Verdict = Literal["dispatch", "wait"] | Refuse
 
 
@@ -70,6 +69,7 @@ class Admission:
         "drain",
         "gate",
         "heaviest",
+        "kept_ratios",
         "max_queued_tokens",
         "patience",
         "queues",
@@ -84,6 +84,7 @@ class Admission:
         self.waiting = 0  # requests, in all bands
         self.heaviest = 1.0  # weight of an active tenant
         self.patience = tuple(Patience() for _ in self.queues)
+        self.kept_ratios: Sequence[float] | None = None  # of each band's, those let in: the ladder's shed (`ladder`)
         self._strain = Strain()
         self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
         self._has_passed = True  # without waiting, since the last second began
@@ -95,12 +96,12 @@ class Admission:
         self.rules: tuple[BandRules, ...] = rules_of(policy)
         self.max_queued_tokens = policy.max_queued_tokens
 
-    # what comes and goes
-
     def arrive(self, ticket: Ticket, now_s: float) -> Verdict:
         gate = self.gate
         queue = self.queues[ticket.band]
         flow = queue.flow(ticket.tenant, ticket.weight, now_s)
+        queue.arrived += 1
+        queue.arrived_cost += ticket.cost
         if (
             not self.waiting
             and gate.running < gate.easy_requests
@@ -114,6 +115,9 @@ class Admission:
             self._dispatch(ticket, flow, queue, now_s)
             return "dispatch"
         is_expected = bool(flow.returns) and flow.returns.take(xxh3_64_intdigest(ticket.content), now_s)
+        if self.kept_ratios is not None and not is_expected and self._gives_way(ticket, self.kept_ratios, now_s):
+            ticket.state = OVER
+            return Refuse(GIVES_WAY, self._send_away(ticket, flow, now_s))
         if self._may_pass(ticket, flow, queue, now_s, is_expected=is_expected):
             self._has_passed = self._has_passed or not self.waiting
             self._dispatch(ticket, flow, queue, now_s)
@@ -170,6 +174,7 @@ class Admission:
             self.patience[ticket.band].late()
             self.drain.still_full(now_s)
         self._unqueue(ticket, OVER)
+        self.queues[ticket.band].refused += 1
 
     def withdraw(self, ticket: Ticket) -> None:
         """It left, or was stopped, while it waited."""
@@ -214,8 +219,6 @@ class Admission:
         if flow.parked:
             queue.unpark(flow)
 
-    # the clock and the fleet
-
     def look(self, ready: Sequence[ReplicaView], now_s: float) -> None:
         """What the pool can take, as far as is known; then ask for `late` and `next`."""
         interactive = self.queues[_INTERACTIVE]
@@ -239,11 +242,30 @@ class Admission:
         drain_per_s = self._per_s(self.drain.per_replica, band) if self.drain.has_been_full else 0.0
         return wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
 
+    def band_wait_s(self, band: int, now_s: float) -> float:
+        """What the band's next request would wait, as far as is known; at least what its oldest one has waited."""
+        since_s = self.queues[band].oldest_arrived_s()
+        per_s = self._per_s(self.drain.per_replica, band)
+        ahead_s = self.queues[band].queued_cost / per_s if per_s > 0.0 else 0.0
+        return max(ahead_s, now_s - since_s if since_s is not None else 0.0)
+
+    @property
+    def used_ratio(self) -> float:
+        """Of the pool, by what of it is scarcest."""
+        return self._use_ratios()[1]
+
     @property
     def is_overloaded(self) -> bool:
         return self._strain.overloaded
 
-    # inside
+    @property
+    def _floors_batch(self) -> bool:
+        return self._strain.overloaded or (self.kept_ratios is not None and self.kept_ratios[bands.BATCH] < 1.0)
+
+    def _gives_way(self, ticket: Ticket, kept_ratios: Sequence[float], now_s: float) -> bool:
+        """Whether the ladder refuses it: its band has enough waiting, and the lot falls on it."""
+        enough_s = AIM_RATIO * self.rules[ticket.band].max_wait_s
+        return self.band_wait_s(ticket.band, now_s) > enough_s and gives_way(kept_ratios[ticket.band], ticket.number)
 
     def _dispatch(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> None:
         gate = self.gate
@@ -281,7 +303,7 @@ class Admission:
         ratios, total = self._use_ratios()
         if total >= KEPT_BELOW_RATIO and not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return False
-        if not bands.may_go(ticket.band, ratios, total, self.rules, self.is_overloaded):
+        if not bands.may_go(ticket.band, ratios, total, self.rules, self._floors_batch):
             return False
         return self.gate.has_room(ticket, self._reads_little(flow, queue))
 
@@ -305,9 +327,7 @@ class Admission:
     def _order(self, starved: Sequence[bool]) -> list[int]:
         ratios, total = self._use_ratios()
         waiting = [bool(queue.waiting) for queue in self.queues]
-        return bands.order(
-            waiting, starved, ratios, self.rules, total_ratio=total, overloaded=self.is_overloaded
-        )  # fmt: skip
+        return bands.order(waiting, starved, ratios, self.rules, total_ratio=total, overloaded=self._floors_batch)
 
     def _starved(self, now_s: float) -> list[bool]:
         return [bool(queue.waiting) and now_s - queue.last_dispatch_s > STARVED_S for queue in self.queues]
@@ -328,11 +348,14 @@ class Admission:
     def _refusal(
         self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool
     ) -> Refuse | None:
-        reason = self._bound_broken(ticket, flow, queue)
+        reason: Reason | None = bound_broken(
+            ticket, flow, queue, self.queues, max_queued_tokens=self.max_queued_tokens, heaviest=self.heaviest
+        )
         if reason is None and not self._is_hopeless(ticket, flow, now_s, is_expected=is_expected):
             return None
         if reason is None:
             self.drain.still_full(now_s)
+        queue.refused += 1
         return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s, is_expected=is_expected))
 
     def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
@@ -340,7 +363,10 @@ class Admission:
         if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
-        return expected_s > self.patience[ticket.band].ratio * (ticket.deadline_s - now_s)
+        patience = self.patience[ticket.band].ratio
+        if self.kept_ratios is not None:
+            patience *= queue_room_ratio(flow.weight, self.heaviest)
+        return expected_s > patience * (ticket.deadline_s - now_s)
 
     def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
         queue = self.queues[ticket.band]
@@ -353,29 +379,10 @@ class Admission:
             return flow.returns.put_back(request, expected_s, now_s)
         return flow.returns.send_away(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
 
-    def _bound_broken(self, ticket: Ticket, flow: Flow, queue: FairQueue) -> Reason | None:
-        queued_tokens = ticket.kv_tokens + sum(each.queued_kv_tokens for each in self.queues)
-        part = max(PART_RATIO, flow.weight / max(queue.active_weight, flow.weight))
-        if (
-            queued_tokens > self.max_queued_tokens
-            or self.waiting >= MAX_QUEUED_REQUESTS
-            or len(ticket.content) + sum(each.queued_bytes for each in self.queues) > MAX_QUEUED_BYTES
-        ):
-            return "queue_full"
-        if (
-            flow.queued_requests >= TENANT_MAX_REQUESTS
-            or flow.queued_kv_tokens + ticket.kv_tokens > part * self.max_queued_tokens
-            or flow.queued_bytes + len(ticket.content) > TENANT_MAX_BYTES
-        ):
-            return "tenant_queue_full"
-        if queued_tokens > self.max_queued_tokens * overload.queue_room_ratio(flow.weight, self.heaviest):
-            return "low_tier"
-        return None
-
     def _per_s(self, per_replica: float, band: int) -> float:
         """Of what the pool does at this rate, the band's part while all wait that wait now."""
         waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
-        part = bands.part_of_drain(band, waiting, self.rules, self.is_overloaded)
+        part = bands.part_of_drain(band, waiting, self.rules, self._floors_batch)
         return per_replica * self.gate.replicas * part
 
     def _is_full(self) -> bool:

@@ -114,6 +114,8 @@ class FairQueue:
         "_floor",
         "_heap",
         "active_weight",
+        "arrived",
+        "arrived_cost",
         "flows",
         "kv_tokens",
         "last_dispatch_s",
@@ -122,6 +124,7 @@ class FairQueue:
         "queued_cost",
         "queued_kv_tokens",
         "reading_tokens",
+        "refused",
         "running",
         "waiting",
     )
@@ -129,6 +132,8 @@ class FairQueue:
     def __init__(self) -> None:
         self.flows: dict[TenantId, Flow] = {}
         self.waiting = 0  # requests
+        self.arrived = self.arrived_cost = 0  # requests and what they cost, ever: taken in, refused, or sent elsewhere
+        self.refused = 0  # ever, for want of room
         self.queued_kv_tokens = self.queued_cost = self.queued_bytes = 0
         self.running = self.kv_tokens = self.reading_tokens = 0  # of what was dispatched
         self.newest_first = False

@@ -3,14 +3,17 @@
 The steps are the RoutingPolicy's (`fallback`), in the order in which they are written; a request takes at most
 `MAX_HOPS` of them and comes to no pool twice, so that policies that are each fine cannot lead it in a circle.
 
-As a pool fills, what loses least goes first. Pressure is the predicted wait in the pool's queues over the time to first
-token that its band promises; a request is indifferent where next to nothing of its prompt is cached in the pool:
+As a pool fills, what loses least goes first. Pressure is the predicted wait in its replica's queue over the time to
+first token that its band promises; a request is indifferent where next to nothing of its prompt is cached in the pool:
 
     shifted share of the indifferent = clamp((pressure - 0.5) / 0.5, 0, 1)
 
 Worked example (test_worked_example_of_the_prologue): 375 ms of queue against an SLO of 500 ms is a pressure of 0.75, so
 half of the indifferent requests are shifted, and none whose conversation is cached. From a pressure of 1 on a request
 would break its SLO where it is: all of them may go, to where less is predicted.
+
+The overload ladder (`ladder`) may ask for a share of its own: of all, whatever is cached, since those are what the pool
+cannot answer in time and would be refused.
 
 Neighbours: `functions.gateway.fallback` rewrites the request; `functions.api.consistency.fallbacks` refuses circles
 where the YAML is read.
@@ -20,6 +23,8 @@ from collections.abc import Collection, Iterator
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackEntry, FallbackWhen
+from functions.decisions.prediction import CROWD
+from functions.decisions.routing_request import Prediction
 
 MAX_HOPS = 3
 SHIFT_FROM_PRESSURE_RATIO = 0.5
@@ -40,14 +45,19 @@ def targets(
             yield step.target_pool
 
 
+def waiting_ms(here: Prediction) -> float:
+    """What of the predicted queue is waiting: those that run slow a newcomer down, but it does not wait for them."""
+    return here.queue_ms - here.outstanding / CROWD * here.replica.service_ms
+
+
 def pressure_ratio(queue_ms: float, slo_ms: float | None) -> float:
     """How near the pool is to breaking its promise; 0 where none was made."""
     return queue_ms / slo_ms if slo_ms else 0.0
 
 
-def shifts(pressure: float, cached_ratio: float, draw: float) -> bool:
+def shifts(pressure: float, cached_ratio: float, draw: float, ladder_ratio: float = 0.0) -> bool:
     """Whether one request goes elsewhere though it might still be answered here. `draw` is uniform in [0, 1)."""
-    if pressure >= 1.0:
+    if pressure >= 1.0 or draw < ladder_ratio:
         return True
     if cached_ratio >= INDIFFERENT_BELOW_RATIO:
         return False

@@ -7,10 +7,14 @@
 
 A gateway that was granted nothing of a limit lately takes its equal share from the start: a tenant that comes back
 while the bus is away is served. It takes at least that of a limit of which the bus had plenty left, too: what it was
-granted says then how much it wanted, not how much there is. So for the first 30 s the bound is, at worst, where all of
-a tenant's clients change gateways in that moment,
+granted says then how much it wanted, not how much there is. Nor is it ever more than the limit, however much of a
+burst was granted a moment ago (test_a_burst_before_the_loss_is_not_a_rate). So for the first 30 s the bound is, at
+worst, where all of a tenant's clients change gateways in that moment,
 
     spent(t) <= t x limit x (2 - 1 / gateways) + burst
+
+and, where the bus is lost within seconds of a burst that several gateways were granted parts of, each of these may go
+on at up to the limit: t x limit x gateways, for the 30 s.
 
 Gateways are those that the bus heard of in its last 10 s; before it was ever reached, as many as the settings say. One
 gateway alone needs nobody: it keeps the whole limit, exactly, with bus or without.
@@ -55,5 +59,5 @@ def rate_of(step: Step, limit_grains_per_us: int, granted: Granted, gateways: in
     share_per_s = limit_grains_per_us * 1_000_000 / max(1, gateways)
     of_last_rate = step == "last_rate" and granted.per_s >= 1.0
     if of_last_rate and (granted.is_scarce or granted.per_s > share_per_s):
-        return int(granted.per_s), 1_000_000
+        return min(int(granted.per_s), limit_grains_per_us * 1_000_000), 1_000_000
     return limit_grains_per_us, max(1, gateways)

@@ -64,6 +64,7 @@ class _Load:
     excluded: frozenset[ReplicaId]
     began_s: float
     ends_s: float
+    lacking: frozenset[ReplicaId] = frozenset()  # those of all
     waiters: dict[Waiter, None] = field(default_factory=dict)
     asked: ReplicaId | None = None
     call: asyncio.Timeout | None = None
@@ -104,8 +105,14 @@ class ColdLoads:
         pool: PoolName,
         policy: RoutingEntry,
         excluded: frozenset[ReplicaId],
+        *,
+        lacking: frozenset[ReplicaId] = frozenset(),
     ) -> ColdFailed | None:
-        """Wait for the adapter, or be told at once why not. None: one of the waiter's two methods will be called."""
+        """Wait for the adapter, or be told at once why not. None: one of the waiter's two methods will be called.
+
+        `excluded` are not asked. The engines of those `lacking` have said that they do not have it, whatever their
+        beats say: those are asked when nobody else can load it.
+        """
         known = self._refused.get(request.engine_name)
         if known is not None and self._clock() < known[0]:
             return known[1]
@@ -114,6 +121,7 @@ class ColdLoads:
             return ColdFailed("too_many")
         if load is None:
             load = self._begin(request, pool, policy, excluded)
+        load.lacking |= lacking
         load.waiters[waiter] = None
         self.waiting += 1
         return None
@@ -191,11 +199,15 @@ class ColdLoads:
 
     def _choose(self, load: _Load, asked: set[ReplicaId]) -> ReplicaView | NoReplica:
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | asked
-        return self._choice(load.request, self._fleet.pool(load.pool), load.policy, self._own, out)
+        pool = self._fleet.pool(load.pool)
+        chosen = self._choice(load.request, pool, load.policy, self._own, out | load.lacking)
+        if load.lacking and isinstance(chosen, NoReplica):
+            return self._choice(load.request, pool, load.policy, self._own, out)
+        return chosen
 
     def _holder(self, load: _Load) -> ReplicaView | None:
         """Whoever has loaded it meanwhile, by itself or at somebody else's wish."""
-        out = self._fleet.ejected(load.pool, self._clock()) | load.excluded
+        out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | load.lacking
         for replica in self._fleet.pool(load.pool).replicas:
             if replica.phase == "ready" and replica.id not in out and load.request.engine_name in replica.adapters:
                 return replica

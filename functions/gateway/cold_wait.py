@@ -4,7 +4,7 @@ Made by an exchange when it first has to wait; at most `_MAX_WAITS` times, since
 is used. Neighbours: `exchange` begins, leaves and is told; `cold_load` has the adapter loaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.retry import Failure
@@ -19,13 +19,23 @@ _MAX_WAITS = 2
 _WORTH_A_LOAD = frozenset(
     {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
 )
+Tried = Mapping[ReplicaId, Failure | None]  # replicas, and how the attempt there failed; None: it has not
 
 
-def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...]) -> bool:
+def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tried) -> bool:
     """Whether what is missing is the adapter, rather than replicas."""
-    if decision.reason == "all_tried":
-        return bool(failures) and all(failure is Failure.ADAPTER_MISSING for failure in failures)
-    return decision.reason == "adapter_not_loaded" and _WORTH_A_LOAD.issuperset(failures)
+    if not _WORTH_A_LOAD.issuperset(failures):
+        return False
+    return decision.reason == "adapter_not_loaded" or (decision.reason == "all_tried" and bool(_lacking(tried)))
+
+
+def failed_otherwise(tried: Tried) -> dict[ReplicaId, Failure | None]:
+    """Without those who only lacked the adapter: another one they may have."""
+    return {each: failure for each, failure in tried.items() if failure is not Failure.ADAPTER_MISSING}
+
+
+def _lacking(tried: Tried) -> frozenset[ReplicaId]:
+    return frozenset(each for each, failure in tried.items() if failure is Failure.ADAPTER_MISSING)
 
 
 class ColdWait:
@@ -56,13 +66,14 @@ class ColdWait:
     def waiting(self) -> bool:
         return self._since_s is not None
 
-    def begin(self, request: RouteRequest, admitted: Admitted, excluded: frozenset[ReplicaId]) -> ColdFailed | None:
+    def begin(self, request: RouteRequest, admitted: Admitted, tried: Tried) -> ColdFailed | None:
         """Wait; or why not, at once."""
         if self._cold is None or self._waits >= _MAX_WAITS:
             return ColdFailed("no_replica")
         self._waits += 1
         self._pool, self._engine_name = admitted.model.pool, request.engine_name
-        refused = self._cold.wait(self, request, self._pool, admitted.routing, excluded)
+        excluded, lacking = frozenset(failed_otherwise(tried)), _lacking(tried)
+        refused = self._cold.wait(self, request, self._pool, admitted.routing, excluded, lacking=lacking)
         if refused is None:
             self._since_s = self._clock()
         return refused

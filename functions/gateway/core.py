@@ -24,6 +24,7 @@ from functions.gateway.adapter_copies import AdapterCopies
 from functions.gateway.attempt import Attempt
 from functions.gateway.cold_load import ColdLoads
 from functions.gateway.composition.composer import Composer
+from functions.gateway.decision_recorder import DecisionRecorder, RecordedFleet, RecordedRooms, recorded_router
 from functions.gateway.dialects import OPENAI, Dialect
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.evidence import RolloutEvidence
@@ -47,7 +48,7 @@ from functions.gateway.timeline import Timeline
 from functions.gateway.tracing import ended
 from functions.gateway.upstream import UpstreamPool
 from functions.gateway.waiting_room import WaitingRooms
-from functions.gateway.waiting_room_metrics import RoomsCollector
+from functions.gateway.waiting_room_metrics import LadderCollector, RoomsCollector
 from functions.telemetry.trace_sink import TraceSink
 
 if TYPE_CHECKING:
@@ -85,11 +86,13 @@ class Gateway:
         traces: TraceSink | None = None,
         zone: str = "",
         router: RouterName = "shoal",
+        recorder: DecisionRecorder | None = None,
     ) -> None:
         """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
 
         Without replicas that are `telling` of their caches, prefixes are known by what was sent.
         """
+        clock = clock if recorder is None else recorder.clock
         self.limits = limits
         self.metrics = metrics
         self.clock = clock
@@ -103,14 +106,16 @@ class Gateway:
         self.retry_budgets: dict[PoolName, RetryBudget] = {}
         self.catalogue: Catalogue | None = None
         self.snapshot_source: SnapshotSource | None = None
-        self.fleet = FleetView()
-        self.rooms = WaitingRooms(clock, self.fleet)
+        self.fleet = FleetView() if recorder is None else RecordedFleet(recorder)
+        self.rooms = WaitingRooms(clock, self.fleet) if recorder is None else RecordedRooms(recorder, self.fleet)
         metrics.registry.register(RoomsCollector(self.rooms.figures))
+        metrics.registry.register(LadderCollector(self.rooms.ladders))
         self.upstreams = UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
         self.prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
         self.tasks = Supervised()
         copies = AdapterCopies(loader, self.fleet, self.tasks, clock)
-        self.router = Router(self.fleet, self.prefixes, clock, copies, zone=zone, name=router)
+        make_router = Router if recorder is None else recorded_router(recorder)
+        self.router = make_router(self.fleet, self.prefixes, clock, copies, zone=zone, name=router)
         self.in_flight = self.router.load.in_flight  # this gateway's own, per replica
         self.cold: ColdLoads | None = None
         if loader is not None:
@@ -130,6 +135,7 @@ class Gateway:
         self.composer: Composer | None = None  # set where conversations or tools are on offer
         self.batches: Batches | None = None  # set where files are kept
         self.draining = False
+        self.drain_is_over = False  # nothing begins any more: nobody would be there to end it
         self.is_deaf = False  # the bus is out of reach: nobody's silence means anything
         self.watched: set[Watched] = set()  # client connections
         self._exchanges: set[Exchange] = set()
@@ -157,6 +163,8 @@ class Gateway:
         try:
             if catalogue is None:
                 raise Refused(_NOT_READY)
+            if self.drain_is_over:
+                raise Refused(errors.restarting())
             wire = WireRequest(request_id, headers, body)
             known = self.intake.recognise(catalogue, wire, self.wall_clock())
             now_s = self.clock()  # one reading for all of the intake, which nothing interrupts
@@ -229,6 +237,11 @@ class Gateway:
         self._exchanges.add(exchange)
         self._retry_budget(exchange).on_request(exchange.admitted.routing.retry_budget_ratio, self.clock())
 
+    def degraded(self, asked: PoolName, answers: PoolName) -> None:
+        """Another pool has begun to answer what was asked of this one."""
+        self.metrics.degraded(asked, answers)
+        self.rooms.pools.degraded(asked)
+
     def may_spend_retry(self, exchange: Exchange) -> bool:
         """Take one retry out of the pool's budget, where there is one."""
         return self._retry_budget(exchange).try_spend(exchange.admitted.routing.retry_budget_ratio, self.clock())
@@ -251,6 +264,7 @@ class Gateway:
         left = status == CLIENT_LEFT or gave_up
         spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock(), client_left=left)
         self.metrics.answered(exchange, status, events)
+        self.rooms.pools.ended(exchange, events)
         if exchange.detour is not None and exchange.detour.trial is not None:
             self.metrics.cascaded(*exchange.detour.trial.outcome())
         split = exchange.admitted.split
@@ -350,7 +364,8 @@ class Gateway:
         self.evidence.forget_passed(self.is_split)
 
     def cut_short(self) -> None:
-        """The drain's time is over: end what is still open with an error that says so."""
+        """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
+        self.drain_is_over = self.draining
         self._each(lambda exchange: exchange.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:

@@ -39,17 +39,24 @@ class Detour:
         self.degraded: Degraded | None = None
         self.trial = trial_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
 
-    def first(self, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica]) -> Admitted:
-        """Where it begins: in its own pool, unless that is near its limit and another one is faster."""
+    def first(
+        self, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica], ladder_ratio: float = 0.0
+    ) -> Admitted:
+        """Where it begins: in its own pool, unless that is near its limit and another one is faster.
+
+        `ladder_ratio`: what the overload ladder sends to other pools, which it has seen to be less full.
+        """
         asked = self.trial.asking if self.trial is not None else admitted
         if not admitted.routing.fallback:
             return asked
         here = decide(admitted)
-        if isinstance(here, NoReplica) or not fallback.is_shifted(self._catalogue, admitted, here):
+        if isinstance(here, NoReplica) or not fallback.is_shifted(self._catalogue, admitted, here, ladder_ratio):
             return asked
         moved = fallback.elsewhere(self._catalogue, admitted, "saturated", None)
         there = decide(moved) if moved is not None else None
-        if moved is None or not isinstance(there, Prediction) or there.total_ms >= here.total_ms:
+        if moved is None or not isinstance(there, Prediction):
+            return asked
+        if not ladder_ratio and there.total_ms >= here.total_ms:
             return asked
         self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
         self.degraded.been += (moved.model.pool,)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
+from functions.decisions.admission import GIVES_WAY
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.retry import Failure, may_retry
 from functions.decisions.routing import NoReplica, Prediction, ReplicaView
@@ -23,7 +24,7 @@ from functions.gateway import answers, errors, quota_settlement
 from functions.gateway.attempt import Attempt
 from functions.gateway.cascade import Trial
 from functions.gateway.cold_load import ColdFailed
-from functions.gateway.cold_wait import ColdWait, lacks_adapter
+from functions.gateway.cold_wait import ColdWait, failed_otherwise, lacks_adapter
 from functions.gateway.detour import Detour
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted, as_control
@@ -43,9 +44,9 @@ CLIENT_LEFT = 499
 
 class Exchange:
     __slots__ = (
-        "_attempt", "_cold", "_deadline_s", "_failed_before", "_fingerprint", "_gateway", "_paused_at_s",
-        "_renaming", "_second", "_sink", "_tried", "admitted", "aside", "attempts", "begun", "catalogue", "detour",
-        "ended", "entry", "failures", "timeline", "usage",
+        "_attempt", "_cold", "_deadline_s", "_fingerprint", "_gateway", "_paused_at_s", "_renaming", "_second",
+        "_sink", "_tried", "admitted", "all_failures", "aside", "attempts", "begun", "catalogue", "detour", "ended",
+        "entry", "failures", "timeline", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -68,9 +69,9 @@ class Exchange:
         asked_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
         self._deadline_s = timeline.received_s + min(asked_s, limits.answer_s)
         self._renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
-        self._tried: set[ReplicaId] = set()
+        self._tried: dict[ReplicaId, Failure | None] = {}  # in the pool where it is, and how it failed
         self.failures: tuple[Failure, ...] = ()  # in the pool where it is
-        self._failed_before: tuple[Failure, ...] = ()  # in those that it came from
+        self.all_failures: tuple[Failure, ...] = ()  # there, and in those that it came from
         self._fingerprint: bytes | None = None
         self._attempt: Attempt | None = None  # the one under way, or the last one
         self._second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
@@ -89,7 +90,10 @@ class Exchange:
         routing = self.admitted.routing
         if routing.fallback or routing.cascade:
             self.detour = Detour(self, self.catalogue, self.admitted)
-            self._take(self.detour.first(self.admitted, self._decide))
+            asked = self.admitted
+            self._take(self.detour.first(asked, self._decide, self._gateway.rooms.shift_ratio(asked.model.pool)))
+            if self.detour.degraded is not None:
+                self._gateway.rooms.sent_elsewhere(asked)
         self._gateway.rooms.submit(self)
 
     def dispatched(self) -> None:
@@ -119,7 +123,7 @@ class Exchange:
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         moved = None
-        if self.detour is not None and self._gateway.clock() < self._deadline_s:
+        if self.detour is not None and self._gateway.clock() < self._deadline_s and not self._gives_way(reason):
             moved = self.detour.onward(self.admitted, when, answer, self.failures)
         if moved is not None:
             self.aside = None  # the larger model has failed, and the small one is asked again: that is paid for once
@@ -127,7 +131,12 @@ class Exchange:
             return
         if reason:
             self._gateway.metrics.shed(reason)
+            self._gateway.rooms.pools.shed(self.admitted.model.pool)
         self._give_up(self.detour.told(answer) if self.detour is not None else answer)
+
+    def _gives_way(self, reason: str) -> bool:
+        """Whether its own pool has refused it for more urgent ones: those come first in other pools, too."""
+        return reason == GIVES_WAY and self.detour is not None and not self.detour.is_away
 
     def _why(self) -> FallbackWhen:
         """What is wrong with the pool, after the last failure."""
@@ -138,6 +147,7 @@ class Exchange:
         self._gateway.rooms.ended(self)
         self._drop_attempts()
         self._attempt = self._second = None  # what they were is not the new pool's
+        self._tried, self.failures = {}, ()
         self._take(moved)
         self._gateway.rooms.submit(self)
 
@@ -145,19 +155,12 @@ class Exchange:
         self.fingerprint()
         self.admitted = other
         self._renaming = Renaming(other.model.engine_name, other.model.requested)
-        self._failed_before += self.failures
-        self._tried, self.failures = set(), ()
 
     def fingerprint(self) -> bytes:
         """Of the request as it came: taken before its body changes, or goes."""
         if self._fingerprint is None:
             self._fingerprint = self._gateway.quarantine.fingerprint(self.admitted)
         return self._fingerprint
-
-    @property
-    def all_failures(self) -> tuple[Failure, ...]:
-        """Of its attempts, in all pools where it was."""
-        return self._failed_before + self.failures
 
     def _route(self) -> None:
         gateway = self._gateway
@@ -166,7 +169,7 @@ class Exchange:
         if isinstance(decision, NoReplica):
             self._without_replica(decision)
             return
-        self._tried.add(decision.replica.id)
+        self._tried[decision.replica.id] = None
         self.timeline.routed_s = gateway.clock()
         self.attempts += 1
         self._attempt = Attempt(gateway, self._judge() or self, self.admitted, decision, self._renaming)
@@ -182,13 +185,13 @@ class Exchange:
 
     def _without_replica(self, decision: NoReplica) -> None:
         """Nobody can take the request as it is: the rollout's old version may, or a replica that loads the adapter."""
-        if not lacks_adapter(decision, self.failures):
+        if not lacks_adapter(decision, self.failures, self._tried):
             when = "saturated" if decision.reason == "told_to_wait" else self._why()
             self._cannot(when, answers.no_replica(decision, self.failures, self.admitted), decision.reason)
         elif self._gateway.may_fall_back(self.admitted):
             self._take_control()
         else:
-            self._load_cold(decision)
+            self._load_cold()
 
     def _take_control(self) -> None:
         """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
@@ -196,23 +199,24 @@ class Exchange:
         control = as_control(self.admitted, self._gateway.splits)
         if self.detour is not None:
             self.detour.asks_instead(self.admitted, control)
+        self._tried = failed_otherwise(self._tried)  # in the same pool: what failed there has failed
         self._take(control)
         self._route()
 
-    def _load_cold(self, decision: NoReplica) -> None:
+    def _load_cold(self) -> None:
         """Wait for the adapter; `_cold_loaded` or `_cold_failed` is called, unless the request ends before."""
         gateway = self._gateway
         if self._cold is None:
             self._cold = ColdWait(gateway.cold, gateway.clock, loaded=self._cold_loaded, failed=self._cold_failed)
-        excluded = frozenset(self._tried) if decision.reason != "all_tried" else frozenset()
         gateway.rooms.put_off(self)
-        failed = self._cold.begin(self.admitted.route_request(), self.admitted, excluded)
+        failed = self._cold.begin(self.admitted.route_request(), self.admitted, self._tried)
         if failed is not None:
             self._cold_failed(failed, 0.0)
 
     def _cold_loaded(self, replica: ReplicaView, waited_s: float) -> None:
         self.timeline.load_s += waited_s
-        self._tried.discard(replica.id)
+        if self._tried.get(replica.id) is Failure.ADAPTER_MISSING:
+            del self._tried[replica.id]
         self._route()
 
     def _cold_failed(self, failed: ColdFailed, waited_s: float) -> None:
@@ -282,7 +286,7 @@ class Exchange:
     def _first_token(self, attempt: Attempt) -> None:
         self._gateway.rooms.read(self)
         if self.detour is not None and self.detour.degraded is not None:
-            self._gateway.metrics.degraded(self.detour.degraded.asked.model.pool, self.admitted.model.pool)
+            self._gateway.degraded(self.detour.degraded.asked.model.pool, self.admitted.model.pool)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = self._gateway.clock()
         self._gateway.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
@@ -295,6 +299,8 @@ class Exchange:
 
     def _blame(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         self.failures += (failure,)
+        self.all_failures += (failure,)
+        self._tried[attempt.replica.id] = failure
         gateway = self._gateway
         gateway.quarantine.failed(self, attempt.replica.id, failure, gateway.clock())
         gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in _EVIDENCE)
@@ -419,7 +425,7 @@ class Exchange:
         gateway, decision = self._gateway, self._decide(self.admitted)
         if isinstance(decision, NoReplica) or self._judge() is not None or not gateway.may_spend_retry(self):
             return
-        self._tried.add(decision.replica.id)
+        self._tried[decision.replica.id] = None
         self.attempts += 1
         gateway.hedging.begun_total += 1
         self._second = Attempt(gateway, self, self.admitted, decision, self._renaming)

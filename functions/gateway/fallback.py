@@ -89,12 +89,16 @@ def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitte
     )
 
 
-def is_shifted(catalogue: Catalogue, admitted: Admitted, here: Prediction) -> bool:
-    """Whether the pool is so full that this request had better go elsewhere, though it could be answered here."""
+def is_shifted(catalogue: Catalogue, admitted: Admitted, here: Prediction, ladder_ratio: float) -> bool:
+    """Whether the pool is so full that this request had better go elsewhere, though it could be answered here.
+
+    `ladder_ratio`: the share that the overload ladder sends away.
+    """
     bands = catalogue.admission_for(admitted.model.pool).bands
     slo_ms = next((band.ttft_slo_ms for band in bands if band.name == admitted.service_class), None)
-    pressure = decisions.pressure_ratio(here.queue_ms, slo_ms)
-    if pressure <= decisions.SHIFT_FROM_PRESSURE_RATIO:
+    pressure = decisions.pressure_ratio(decisions.waiting_ms(here), slo_ms)
+    if pressure <= decisions.SHIFT_FROM_PRESSURE_RATIO and not ladder_ratio:
         return False
     cached_ratio = here.cached_tokens / max(1, admitted.features.prompt_tokens)
-    return decisions.shifts(pressure, cached_ratio, zlib.crc32(admitted.request_id.encode()) / _DRAWS)
+    draw = zlib.crc32(admitted.request_id.encode()) / _DRAWS
+    return decisions.shifts(pressure, cached_ratio, draw, ladder_ratio)

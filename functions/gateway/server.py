@@ -34,6 +34,7 @@ from functions.gateway.app import make_app
 from functions.gateway.composition.composer import Composer
 from functions.gateway.conversations import Conversations
 from functions.gateway.core import Gateway
+from functions.gateway.decision_recorder import DecisionRecorder
 from functions.gateway.exact_figures import ExactFigures
 from functions.gateway.handover import Handover, Inheritance, inherit
 from functions.gateway.lane import LaneProtocol
@@ -107,6 +108,7 @@ class _Server(uvicorn.Server):
             traces=TraceSink(settings.trace_dir, time.time),
             zone=settings.zone,
             router=settings.router,
+            recorder=_recorder(settings),
         )
         self._quota_broker = ValkeyQuotaBroker(_bus_url(settings))
         self._gateway.quotas.leasing = self._quota_leases = QuotaLeases(
@@ -196,6 +198,7 @@ class _Server(uvicorn.Server):
     def _start_rollout_feeds(self) -> None:
         for name, feed in (
             ("evidence", feeds.tell_evidence),
+            ("pools", feeds.tell_pools),
             ("own pins", feeds.tell_pins),
             ("pins", feeds.follow_pins),
         ):
@@ -347,6 +350,15 @@ def _tool_policy(settings: GatewaySettings) -> ToolPolicy:
     except ValueError as error:
         raise StartFailed(f"SHOAL_GATEWAY_TOOL_PRIVATE_NETWORKS: {error}") from error
     return ToolPolicy(networks=networks, ca_file=settings.tool_ca_file, secrets_dir=settings.tool_secrets_dir)
+
+
+def _recorder(settings: GatewaySettings) -> DecisionRecorder | None:
+    if settings.decisions_file is None:
+        return None
+    try:
+        return DecisionRecorder(settings.decisions_file, settings.decisions_file_bytes, time.monotonic)
+    except OSError as error:
+        raise StartFailed(f"SHOAL_GATEWAY_DECISIONS_FILE: {error.strerror}: {settings.decisions_file}") from error
 
 
 def _own_name(settings: GatewaySettings) -> str:

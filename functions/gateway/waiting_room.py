@@ -21,10 +21,13 @@ from functions.decisions.admission_ticket import BANDS, OVER, Ticket, cost_token
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.decisions.drain_rate import retry_after_s
+from functions.decisions.ladder import Rungs
+from functions.decisions.ladder_room import RoomLadder, shiftable_ratio
 from functions.fleet.view import FleetView
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
+from functions.gateway.pool_figures import PoolFigures
 from functions.gateway.relay import Usage
 from functions.gateway.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
 from functions.gateway.timeline import Timeline
@@ -53,10 +56,11 @@ class Waiting(Protocol):
 class _Room:
     """One pool's."""
 
-    __slots__ = ("_weights", "admission", "catalogue", "last_s", "serving", "waits")
+    __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
 
     def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float) -> None:
         self.admission = Admission(DEFAULT_ADMISSION, now_s)
+        self.ladder = RoomLadder()
         self.waits = WaitTimes()
         self.last_s = now_s
         self.serving = False  # the loop has been asked to see who is next
@@ -86,6 +90,7 @@ class WaitingRooms:
         self._places: dict[Waiting, tuple[_Room, Ticket]] = {}
         self._of: dict[int, Waiting] = {}  # by their ticket's number, those that wait
         self._count = 0
+        self.pools = PoolFigures(clock)
 
     def submit(self, exchange: Waiting) -> None:
         """Dispatch it now, keep it until there is room, or turn it away."""
@@ -98,6 +103,7 @@ class WaitingRooms:
         if room is None or room.catalogue is not exchange.catalogue:
             room = self._room(exchange, now_s)
         ticket = self._ticket(exchange, room, now_s)
+        self.pools.arrived(admitted.model.pool, ticket.kv_tokens, deferrable=admitted.service_class == "batch")
         verdict = room.admission.arrive(ticket, now_s)
         if verdict == "dispatch":
             self._places[exchange] = (room, ticket)
@@ -107,7 +113,7 @@ class WaitingRooms:
             self._places[exchange] = (room, ticket)
             self._of[ticket.number] = exchange
         else:
-            exchange.turned_away(_refusal(verdict, admitted), verdict.reason)
+            self._turn_away(exchange, verdict)
 
     def left(self, exchange: Waiting) -> None:
         """It ended while it waited; nothing where it does not wait."""
@@ -155,11 +161,45 @@ class WaitingRooms:
         for pool, room in list(self._rooms.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             room.admission.look(ready, now_s)
+            room.ladder.look(room.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, room))
             for ticket in list(room.admission.late(now_s)):
                 self._too_late(room, ticket, now_s)
             self._serve(room)
             if now_s - room.last_s > _IDLE_S and not room.admission.waiting and not room.admission.gate.running:
                 del self._rooms[pool]
+
+    # the overload ladder
+
+    def shift_ratio(self, pool: PoolName) -> float:
+        """The share of the pool's requests that its ladder sends to other pools at this moment."""
+        room = self._rooms.get(pool)
+        return room.ladder.shift_ratio(room.admission) if room is not None else 0.0
+
+    def sent_elsewhere(self, admitted: Admitted) -> None:
+        """It was asked of its pool, and another one gets it: it counts as offered all the same."""
+        room, features = self._rooms.get(admitted.model.pool), admitted.features
+        if room is not None:
+            prompt_tokens, expected_tokens = features.prompt_tokens, features.expected_output_tokens
+            queue = room.admission.queues[_BAND_OF[admitted.service_class]]
+            queue.arrived += 1
+            queue.arrived_cost += cost_tokens(prompt_tokens, expected_tokens)
+            self.pools.arrived(admitted.model.pool, prompt_tokens + expected_tokens)
+
+    def ladders(self) -> dict[PoolName, Rungs]:
+        """What is in force in each pool that anybody has asked for lately."""
+        return {pool: room.ladder.rungs for pool, room in list(self._rooms.items())}
+
+    def _shiftable_ratio(self, pool: PoolName, room: _Room) -> float:
+        """Of what comes for the pool, what its fallbacks would take."""
+        steps = room.catalogue.routing_for(pool).fallback
+        if not steps:
+            return 0.0
+        found = []
+        for step in steps:
+            if step.source_pool == pool and step.when == "saturated" and self._fleet.index(step.target_pool).ready:
+                target = self._rooms.get(step.target_pool)
+                found.append(target.admission.used_ratio if target is not None else 0.0)
+        return shiftable_ratio(found)
 
     @property
     def waiting(self) -> int:
@@ -233,7 +273,9 @@ class WaitingRooms:
         waited_s = now_s - ticket.arrived_s
         exchange.timeline.queued_s += waited_s
         room.waits.waited(ticket.band, waited_s)
-        refuse = room.admission.refuse_late(ticket, now_s)
+        self._turn_away(exchange, room.admission.refuse_late(ticket, now_s))
+
+    def _turn_away(self, exchange: Waiting, refuse: Refuse) -> None:
         exchange.turned_away(_refusal(refuse, exchange.admitted), refuse.reason)
 
 
@@ -242,6 +284,7 @@ _MESSAGES = {
     "queue_full": "As much waits for the pool {pool} as may wait.",
     "tenant_queue_full": "As many of your requests wait for the pool {pool} as may wait.",
     "low_tier": "The pool {pool} is nearly full, and higher tiers go first.",
+    "low_band": "The pool {pool} is overloaded, and more urgent classes go first.",
     "queue_timeout": "The pool {pool} is full: the request has waited for as long as may be.",
 }
 

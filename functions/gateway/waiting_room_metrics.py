@@ -5,7 +5,7 @@ histogram is put together when somebody asks for it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from functions.api.ids import PoolName
 from functions.decisions.admission import Admission
 from functions.decisions.admission_ticket import BANDS
+from functions.decisions.ladder import RUNGS, Rungs
 
 BUCKETS_S = (0.0, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -57,3 +58,24 @@ class RoomsCollector(Collector):
                 depth.add_metric([pool, name], admission.queues[band].queued_kv_tokens)
                 requests.add_metric([pool, name], admission.queues[band].waiting)
         yield from (waits, depth, requests, overloaded)
+
+
+class LadderCollector(Collector):
+    """The overload ladder's rungs, pool by pool: whether each is in force, and how much it carries."""
+
+    def __init__(self, ladders: Callable[[], Mapping[PoolName, Rungs]]) -> None:
+        self._ladders = ladders
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["pool", "rung"]
+        on = GaugeMetricFamily("shoal_overload_rung", "1 while the rung is in force", labels=labels)
+        strength = GaugeMetricFamily(
+            "shoal_overload_strength",
+            "What the rung carries: shed, of the band that gives most; shift, of all that comes",
+            labels=labels,
+        )
+        for pool, rungs in self._ladders().items():
+            for rung in RUNGS[:2]:  # the others are the controller's
+                on.add_metric([pool, rung], float(rung in rungs.on))
+                strength.add_metric([pool, rung], rungs.strength(rung))
+        yield from (on, strength)

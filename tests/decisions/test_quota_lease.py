@@ -177,5 +177,11 @@ def test_of_what_there_was_plenty_nobody_takes_less_than_an_equal_share() -> Non
     assert rate_of("last_rate", 60_000, was_given_little, 4) == (10 * GRAIN, 1_000_000)
 
 
+def test_a_burst_before_the_loss_is_not_a_rate() -> None:
+    """A bucket's whole burst was granted in a second: nobody goes on at sixty times the limit."""
+    rate, per_us = rate_of("last_rate", 60_000, Granted(60_000.0 * GRAIN, is_scarce=True), 4)
+    assert rate / per_us == pytest.approx(1000 * GRAIN / US_PER_S)
+
+
 def test_one_gateway_alone_keeps_the_whole_limit() -> None:
     assert regime_of(5.0, 1) == regime_of(1e6, 1) == Regime("share", 1)

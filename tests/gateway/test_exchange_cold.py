@@ -177,6 +177,37 @@ async def test_the_agents_word_was_wrong_once(play: Playing) -> None:
     assert cold.loader.asked == ["r0", "r0"] and cold.p.quiet()
 
 
+@pytest.mark.parametrize("state", ["loaded", "no_room"])
+async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: LoadState) -> None:
+    """Both announce what their engines do not have: the first one's beat is not believed again."""
+    cold = Cold(play, "r0", "r1", "r2")
+    for name in ("r0", "r1"):
+        cold.p.gateway.heard(heartbeat(name, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    cold.p.ask(stream=False)
+    for _ in range(2):
+        (await cold.p.connects()).refuses(404)
+    assert await cold.agent(state) == "r2"
+    if state == "no_room":
+        assert await cold.agent("loaded") in {"r0", "r1"}
+    engine = await cold.p.connects() if cold.p.dials else cold.p.engine
+    engine.answers(200, sse.whole(BOT_V1))
+    assert cold.p.client.status == 200 and cold.p.quiet()
+
+
+async def test_the_only_one_who_is_left_said_404_and_is_asked_to_load(play: Playing) -> None:
+    """The other one is gone, and the beat of this one is stale: its agent is asked, not its engine once more."""
+    cold = Cold(play)
+    cold.beat(sequence=3, adapters=(BOT_V1,))
+    cold.p.ask(stream=False)
+    gone = await cold.p.refuses_connection()
+    lacking = await cold.p.connects()
+    lacking.refuses(404)
+    assert await cold.agent("loaded") == lacking.replica_id != gone
+    assert len(lacking.requests) == 2
+    lacking.answers(200, sse.whole(BOT_V1))
+    assert cold.p.client.status == 200 and cold.p.quiet()
+
+
 async def test_a_holder_that_dies_is_replaced_by_a_load_elsewhere(play: Playing) -> None:
     cold = Cold(play)
     cold.p.gateway.heard(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))

@@ -185,6 +185,40 @@ async def test_an_engine_that_lacks_it_against_its_agents_word(play: Playing) ->
     assert p.client.headers[b"x-shoal-rollout"] == FELL_BACK and groups(p) == ((1, 1), (1, 0)) and p.quiet()
 
 
+async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing) -> None:
+    """r0 refuses the candidate's connection; r1 lacks both versions, and its agent only says that it has loaded one."""
+    loader = PlayedLoader()
+    p = play("r0", "r1", loader=loader, **in_rollout())
+    p.gateway.heard(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    exchange = ask(p, "candidate", stream=False)
+    assert await p.refuses_connection() == "r0"
+    p.after(30.0)  # r0 may be asked again, by others
+    for replica in ("r0", "r1"):
+        p.gateway.heard(heartbeat(replica, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    tried = []
+    while p.dials or not exchange.ended:
+        engine = await engine_of(p)
+        tried.append(engine.replica_id)
+        engine.refuses(404)
+        await p.settle()
+        if loader.asked and not exchange.ended:
+            (await loader.next()).answers("loaded")
+            await p.settle()
+    assert tried == ["r1", "r1"] and exchange.attempts == 3, "as many as the policy allows, and r0 once"
+    assert loader.asked == ["r1"], "not believed before it was asked to load"
+    assert p.client.status == 503 and p.quiet()
+
+
+async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Playing) -> None:
+    p = play("r0", "r1", **in_rollout())
+    p.gateway.heard(heartbeat("r1", sequence=2, adapters=()))
+    ask(p, "candidate", stream=False)
+    lacking = await engine_of(p)
+    lacking.refuses(404)
+    engine = await engine_of(p)
+    assert engine.replica_id == lacking.replica_id == "r0" and engine.requests[-1]["model"] == BOT_V1
+
+
 async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
     p = play("r0", **in_rollout())
     p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))

@@ -3,12 +3,12 @@
 import pytest
 
 from functions.api.ids import RolloutId, TenantId
+from functions.decisions.session_hash import session_hash
 from functions.fleet.session_pins import (
     MAX_ROLLOUTS_PER_BATCH,
     MAX_SESSIONS_PER_BATCH,
     PinBatch,
     hashes_in,
-    session_hash,
 )
 from functions.gateway import pins as pins_module
 from functions.gateway.pins import SessionPins
