@@ -150,7 +150,7 @@ def _frame(figure: "Figure", title: str, note: str, grid: Any) -> None:
         handles, names = list(found.values()), list(found)
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(found), 6), frameon=False)
     if note:
-        figure.supxlabel(note, fontsize=7, color="#555555", x=0.01, ha="left")
+        figure.text(0.995, 0.99, note, fontsize=7, color="#555555", ha="right", va="top")
 
 
 def _finite(line: Any) -> list[float]:

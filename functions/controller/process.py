@@ -146,13 +146,13 @@ class Controller:
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
         self._reconciler.want(desired.revision, pools_of(desired.loaded))
         self._scaling.obey(desired.revision, desired.loaded)
-        candidates = self._reconciler.with_surges(slots)
+        candidates = self._reconciler.candidates(slots)
         applied = self._following.record.last_applied
         if applied and applied != desired.revision:
             try:
                 former = await asyncio.to_thread(self._git.at, applied.rpartition("@")[2])
                 if former.loaded is not None:
-                    candidates += self._reconciler.with_surges(slots, pools_of(former.loaded))
+                    candidates += self._reconciler.candidates(slots, pools_of(former.loaded))
             except (GitFailed, PoolUnusable) as error:
                 _log.warning("what was applied last cannot be read, so that its processes end at once: %s", error)
         return candidates

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.loader import Loaded
 from functions.controller.changes import changes_of, summarize
 from functions.controller.local.config_source import pools_of
@@ -17,10 +18,17 @@ def _processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
     """What takes longer than a snapshot: replicas that are started, drained, or replaced one at a time."""
     before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
     after = {pool.name: pool for pool in pools_of(candidate)}
+    scaled = {policy.value.spec.pool for policy in candidate.of(AutoscalingPolicy)}
     for name in sorted({*before, *after}):
         was, is_ = before.get(name), after.get(name)
         if was is None or is_ is None:
             what = "its processes are started" if was is None else "its processes are drained, then ended"
             yield f"pool {name}: {what}"
-        elif (was.model, was.args, was.env) != (is_.model, is_.args, is_.env):
+            continue
+        if was.replicas != is_.replicas and name in scaled:
+            yield (
+                f"pool {name}: minReplicas is what it starts with; once it is scaled, its AutoscalingPolicy owns the "
+                "number: to have more at any time, raise replicas.min there"
+            )
+        if (was.model, was.args, was.env) != (is_.model, is_.args, is_.env):
             yield f"pool {name}: other arguments; its replicas are replaced one at a time, each drained first"

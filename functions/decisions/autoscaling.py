@@ -30,8 +30,6 @@ from functions.decisions.autoscaling_words import Cause, told
 from functions.decisions.forecast import Forecast
 from functions.decisions.pool_signals import PoolSignals
 
-_LATE_STARTS = 2  # start-up times after which what was asked for counts as not coming
-
 
 @dataclass(frozen=True, slots=True)
 class ScalerState:
@@ -88,7 +86,7 @@ def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
     holding = [looked for looked in case.ups if looked.holds(case.now_s)]
     if holding:
         most = max(holding, key=lambda looked: step_replicas(looked.rule, case.current))
-        if _is_coming(case):
+        if case.is_coming:
             why = "waiting", f"{told(most)}: {case.current - case.signals.ready} asked for are still to come"
         else:
             wanted, why = case.current + step_replicas(most.rule, case.current), ("rule", told(most))
@@ -97,13 +95,6 @@ def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
         needed = f"{forecast.replicas} replicas are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
         return forecast.replicas, ("forecast", needed)
     return wanted, why
-
-
-def _is_coming(case: Case) -> bool:
-    """Whether something that was asked for does not serve yet and may still come."""
-    if case.signals.ready >= case.current or case.grew_s is None:
-        return False
-    return case.now_s - case.grew_s < _LATE_STARTS * case.policy.startup_s
 
 
 def _ended(state: ScalerState, policy: ScalePolicy, wanted: int, why: tuple[Cause, str]) -> tuple[ScalerState, Scaling]:

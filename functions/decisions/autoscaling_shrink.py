@@ -1,5 +1,9 @@
 """What speaks against taking one replica away. Pure; one objection is enough, the first is told.
 
+What was asked for and has not come within two start-up times is waited for no longer: a machine or a cluster that gives
+less than is wanted would keep the pool from shrinking for ever. What is lacking is taken away first, one by one
+(test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same).
+
 Neighbours: `autoscaling` asks once a scaleDown rule holds.
 """
 
@@ -12,6 +16,7 @@ from functions.decisions.autoscaling_words import Cause, told
 from functions.decisions.forecast import Forecast
 from functions.decisions.pool_signals import PoolSignals
 
+LATE_STARTS = 2  # start-up times after which what was asked for counts as not coming
 SETTLE_S = 30.0  # after one replica was taken away, before the next is thought of
 
 
@@ -28,6 +33,13 @@ class Case:
     grew_s: float | None
     shrank_s: float | None
     quiet_until_s: float | None
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether something that was asked for does not serve yet and may still come."""
+        if self.signals.ready >= self.current or self.grew_s is None:
+            return False
+        return self.now_s - self.grew_s < LATE_STARTS * self.policy.startup_s
 
 
 def objection(case: Case) -> tuple[Cause, str] | None:
@@ -46,7 +58,7 @@ def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
             yield "needed", f"{told(looked)}: nothing is taken away"
     if forecast is not None and forecast.replicas >= case.current:
         yield "needed", f"all {case.current} are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
-    if signals.starting or signals.draining or signals.ready != case.current:
+    if signals.starting or signals.draining or signals.ready > case.current or case.is_coming:
         yield "waiting", "replicas are still coming or going"
     if case.shrank_s is not None and now_s - case.shrank_s < SETTLE_S:
         yield "waiting", "the last one has just gone"

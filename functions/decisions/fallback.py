@@ -13,13 +13,13 @@ half of the indifferent requests are shifted, and none whose conversation is cac
 would break its SLO where it is: all of them may go, to where less is predicted.
 
 The overload ladder (`ladder`) may ask for a share of its own: of all, whatever is cached, since those are what the pool
-cannot answer in time and would be refused.
+cannot answer in time and would be refused. Those go wherever there is room, whether or not it is faster there.
 
 Neighbours: `functions.gateway.fallback` rewrites the request; `functions.api.consistency.fallbacks` refuses circles
 where the YAML is read.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackEntry, FallbackWhen
@@ -43,6 +43,17 @@ def targets(
             continue
         if not step.tiers or tier in step.tiers:
             yield step.target_pool
+
+
+def shift_targets(
+    steps: Collection[FallbackEntry], pool: PoolName, has_ready: Callable[[PoolName], bool]
+) -> Iterator[PoolName]:
+    """The pools that would get what is shifted from `pool`, of one tier or another: the first that serves, of each."""
+    for step in steps:
+        if step.source_pool == pool and step.when == "saturated" and has_ready(step.target_pool):
+            yield step.target_pool
+            if not step.tiers:
+                return
 
 
 def waiting_ms(here: Prediction) -> float:

@@ -7,8 +7,8 @@
 
 `step` is asked about once a second, by each gateway for its own part (shed and shift) and by the controller for the
 pool (borrow and provision). It is strained where the next interactive request would wait for half of what it may, or
-is refused; calm where what is offered (refused and shifted requests count as well) is at most nine tenths of what the
-ready replicas do and the wait below a quarter. Between the two, nothing moves.
+is refused for want of room; calm where what is offered (refused and shifted requests count as well) is at most nine
+tenths of what the ready replicas do and the wait below a quarter. Between the two, nothing moves.
 
     up      one rung after CLIMB_S of strain while those in force do not carry the excess (`ladder_figures`), or after
             SETTLE_S although they do: nobody is refused for long while something else is there. A rung without means
@@ -36,7 +36,7 @@ from math import exp
 from typing import Literal
 
 from functions.decisions.bands import BATCH_FLOOR_RATIO
-from functions.decisions.ladder_figures import excess_ratio, floor_ratios, kept_ratios, replicas_wanted
+from functions.decisions.ladder_figures import FULL_RATIO, excess_ratio, floor_ratios, kept_ratios, replicas_wanted
 from functions.decisions.pool_signals import PoolSignals
 
 RungName = Literal["shed", "shift", "borrow", "provision"]
@@ -153,7 +153,7 @@ def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
             0.0, (1.0,) * len(means.band_ratios), 0.0, 0.0, 0.0, min(1, signals.warm), signals.starting, False
         )
     capacity = signals.ready * rate
-    excess = excess_ratio(offered, capacity, signals.queued_tokens or 0.0, means.wait_s)
+    excess = excess_ratio(offered, capacity, signals.foreground_queued_tokens or 0.0, means.wait_s)
     floors = floor_ratios(means.share_ratios, means.band_ratios, capacity / offered if offered else 1.0)
     kept, after_shed = kept_ratios(excess, means.band_ratios, floors)
     shift = min(after_shed, means.shiftable_ratio)
@@ -169,17 +169,30 @@ def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
 
 
 def _rate(signals: PoolSignals, means: Means) -> float | None:
-    """What a replica does: as was learnt, if it was; and not more than a pool is seen to do while it refuses some.
+    """What a replica does: as was learnt, if it was; and not more than a full pool is seen to do while it refuses some.
+
+    Full: well used, or somebody waits. An idle pool that refuses does not show what it could do.
 
     Worked example (test_a_pool_that_refuses_shows_what_it_does): of 90 requests a second, 54,000 tokens, 27 are refused
     and 15 shifted. 4 replicas do 54,000 x 48 / 90 / 4 = 7,200 each, though 10,000 were learnt when they were half idle.
     """
-    rate, arrivals, shed = means.replica_tokens_per_s, signals.arrivals_per_s or 0.0, signals.shed_per_s or 0.0
-    if signals.degraded_per_s is None or not signals.ready or shed <= REFUSED_RATIO * arrivals:
+    rate, arrivals = means.replica_tokens_per_s, signals.arrivals_per_s or 0.0
+    is_full = (signals.utilization_ratio or 0.0) >= FULL_RATIO or _waits(signals, means)
+    if signals.degraded_per_s is None or not signals.ready or not arrivals or not (is_full and _refuses(signals)):
         return rate
+    shed = max(signals.shed_per_s or 0.0, signals.overflow_per_s or 0.0)
     taken_ratio = max(0.0, 1.0 - (shed + signals.degraded_per_s) / arrivals)
     seen = (signals.arriving_tokens_per_s or 0.0) * taken_ratio / signals.ready
     return min(rate or seen, seen) or rate
+
+
+def _waits(signals: PoolSignals, means: Means) -> bool:
+    return (signals.queue_seconds or 0.0) >= _STRAINED_RATIO * means.wait_s
+
+
+def _refuses(signals: PoolSignals) -> bool:
+    """For want of room, and more than by chance."""
+    return (signals.overflow_per_s or 0.0) > REFUSED_RATIO * (signals.arrivals_per_s or 0.0)
 
 
 def _has_means(signals: PoolSignals, means: Means) -> tuple[bool, bool, bool, bool]:
@@ -190,9 +203,9 @@ def _timers(
     state: LadderState, signals: PoolSignals, means: Means, carried: _Carried, now_s: float
 ) -> LadderState:  # fmt: skip
     wait_s, rate = signals.queue_seconds or 0.0, _rate(signals, means)
-    refused = (signals.shed_per_s or 0.0) > REFUSED_RATIO * (signals.arrivals_per_s or 0.0)
+    refused = _refuses(signals)
     too_much = carried.excess > 0.0 if rate else refused
-    strained = wait_s >= _STRAINED_RATIO * means.wait_s or (refused and too_much) or (state.level > 0 and too_much)
+    strained = _waits(signals, means) or (refused and too_much) or (state.level > 0 and too_much)
     fits = not rate or state.tokens_per_s <= _CALM_LOAD_RATIO * signals.ready * rate
     calm = not strained and fits and wait_s < _CALM_RATIO * means.wait_s
     foreseen = state.level > 0 and carried.not_enough and means.start_s > SETTLE_S

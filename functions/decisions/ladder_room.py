@@ -7,8 +7,9 @@ what came to it and what it was seen to work off, so that G gateways each refuse
 no I/O: the gateway and the simulator drive the same object.
 
 What a replica does is measured while somebody waits (`drain_rate`). Rungs in force end the waiting, and what passes
-then is what they let through: to believe that would keep them in force for good. So while nobody waits or is refused,
-the rate is taken for 5 % more at each look, until somebody is (test_a_rate_that_was_too_low_is_found_out).
+then is what they let through: to believe that would keep them in force for good. So while the pool has room and refuses
+nobody, the rate is taken for 5 % more at each look (test_a_rate_that_was_too_low_is_found_out). Whether somebody waits
+is no matter: batch may wait for minutes beside free room (test_batch_that_waits_does_not_keep_the_rate_low).
 
 Neighbours: `ladder` decides; `functions.gateway.ladders` has one of these for each pool.
 """
@@ -24,7 +25,7 @@ from functions.decisions.pool_signals import PoolSignals
 
 LOOK_S = 0.5
 _FOLLOW = 0.2  # of each new mix of bands
-_PROBE = 1.05  # a look, while nobody waits
+_PROBE = 1.05  # a look, while there is room
 _ENOUGH = 1.5  # of what is offered: more need not be known
 _LEAST_RATIO = 0.02  # that is worth a detour
 _INTERACTIVE = 0
@@ -83,7 +84,7 @@ class RoomLadder:
         measured = drain.per_replica if drain.has_been_full and drain.per_replica else None
         if not self.state.level or known is None:
             return measured
-        if not admission.waiting and self._refused <= REFUSED_RATIO * self._asked:
+        if admission.used_ratio < KEPT_BELOW_RATIO and self._refused <= REFUSED_RATIO * self._asked:
             return min(_PROBE * known, max(known, _ENOUGH * self.state.tokens_per_s / max(1, admission.gate.replicas)))
         return known + _FOLLOW * (measured - known) if measured is not None else known
 
@@ -107,8 +108,8 @@ class RoomLadder:
             arrivals_per_s=self._asked / elapsed_s,
             arriving_tokens_per_s=sum(came) / elapsed_s,
             queue_seconds=admission.band_wait_s(_INTERACTIVE, now_s),
-            queued_tokens=interactive.queued_cost,
-            shed_per_s=self._refused / elapsed_s,
+            foreground_queued_tokens=interactive.queued_cost,
+            overflow_per_s=self._refused / elapsed_s,
         )
 
 
@@ -120,5 +121,5 @@ def _shares(admission: Admission) -> tuple[float, ...]:
 
 
 def shiftable_ratio(use_ratios: Sequence[float]) -> float:
-    """Of what comes here, what other pools would take, each so full."""
-    return max(map(target_room_ratio, use_ratios), default=0.0)
+    """Of what comes here, what the pools would take that it would go to (`fallback.shift_targets`), each so full."""
+    return min(map(target_room_ratio, use_ratios), default=0.0)

@@ -13,11 +13,17 @@ on average, the rest of each step is work that somebody brought:
 Worked example (test_worked_example_of_utilization): a step alone takes 10 ms. Tokens come 40 ms apart while there is
 something to do, which is for nine tenths of the time: 0.9 x (1 - 10 / 40) = 0.675.
 
+Not all that is refused says that a pool is too small: an adapter that cannot be loaded, a tenant's own bound or batch
+that gives way do not. `is_overflow` knows which do.
+
 Neighbours: `autoscaling` decides by them, `forecast` learns from them; the simulator's pools and the controller's
 collector fill them in.
 """
 
 from dataclasses import dataclass
+
+# Labels of shoal_shed_total that mean too little capacity.
+_WANT_OF_CAPACITY = frozenset({"saturated", "queue_full", "queue_timeout", "low_tier", "told_to_wait"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +38,25 @@ class PoolSignals:
     deferrable_tokens_per_s: float | None = None  # of those, the batch band's, which may wait for minutes
     queue_seconds: float | None = None  # how long the next request would wait at the gateways
     queued_tokens: float | None = None
+    foreground_queued_tokens: float | None = None  # of those, the ones that are not batch, which waits by design
     ttft_p50_s: float | None = None
     ttft_p99_s: float | None = None
     itl_p99_s: float | None = None
     kv_usage_ratio: float | None = None  # of the fullest replica
     utilization_ratio: float | None = None  # see the prologue
-    shed_per_s: float | None = None
+    shed_per_s: float | None = None  # refused, for whatever reason
+    overflow_per_s: float | None = None  # of those, see `is_overflow`
     degraded_per_s: float | None = None
 
     @property
     def committed(self) -> int:
         """Replicas that serve, or will without anybody asking for them again."""
         return self.ready + self.starting
+
+
+def is_overflow(reason: str, *, is_batch: bool) -> bool:
+    """Whether a refusal says that the pool is too small. `reason` is a label of shoal_shed_total."""
+    return not is_batch and reason in _WANT_OF_CAPACITY
 
 
 def step_utilization(step_s: float, itl_mean_s: float | None, busy_ratio: float) -> float | None:

@@ -30,6 +30,11 @@ class Failure(Enum):
     BAD_ANSWER = "bad_answer"  # not HTTP, not the media type that was asked for, or without an end
 
 
+# Failures after which a load of the adapter on another replica is worth its cost: the replica is gone, or lacks it. One
+# that is full or breaks on the prompt is not: the adapter would walk through the pool.
+WORTH_A_LOAD = frozenset(
+    {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
+)
 RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 

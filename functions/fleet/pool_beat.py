@@ -4,7 +4,10 @@ Each beat holds the last half minute whole, not what came since the last beat: o
 nothing, and nobody who listens needs to remember anything but the last one of each gateway.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused whole. Neighbours: `functions.gateway.pool_figures` counts, `pool_board` keeps the last word of each.
+range is refused: a beat whole, but of its pools only those that are wrong, so that one pool's odd figure does not blind
+whoever decides on the others.
+
+Neighbours: `functions.gateway.pool_figures` counts, `pool_board` keeps the last word of each.
 """
 
 from typing import Annotated, Literal
@@ -25,6 +28,8 @@ Buckets = Annotated[dict[Bucket, Annotated[int, msgspec.Meta(ge=1, le=10**12)]],
 PoolText = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
+_NOT_A_BEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class PoolBeatInvalid(Exception):
     """Not a gateway's word on its pools; drop it and count it."""
@@ -38,12 +43,14 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrivals: Count = 0  # requests, whether they were taken in or not
     arriving_tokens: Count = 0  # their prompts, and what was expected to be made
     deferrable_tokens: Count = 0  # of them, the batch band's
-    shed: Count = 0  # refused for want of room
+    shed: Count = 0  # refused, for whatever reason
+    overflow: Count = 0  # of them, the ones that were refused for want of capacity, and are not batch
     degraded: Count = 0  # answered by another pool
     ttft_ms: Buckets = {}  # interactive ones, from their coming to the first token
     gap_ms: Buckets = {}  # between tokens, one mean a stream
     queue_s: Seconds = 0.0  # how long the next one that is not batch would wait, now
     queued_tokens: Count = 0  # that wait now
+    foreground_queued_tokens: Count = 0  # of them, those that are not batch
     rungs: Annotated[tuple[RungName, ...], msgspec.Meta(max_length=4)] = ()  # of the overload ladder, in force here
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
@@ -57,15 +64,37 @@ class PoolBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A beat whose pools were not looked into."""
+
+    gateway_id: GatewayId
+    incarnation: UnixMillis
+    sequence: Count
+    sent_unix_s: UnixSeconds
+    pools: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=MAX_POOLS_PER_BEAT)] = ()
+    schema_version: Literal[1] = 1
+
+
 def encode(beat: PoolBeat) -> bytes:
     return msgspec.json.encode(beat)
 
 
-def decode(message: bytes) -> PoolBeat:
-    """A beat from bus bytes; PoolBeatInvalid where they are none."""
+def decode(message: bytes) -> tuple[PoolBeat, int]:
+    """A beat from bus bytes, and how many of its pools were left out; PoolBeatInvalid where nothing is left of it."""
     if len(message) > BEAT_MAX_BYTES:
         raise PoolBeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
-        return msgspec.json.decode(message, type=PoolBeat)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        envelope = msgspec.json.decode(message, type=_Envelope)
+    except _NOT_A_BEAT as error:
         raise PoolBeatInvalid(str(error)) from error
+    pools: list[PoolStats] = []
+    wrong = ""
+    for raw in envelope.pools:
+        try:
+            pools.append(msgspec.json.decode(raw, type=PoolStats))
+        except _NOT_A_BEAT as error:
+            wrong = str(error)
+    if wrong and not pools:
+        raise PoolBeatInvalid(wrong)
+    beat = PoolBeat(envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools))
+    return beat, len(envelope.pools) - len(pools)

@@ -34,6 +34,8 @@ class PoolSum:
     ttft_p99_s: float | None
     gap_p99_s: float | None
     deferrable_tokens_per_s: float = 0.0  # of those that arrive, the batch band's
+    overflow_per_s: float = 0.0  # of those shed, the ones for want of capacity that are not batch
+    foreground_queued_tokens: int = 0  # of those that wait, the ones that are not batch
     rungs: tuple[RungName, ...] = ()  # of the overload ladder, in force at any of them
     why: str = ""
 
@@ -55,10 +57,11 @@ class PoolBoard:
     def take(self, message: bytes, now_s: float) -> bool:
         """One beat from the bus; False where it is none, or one gateway too many."""
         try:
-            beat = decode(message)
+            beat, left_out = decode(message)
         except PoolBeatInvalid:
             self.refused_total += 1
             return False
+        self.refused_total += left_out
         return self.hear(beat, now_s)
 
     def hear(self, beat: PoolBeat, now_s: float) -> bool:
@@ -107,6 +110,8 @@ def _sum(told: list[PoolStats]) -> PoolSum:
         ttft_p99_s=_seconds(ttft, 0.99),
         gap_p99_s=_seconds(_merged(each.gap_ms for each in told), 0.99),
         deferrable_tokens_per_s=sum(each.deferrable_tokens / each.window_s for each in told),
+        overflow_per_s=sum(each.overflow / each.window_s for each in told),
+        foreground_queued_tokens=sum(each.foreground_queued_tokens for each in told),
         rungs=tuple(rung for rung in RUNGS if any(rung in each.rungs for each in told)),
         why=next((each.why for each in told if each.rungs), ""),
     )

@@ -7,24 +7,18 @@ is used. Neighbours: `exchange` begins, leaves and is told; `cold_load` has the 
 from collections.abc import Callable, Mapping
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.retry import Failure
+from functions.decisions.retry import WORTH_A_LOAD, Failure
 from functions.decisions.routing import NoReplica, ReplicaView, RouteRequest
 from functions.gateway.cold_load import ColdFailed, ColdLoads
 from functions.gateway.intake import Admitted
 
 _MAX_WAITS = 2
-
-# Failures after which a load on another replica is worth its cost: the replica is gone, or lacks the adapter. One that
-# is full or breaks on the prompt is not: the adapter would walk through the pool.
-_WORTH_A_LOAD = frozenset(
-    {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
-)
 Tried = Mapping[ReplicaId, Failure | None]  # replicas, and how the attempt there failed; None: it has not
 
 
 def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tried) -> bool:
     """Whether what is missing is the adapter, rather than replicas."""
-    if not _WORTH_A_LOAD.issuperset(failures):
+    if not WORTH_A_LOAD.issuperset(failures):
         return False
     return decision.reason == "adapter_not_loaded" or (decision.reason == "all_tried" and bool(_lacking(tried)))
 

@@ -3,7 +3,7 @@
 Made only for requests whose routing policy has fallbacks or cascades. Three ways lead out of a pool:
 
     fallback    it cannot answer: full, or gone            then the next pool of the policy, then the first refusal
-    shift       it could, but is near its limit            another one, if that is faster
+    shift       it could, but is near its limit            another one, if that is faster, or the ladder sends it there
     escalate    its small model was not sure               the larger one
 
 and one leads back: what was shifted or escalated could still be answered at home, so it goes there rather than fail.
@@ -31,11 +31,12 @@ _THE_POOLS_OWN = frozenset(
 
 
 class Detour:
-    __slots__ = ("_catalogue", "_home", "degraded", "trial")
+    __slots__ = ("_catalogue", "_home", "came_home", "degraded", "trial")
 
     def __init__(self, exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> None:
         self._catalogue = catalogue
         self._home: Admitted | None = None  # the request as its own pool could still answer it
+        self.came_home: Admitted | None = None  # what had been shifted, and is asked of its own pool after all
         self.degraded: Degraded | None = None
         self.trial = trial_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
 
@@ -44,7 +45,8 @@ class Detour:
     ) -> Admitted:
         """Where it begins: in its own pool, unless that is near its limit and another one is faster.
 
-        `ladder_ratio`: what the overload ladder sends to other pools, which it has seen to be less full.
+        `ladder_ratio`: what the overload ladder sends to other pools, which it has seen to be less full: to the first
+        that serves, faster or not, since here it would be refused.
         """
         asked = self.trial.asking if self.trial is not None else admitted
         if not admitted.routing.fallback:
@@ -52,15 +54,17 @@ class Detour:
         here = decide(admitted)
         if isinstance(here, NoReplica) or not fallback.is_shifted(self._catalogue, admitted, here, ladder_ratio):
             return asked
-        moved = fallback.elsewhere(self._catalogue, admitted, "saturated", None)
-        there = decide(moved) if moved is not None else None
-        if moved is None or not isinstance(there, Prediction):
-            return asked
-        if not ladder_ratio and there.total_ms >= here.total_ms:
-            return asked
-        self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
-        self.degraded.been += (moved.model.pool,)
-        return moved
+        is_ladders = fallback.draw_of(admitted) < ladder_ratio
+        for moved in fallback.all_elsewhere(self._catalogue, admitted, "saturated", None):
+            there = decide(moved)
+            if isinstance(there, NoReplica):
+                continue
+            if not is_ladders and there.total_ms >= here.total_ms:
+                return asked
+            self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
+            self.degraded.been += (moved.model.pool,)
+            return moved
+        return asked
 
     def escalate(self) -> None:
         """The small model was not sure; should the larger one fail, it answers after all."""
@@ -78,11 +82,18 @@ class Detour:
             judge.asks_instead(other)
 
     def onward(
-        self, admitted: Admitted, when: FallbackWhen, answer: ErrorAnswer, failures: Collection[Failure]
+        self,
+        admitted: Admitted,
+        when: FallbackWhen,
+        answer: ErrorAnswer,
+        failures: Collection[Failure],
+        why: str = "",
     ) -> Admitted | None:
-        """Its pool cannot answer it: where it goes now. None: nowhere."""
+        """Its pool cannot answer it: where it goes now. None: nowhere. `why`: as a label of shoal_shed_total."""
         home, self._home = self._home, None
         if home is not None:
+            if self.degraded is not None:
+                self.came_home = home
             self.degraded = None
             return home
         if not _THE_POOLS_OWN.issuperset(failures):
@@ -92,7 +103,7 @@ class Detour:
         moved = fallback.elsewhere(self._catalogue, plain, when, self.degraded)
         if moved is not None:
             if self.degraded is None:
-                self.degraded = Degraded(admitted, when, answer)
+                self.degraded = Degraded(admitted, when, answer, why)
             self.degraded.been += (moved.model.pool,)
         return moved
 

@@ -124,14 +124,16 @@ class Exchange:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         moved = None
         if self.detour is not None and self._gateway.clock() < self._deadline_s and not self._gives_way(reason):
-            moved = self.detour.onward(self.admitted, when, answer, self.failures)
-        if moved is not None:
+            moved = self.detour.onward(self.admitted, when, answer, self.failures, reason)
+        if self.detour is not None and moved is not None:
+            if moved is self.detour.came_home:
+                self._gateway.rooms.comes_home(moved)
             self.aside = None  # the larger model has failed, and the small one is asked again: that is paid for once
             self._move(moved)
             return
         if reason:
             self._gateway.metrics.shed(reason)
-            self._gateway.rooms.pools.shed(self.admitted.model.pool)
+            self._gateway.rooms.pools.shed(self.admitted, reason, self.detour.degraded if self.detour else None)
         self._give_up(self.detour.told(answer) if self.detour is not None else answer)
 
     def _gives_way(self, reason: str) -> bool:

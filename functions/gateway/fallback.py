@@ -10,6 +10,7 @@ Neighbours: `functions.decisions.fallback` says which pools in which order; `exc
 
 import dataclasses
 import zlib
+from collections.abc import Iterator
 
 import msgspec
 import orjson
@@ -30,11 +31,12 @@ _DRAWS = 2**32
 class Degraded:
     """How a request came away from the pool that it asked for."""
 
-    __slots__ = ("answer", "asked", "been", "reason")
+    __slots__ = ("answer", "asked", "been", "reason", "why")
 
-    def __init__(self, asked: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None) -> None:
+    def __init__(self, asked: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None, why: str = "") -> None:
         self.asked = asked
         self.reason = reason
+        self.why = why or reason  # the label of shoal_shed_total that it would have had, if there is one
         self.answer = answer  # what it would have got where it was; None: it might have been answered there
         self.been: tuple[PoolName, ...] = (asked.model.pool,)
 
@@ -49,17 +51,23 @@ def elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Admitted | None:
     """The request for the first pool that may take it; None: there is none."""
+    return next(all_elsewhere(catalogue, admitted, when, degraded), None)
+
+
+def all_elsewhere(
+    catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
+) -> Iterator[Admitted]:
+    """The request for each pool that may take it, the preferred one first."""
     steps = admitted.routing.fallback
     if not steps:
-        return None
+        return
     pool = admitted.model.pool
     been = degraded.been if degraded is not None else (pool,)
     tier = catalogue.tenants[admitted.caller.tenant].tier
     for target in decisions.targets(steps, pool, when, tier, been):
         moved = in_pool(catalogue, admitted, target)
         if moved is not None:
-            return moved
-    return None
+            yield moved
 
 
 def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
@@ -89,6 +97,11 @@ def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitte
     )
 
 
+def draw_of(admitted: Admitted) -> float:
+    """Uniform in [0, 1), the same for the same request."""
+    return zlib.crc32(admitted.request_id.encode()) / _DRAWS
+
+
 def is_shifted(catalogue: Catalogue, admitted: Admitted, here: Prediction, ladder_ratio: float) -> bool:
     """Whether the pool is so full that this request had better go elsewhere, though it could be answered here.
 
@@ -100,5 +113,4 @@ def is_shifted(catalogue: Catalogue, admitted: Admitted, here: Prediction, ladde
     if pressure <= decisions.SHIFT_FROM_PRESSURE_RATIO and not ladder_ratio:
         return False
     cached_ratio = here.cached_tokens / max(1, admitted.features.prompt_tokens)
-    draw = zlib.crc32(admitted.request_id.encode()) / _DRAWS
-    return decisions.shifts(pressure, cached_ratio, draw, ladder_ratio)
+    return decisions.shifts(pressure, cached_ratio, draw_of(admitted), ladder_ratio)

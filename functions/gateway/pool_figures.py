@@ -7,7 +7,7 @@ nothing: that is knowledge too.
 The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
 queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
 Worked example (test_the_expected_wait): 6,000 tokens wait, 2 replicas work off 1,000 a second each: 3 s. Where the
-oldest has been waiting for 4 s, it is 4 s.
+oldest has been waiting for 4 s, it is 4 s. Beyond an hour all waits are the same.
 """
 
 from collections import deque
@@ -19,17 +19,21 @@ from typing import TYPE_CHECKING
 from functions.api.ids import PoolName
 from functions.decisions.admission import Admission
 from functions.decisions.ladder import OFF, Rungs
+from functions.decisions.pool_signals import is_overflow
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
 
 if TYPE_CHECKING:
     from functions.gateway.exchange import Exchange
+    from functions.gateway.fallback import Degraded
+    from functions.gateway.intake import Admitted
 
 _NO_LADDERS: Mapping[PoolName, Rungs] = MappingProxyType({})
 SLOT_S = 5.0
 SLOTS = 6
 MAX_POOLS = 4096
 _LEAST_WINDOW_S = 1.0
+_MOST_WAIT_S = 3600.0
 _FOREGROUND = 2  # bands: interactive and near-real-time
 
 
@@ -40,6 +44,7 @@ class _Slot:
     arriving_tokens: int = 0
     deferrable_tokens: int = 0
     shed: int = 0
+    overflow: int = 0
     degraded: int = 0
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
     gaps: QuantileSketch = field(default_factory=QuantileSketch)
@@ -54,16 +59,26 @@ class PoolFigures:
         self._slots: dict[PoolName, deque[_Slot]] = {}
         self._sequence = 0
 
-    def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False) -> None:
-        """`deferrable`: of the batch band, which may wait for minutes."""
+    def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False, requests: int = 1) -> None:
+        """`deferrable`: of the batch band, which may wait for minutes. Less than 0: takes back what was counted."""
         slot = self._slot(pool)
-        slot.arrivals += 1
+        slot.arrivals += requests
         slot.arriving_tokens += tokens
         if deferrable:
             slot.deferrable_tokens += tokens
 
-    def shed(self, pool: PoolName) -> None:
-        self._slot(pool).shed += 1
+    def shed(self, admitted: "Admitted", reason: str, degraded: "Degraded | None") -> None:
+        """Nobody answers it. It counts where it was refused, and in the pool that it was asked of, which could not.
+
+        `reason` is a label of shoal_shed_total."""
+        self._shed(admitted.model.pool, reason, admitted.service_class)
+        if degraded is not None and (asked := degraded.asked.model.pool) != admitted.model.pool:
+            self._shed(asked, degraded.why, admitted.service_class)
+
+    def _shed(self, pool: PoolName, reason: str, service_class: str) -> None:
+        slot = self._slot(pool)
+        slot.shed += 1
+        slot.overflow += is_overflow(reason, is_batch=service_class == "batch")
 
     def degraded(self, pool: PoolName) -> None:
         """Another pool answers what was asked of this one."""
@@ -124,11 +139,13 @@ class PoolFigures:
             arriving_tokens=sum(slot.arriving_tokens for slot in slots),
             deferrable_tokens=sum(slot.deferrable_tokens for slot in slots),
             shed=sum(slot.shed for slot in slots),
+            overflow=sum(slot.overflow for slot in slots),
             degraded=sum(slot.degraded for slot in slots),
             ttft_ms=ttft.buckets(),
             gap_ms=gaps.buckets(),
             queue_s=expected_wait_s(admission, now_s) if admission is not None else 0.0,
-            queued_tokens=sum(q.queued_kv_tokens for q in admission.queues) if admission is not None else 0,
+            queued_tokens=_queued_tokens(admission, None),
+            foreground_queued_tokens=_queued_tokens(admission, _FOREGROUND),
             rungs=rungs.on,
             why=rungs.why[:WHY_MAX_CHARS],
         )
@@ -144,6 +161,10 @@ class PoolFigures:
                 self._slots[pool] = deque(maxlen=SLOTS)
 
 
+def _queued_tokens(admission: Admission | None, bands: int | None) -> int:
+    return sum(queue.queued_kv_tokens for queue in admission.queues[:bands]) if admission is not None else 0
+
+
 def expected_wait_s(admission: Admission, now_s: float) -> float:
     """For one more request that is not batch; see the prologue."""
     foreground = admission.queues[:_FOREGROUND]
@@ -151,4 +172,4 @@ def expected_wait_s(admission: Admission, now_s: float) -> float:
     waited_s = max((now_s - since_s for since_s in oldest_s), default=0.0)
     per_s = admission.drain.per_replica * admission.gate.replicas
     ahead_s = sum(queue.queued_cost for queue in foreground) / per_s if per_s > 0.0 else 0.0
-    return max(0.0, waited_s, ahead_s)
+    return min(_MOST_WAIT_S, max(0.0, waited_s, ahead_s))

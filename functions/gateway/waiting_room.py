@@ -21,6 +21,7 @@ from functions.decisions.admission_ticket import BANDS, OVER, Ticket, cost_token
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.decisions.drain_rate import retry_after_s
+from functions.decisions.fallback import shift_targets
 from functions.decisions.ladder import Rungs
 from functions.decisions.ladder_room import RoomLadder, shiftable_ratio
 from functions.fleet.view import FleetView
@@ -177,13 +178,21 @@ class WaitingRooms:
 
     def sent_elsewhere(self, admitted: Admitted) -> None:
         """It was asked of its pool, and another one gets it: it counts as offered all the same."""
+        self._offered(admitted, 1)
+
+    def comes_home(self, admitted: Admitted) -> None:
+        """That did not do, and it is submitted to its own pool: where it counts, and not twice."""
+        self._offered(admitted, -1)
+
+    def _offered(self, admitted: Admitted, requests: int) -> None:
         room, features = self._rooms.get(admitted.model.pool), admitted.features
         if room is not None:
             prompt_tokens, expected_tokens = features.prompt_tokens, features.expected_output_tokens
             queue = room.admission.queues[_BAND_OF[admitted.service_class]]
-            queue.arrived += 1
-            queue.arrived_cost += cost_tokens(prompt_tokens, expected_tokens)
-            self.pools.arrived(admitted.model.pool, prompt_tokens + expected_tokens)
+            queue.arrived += requests
+            queue.arrived_cost += requests * cost_tokens(prompt_tokens, expected_tokens)
+            tokens, is_batch = requests * (prompt_tokens + expected_tokens), admitted.service_class == "batch"
+            self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
 
     def ladders(self) -> dict[PoolName, Rungs]:
         """What is in force in each pool that anybody has asked for lately."""
@@ -192,14 +201,9 @@ class WaitingRooms:
     def _shiftable_ratio(self, pool: PoolName, room: _Room) -> float:
         """Of what comes for the pool, what its fallbacks would take."""
         steps = room.catalogue.routing_for(pool).fallback
-        if not steps:
-            return 0.0
-        found = []
-        for step in steps:
-            if step.source_pool == pool and step.when == "saturated" and self._fleet.index(step.target_pool).ready:
-                target = self._rooms.get(step.target_pool)
-                found.append(target.admission.used_ratio if target is not None else 0.0)
-        return shiftable_ratio(found)
+        targets = shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
+        rooms = [self._rooms.get(target) for target in targets]
+        return shiftable_ratio([target.admission.used_ratio if target is not None else 0.0 for target in rooms])
 
     @property
     def waiting(self) -> int:

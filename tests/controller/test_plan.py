@@ -14,7 +14,7 @@ from functions.controller.local.pools import Pool
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.reconcile import difference
 from functions.controller.local.settings import LocalSettings
-from functions.controller.local.slots import TooManyReplicas, assign_slots
+from functions.controller.local.slots import TooManyReplicas, assign_slots, fitting
 from functions.controller.local.spec import STOP_ORDER, HttpProbe
 from functions.controller.local.target import Target
 
@@ -117,6 +117,12 @@ def test_the_lowest_free_slot_is_taken() -> None:
 
 def test_a_slot_that_two_claim_goes_to_one() -> None:
     assert sorted(assign_slots(["a", "b"], {"a": 5, "b": 5}, 20).values()) == [0, 5]
+
+
+def test_worked_example_of_what_fits() -> None:
+    assert fitting({"a": 2, "b": 4}, {"a": 19}, 20) == {"a": 16, "b": 4}
+    assert fitting({"a": 2, "b": 4}, {"a": 16, "b": 3}, 20) == {"a": 16, "b": 3}, "less than declared is asked for"
+    assert fitting({"a": 21}, {}, 20) == {"a": 21}, "too many are declared: that is for the pusher to hear"
 
 
 def test_more_replicas_than_ports_is_said() -> None:

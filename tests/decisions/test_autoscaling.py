@@ -85,6 +85,21 @@ def test_the_next_goes_only_when_the_last_has_gone() -> None:
     assert scaler(signals(2130, 8, utilization_ratio=0.2)).desired == 8  # 15 s after the last
 
 
+def test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same() -> None:
+    """Ten are wanted, and the cluster has room for four."""
+    scaler = Scaler(policy(("queue_seconds > 0.5: +6",), ("utilization < 40%: -1",), startup_s=300.0))
+    scaler(signals(0, 4))
+    assert scaler(signals(15, 4, queue_seconds=1.0)).desired == 10
+    assert scaler(signals(600, 4, utilization_ratio=0.1)).cause == "waiting", "they may still come"
+    wanted = [scaler(signals(at_s, 4, utilization_ratio=0.1)).desired for at_s in range(615, 1000, 30)]
+    assert wanted[:8] == [9, 8, 7, 6, 5, 4, 3, 3], "the fourth that is there is waited for until it has gone"
+
+
+def test_a_pool_with_more_than_it_wants_waits_until_they_have_gone() -> None:
+    scaler = quiet_pool(10)
+    assert scaler(signals(2000, 11, utilization_ratio=0.2)).cause == "waiting"
+
+
 @pytest.mark.parametrize(
     ("given", "cause", "words"),
     [

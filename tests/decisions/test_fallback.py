@@ -35,6 +35,13 @@ def test_no_pool_is_tried_twice_and_the_way_has_an_end() -> None:
     assert way == [A, B, C, D], "three hops, and never back to A"
 
 
+def test_what_is_shifted_goes_to_the_first_pool_that_serves_of_each_tier() -> None:
+    steps = [step(A, B), step(A, C, "free"), step(A, D, when="unavailable"), step(A, E), step(A, D)]
+    assert list(fallback.shift_targets(steps, A, lambda pool: True)) == [B]
+    assert list(fallback.shift_targets(steps, A, lambda pool: pool != B)) == [C, E]
+    assert list(fallback.shift_targets(steps, B, lambda pool: True)) == []
+
+
 def test_worked_example_of_the_prologue() -> None:
     pressure = fallback.pressure_ratio(375.0, 500.0)
     assert pressure == 0.75

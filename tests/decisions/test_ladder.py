@@ -25,9 +25,12 @@ from functions.decisions.pool_signals import PoolSignals
 ALL_MEANS = Means(wait_s=0.5, replica_tokens_per_s=5_000.0, shiftable_ratio=0.5, startable=50)
 ONLY_SHED = Means(wait_s=0.5, replica_tokens_per_s=5_000.0)
 CALM = PoolSignals(
-    at_s=0.0, ready=4, warm=2, arriving_tokens_per_s=10_000.0, arrivals_per_s=10.0, queue_seconds=0.0, queued_tokens=0.0
+    at_s=0.0, ready=4, warm=2, arriving_tokens_per_s=10_000.0, arrivals_per_s=10.0, queue_seconds=0.0,
+    foreground_queued_tokens=0.0,
+)  # fmt: skip
+FLOOD = replace(
+    CALM, arriving_tokens_per_s=100_000.0, arrivals_per_s=100.0, queue_seconds=0.45, foreground_queued_tokens=5_000.0
 )
-FLOOD = replace(CALM, arriving_tokens_per_s=100_000.0, arrivals_per_s=100.0, queue_seconds=0.45, queued_tokens=5_000.0)
 Script = Iterable[tuple[float, PoolSignals]]
 
 
@@ -111,7 +114,7 @@ def test_what_is_starting_is_counted() -> None:
 
 def test_what_is_offered_keeps_it_up_though_the_queue_is_short() -> None:
     """Shed and shift empty the queue; that is no reason to end them while five times as much comes as can be done."""
-    relieved = replace(FLOOD, queue_seconds=0.0, queued_tokens=0.0)
+    relieved = replace(FLOOD, queue_seconds=0.0, foreground_queued_tokens=0.0)
     seen = walk([(30, FLOOD), (600, relieved)], ONLY_SHED)
     assert "shed" in seen[-1][1].on
 
@@ -135,7 +138,7 @@ def test_what_is_not_known_moves_nothing_and_asks_for_nothing() -> None:
 
 
 def test_without_a_known_rate_it_takes_one_warm_replica_at_a_time() -> None:
-    refused = replace(FLOOD, shed_per_s=50.0)
+    refused = replace(FLOOD, shed_per_s=50.0, overflow_per_s=50.0)
     seen = walk([(30, refused)], replace(ALL_MEANS, replica_tokens_per_s=None))
     assert seen[-1][1].borrow == 1
     assert seen[-1][1].shift_ratio == 0.0
@@ -143,12 +146,48 @@ def test_without_a_known_rate_it_takes_one_warm_replica_at_a_time() -> None:
 
 def test_a_pool_that_refuses_shows_what_it_does() -> None:
     full = replace(
-        FLOOD, arriving_tokens_per_s=54_000.0, arrivals_per_s=90.0, shed_per_s=27.0, degraded_per_s=15.0, warm=0
-    )
+        FLOOD, arriving_tokens_per_s=54_000.0, arrivals_per_s=90.0, shed_per_s=27.0, overflow_per_s=27.0,
+        degraded_per_s=15.0, warm=0,
+    )  # fmt: skip
     learnt = replace(ALL_MEANS, replica_tokens_per_s=10_000.0, shiftable_ratio=0.0)
     assert walk([(90, full)], learnt)[-1][1].provision == 6  # 54,000 / (0.8 x 7,200) = 10, and 4 serve
     assert walk([(90, full)], replace(learnt, replica_tokens_per_s=None))[-1][1].provision == 6
-    assert walk([(90, replace(full, shed_per_s=0.0))], learnt)[-1][1].provision == 3
+    assert walk([(90, replace(full, shed_per_s=0.0, overflow_per_s=0.0))], learnt)[-1][1].provision == 3
+    used = replace(full, queue_seconds=0.0, utilization_ratio=0.9)
+    assert walk([(90, used)], learnt)[-1][1].provision == 6, "nobody waits, but it is full"
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        {"shed_per_s": 3.0},
+        {"shed_per_s": 3.0, "queued_tokens": 200_000.0},
+        {"shed_per_s": 3.0, "overflow_per_s": 3.0, "utilization_ratio": 0.05},
+    ],
+    ids=["not for want of room", "beside batch that waits", "though it is idle"],
+)
+def test_a_nearly_idle_pool_stays_as_it_is_whatever_it_refuses(refuses: dict[str, float]) -> None:
+    idle = replace(CALM, arrivals_per_s=10.0, arriving_tokens_per_s=5_000.0, degraded_per_s=0.0, **refuses)
+    assert all(rungs == OFF for _, rungs, _ in walk([(1_200, idle)], ALL_MEANS))
+
+
+def test_refusals_for_other_reasons_do_not_make_a_busy_pool_look_slow() -> None:
+    odd = replace(
+        CALM, arriving_tokens_per_s=15_000.0, shed_per_s=2.0, overflow_per_s=0.0, degraded_per_s=0.0,
+        utilization_ratio=0.85,
+    )  # fmt: skip
+    assert all(rungs == OFF for _, rungs, _ in walk([(300, odd)], ALL_MEANS))
+
+
+def test_batch_that_waits_does_not_keep_the_ladder_up() -> None:
+    seen = walk([(30, FLOOD), (600, replace(CALM, queued_tokens=1e6))], ALL_MEANS)
+    assert seen[25][1].on
+    assert seen[-1][1] == OFF
+
+
+def test_refusals_of_what_came_long_ago_are_no_division_by_nothing() -> None:
+    gone = replace(FLOOD, arrivals_per_s=0.0, arriving_tokens_per_s=0.0, overflow_per_s=3.0, degraded_per_s=0.0)
+    assert walk([(5, gone)], ALL_MEANS)
 
 
 def test_who_relapses_has_to_be_calm_for_longer() -> None:
@@ -173,8 +212,10 @@ SIGNALS = st.builds(
     arrivals_per_s=st.floats(0.0, 100.0),
     arriving_tokens_per_s=st.none() | st.floats(0.0, 1e6),
     queue_seconds=st.none() | st.floats(0.0, 10.0),
-    queued_tokens=st.none() | st.floats(0.0, 1e6),
+    foreground_queued_tokens=st.none() | st.floats(0.0, 1e6),
     shed_per_s=st.none() | st.floats(0.0, 100.0),
+    overflow_per_s=st.none() | st.floats(0.0, 100.0),
+    degraded_per_s=st.none() | st.floats(0.0, 100.0),
 )
 MEANS = st.builds(
     Means,

@@ -151,7 +151,7 @@ def test_a_look_is_taken_only_so_often() -> None:
 def test_other_pools_are_asked_only_while_they_have_room() -> None:
     assert shiftable_ratio([]) == 0.0
     assert shiftable_ratio([0.1]) == 1.0
-    assert shiftable_ratio([0.9, 0.7]) == pytest.approx(0.5)
+    assert shiftable_ratio([0.1, 0.7]) == pytest.approx(0.5), "each of them gets some tier's"
     assert shiftable_ratio([0.9]) == 0.0
 
 
@@ -167,3 +167,24 @@ def test_a_rate_that_was_too_low_is_found_out() -> None:
         shifted.append(ladder.look(admission, look * LOOK_S, shiftable_ratio=1.0).shift_ratio)
     assert max(shifted) > 0.3
     assert shifted[-1] == 0.0
+
+
+def test_batch_that_waits_does_not_keep_the_rate_low() -> None:
+    """An engine has stood still for a while: batch still waits, which may, and a third of the pool is in use."""
+    patient = AdmissionEntry(
+        "p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1, max_wait_ms=600_000))
+    )
+    admission, ladder = Admission(patient, 0.0), RoomLadder()
+    admission.gate.replicas, admission.gate.request_limit, admission.gate.easy_requests = 1, 1, 0.5
+    assert admission.arrive(ticket(1, INTERACTIVE), 0.0) == "dispatch"
+    assert admission.arrive(ticket(2, BATCH), 0.0) == "wait"
+    admission.gate.request_limit = 3
+    admission.drain.per_replica, admission.drain.has_been_full = 100.0, True
+    ladder.state = LadderState(level=1, tokens_per_s=400.0, seen_s=0.0)
+    seen = []
+    for look in range(120):
+        admission.queues[INTERACTIVE].arrived_cost += 200
+        seen.append(ladder.look(admission, look * LOOK_S))
+    assert admission.waiting == 1
+    assert "shed" in seen[10].on
+    assert seen[-1] == OFF

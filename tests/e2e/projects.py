@@ -14,6 +14,7 @@ GENEROUS = (
     "outputTokensPerMinute: 500000\n    tokenBurstSeconds: 60",
 )
 
+SCALING = "policies/autoscaling.yaml"
 FOLDERS = ("inferenceservices", "policies", "registry")
 
 
@@ -29,3 +30,13 @@ def project_with(folder: Path, *edits: tuple[str, str, str]) -> Path:
         assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
         (folder / name).write_text(text.replace(old, new))
     return folder
+
+
+def without_scaling(project: Path) -> Path:
+    """Of that copy: a busy machine gives no pool more replicas, and pools have what their YAML says at any time."""
+    (project / SCALING).unlink()
+    listed = project / "policies" / "kustomization.yaml"
+    text = listed.read_text()
+    assert text.count("  - autoscaling.yaml\n") == 1
+    listed.write_text(text.replace("  - autoscaling.yaml\n", ""))
+    return project

@@ -12,6 +12,7 @@ import pytest
 
 from functions.api.keys import keyed_hash, mint, parse
 from tests.e2e.background_load import Load, background_load, status_of
+from tests.e2e.projects import project_with, without_scaling
 from tests.fleets import Fleet, git, running_fleet, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -27,7 +28,9 @@ ALL_THREE = ("Ready", "3 of 3 replicas are ready")
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("push") / "state", "sim", replicas=None) as fleet:
+    folder = tmp_path_factory.mktemp("push")
+    project = without_scaling(project_with(folder / "project"))
+    with running_fleet(folder / "state", "sim", replicas=None, project=project) as fleet:
         yield fleet
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.projects import PATIENT, project_with
+from tests.e2e.projects import PATIENT, project_with, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -41,10 +41,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     project = project_with(
         folder / "project",
         PATIENT,
-        ("policies/autoscaling.yaml", "replicas: {min: 2, max: 4}", "replicas: {min: 1, max: 4}"),
         ("policies/tenants.yaml", '["acme/*", "smollm2-135m"]', f'["acme/*", {SMALL}, {LARGE}, {OTHER}, {ABSENT}]'),
         ("policies/routing.yaml", "  fallback: [] # see policies/fleet/routing.yaml\n  cascade: []\n", POLICY),
     )
+    without_scaling(project)
     services, models = project / "inferenceservices", project / "registry" / "models.yaml"
     demo, base = (services / f"{SMALL}.yaml").read_text(), models.read_text().partition("---")[0]
     for pool in (SMALL, LARGE, OTHER, ABSENT):

@@ -68,7 +68,7 @@ def test_the_book_is_bounded() -> None:
 
 def test_a_beat_survives_the_bus() -> None:
     whole = beat(stats(arrivals=3, ttft_ms=sketch(1.0, 5.0, 80.0), rungs=("shed",)))
-    assert decode(encode(whole)) == whole
+    assert decode(encode(whole)) == (whole, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,29 @@ def test_a_beat_survives_the_bus() -> None:
     [{"window_s": 0.0}, {"pool": "a b"}, {"arrivals": -1}, {"ttft_ms": {"99999": 1}}, {"ttft_ms": {"1": 0}}, {"x": 1}],
     ids=str,
 )
-def test_what_is_out_of_range_is_refused_whole(change: dict[str, object]) -> None:
+def test_what_is_out_of_range_is_refused(change: dict[str, object]) -> None:
     document = msgspec.json.decode(encode(beat(stats())))
     document["pools"][0].update(change)
     board = PoolBoard()
     assert not board.take(msgspec.json.encode(document), 0.0)
     assert board.refused_total == 1
+
+
+def test_one_pool_that_is_out_of_range_costs_the_others_nothing() -> None:
+    document = msgspec.json.decode(encode(beat(stats("a", arrivals=60), stats("b"))))
+    document["pools"][1]["queue_s"] = 1e9
+    board = PoolBoard()
+    assert board.take(msgspec.json.encode(document), 0.0)
+    assert board.sums(0.0).keys() == {"a"}
+    assert board.refused_total == 1
+
+
+def test_what_says_that_a_pool_is_too_small_is_added_apart() -> None:
+    board = PoolBoard()
+    board.hear(beat(stats(shed=60, overflow=30, queued_tokens=9, foreground_queued_tokens=4)), 0.0)
+    board.hear(beat(stats(shed=30, overflow=15, foreground_queued_tokens=2), gateway="gw-2"), 0.0)
+    total = board.sums(0.0)["a"]
+    assert (total.shed_per_s, total.overflow_per_s, total.foreground_queued_tokens) == (3.0, 1.5, 6)
 
 
 def test_a_message_over_its_bound_is_not_read() -> None:

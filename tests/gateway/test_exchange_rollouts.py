@@ -192,21 +192,31 @@ async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing
     p.gateway.heard(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     exchange = ask(p, "candidate", stream=False)
     assert await p.refuses_connection() == "r0"
-    p.after(30.0)  # r0 may be asked again, by others
+    p.after(30.0)  # r0 would be asked again, were it not for this request's failure there
     for replica in ("r0", "r1"):
         p.gateway.heard(heartbeat(replica, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    tried = []
-    while p.dials or not exchange.ended:
-        engine = await engine_of(p)
-        tried.append(engine.replica_id)
-        engine.refuses(404)
-        await p.settle()
-        if loader.asked and not exchange.ended:
-            (await loader.next()).answers("loaded")
-            await p.settle()
-    assert tried == ["r1", "r1"] and exchange.attempts == 3, "as many as the policy allows, and r0 once"
-    assert loader.asked == ["r1"], "not believed before it was asked to load"
+    lacking = await engine_of(p)
+    lacking.refuses(404)
+    await p.settle()
+    assert loader.asked == ["r1"], "its beat is not believed again"
+    loader.calls[0].answers("loaded")
+    await p.settle()
+    lacking.refuses(404)
+    await p.settle()
+    assert lacking.replica_id == "r1" and [each["model"] for each in lacking.requests] == [BOT_V1, BOT_V1]
+    assert exchange.attempts == 3 and exchange.ended, "as many as the policy allows, whichever version"
     assert p.client.status == 503 and p.quiet()
+
+
+async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(play: Playing) -> None:
+    """Its engine drains: that is no evidence against it, and only the request itself knows."""
+    p = play("r0", "r1", **in_rollout())
+    p.gateway.heard(heartbeat("r1", sequence=2, adapters=()))
+    exchange = ask(p, "candidate", stream=False)
+    (await engine_of(p)).answers(200, sse.whole(BOT_V2, "", "abort", 0))
+    await p.settle()
+    assert exchange.ended and len(p.engine.requests) == 1
+    assert (p.client.status, p.client.error["code"]) == (503, "model_not_ready") and p.quiet()
 
 
 async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Playing) -> None:

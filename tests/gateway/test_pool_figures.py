@@ -1,6 +1,10 @@
 """What a gateway has seen of each pool lately, and how it is told."""
 
 import asyncio
+import dataclasses
+
+import msgspec
+import pytest
 
 from functions.api.ids import PoolName
 from functions.decisions.admission_ticket import WAITING
@@ -9,6 +13,7 @@ from functions.fleet import pool_beat
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
+from functions.gateway.fallback import Degraded
 from functions.gateway.pool_figures import SLOT_S, SLOTS, PoolFigures, expected_wait_s
 from tests.decisions.test_admission import Pool
 from tests.gateway.hello import HELLO, Playing, finishes
@@ -29,14 +34,45 @@ def test_what_came_in_the_window_is_told_and_no_more() -> None:
     clock.now_s += 100.0
     for number in range(3):
         figures.arrived(NAME, 50, deferrable=number == 0)
-    figures.shed(NAME)
     figures.degraded(NAME)
     now = told(figures)[NAME]
-    assert (now.arrivals, now.arriving_tokens, now.deferrable_tokens) == (3, 150, 50)
-    assert (now.shed, now.degraded) == (1, 1)
+    assert (now.arrivals, now.arriving_tokens, now.deferrable_tokens, now.degraded) == (3, 150, 50, 1)
     assert SLOT_S * (SLOTS - 1) <= now.window_s <= SLOT_S * SLOTS
     clock.now_s += SLOT_S * SLOTS
     assert told(figures, NAME)[NAME].arrivals == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "service_class", "overflow"),
+    [
+        ("saturated", "interactive", 1),
+        ("queue_timeout", "near-real-time", 1),
+        ("saturated", "batch", 0),
+        ("low_band", "near-real-time", 0),
+        ("tenant_queue_full", "interactive", 0),
+        ("adapter_not_loaded", "interactive", 0),
+        ("no_replica_ready", "interactive", 0),
+    ],
+)
+async def test_only_some_refusals_say_that_the_pool_is_too_small(
+    play: Playing, reason: str, service_class: str, overflow: int
+) -> None:
+    admitted = play("r0").ask(header_x_shoal_class=service_class).admitted
+    figures = PoolFigures(Clock())
+    figures.shed(admitted, reason, None)
+    stats = told(figures)[POOL]
+    assert (stats.shed, stats.overflow) == (1, overflow)
+
+
+async def test_a_refusal_after_a_detour_says_of_each_pool_what_was_wrong_with_it(play: Playing) -> None:
+    admitted = play("r0").ask().admitted
+    elsewhere = msgspec.structs.replace(admitted, model=dataclasses.replace(admitted.model, pool=NAME))
+    figures = PoolFigures(Clock())
+    figures.shed(elsewhere, "no_replica_ready", Degraded(admitted, "saturated", None, "saturated"))
+    figures.shed(elsewhere, "saturated", Degraded(admitted, "saturated", None, "adapter_not_loaded"))
+    now = told(figures)
+    assert (now[POOL].shed, now[POOL].overflow) == (2, 1)
+    assert (now[NAME].shed, now[NAME].overflow) == (2, 1)
 
 
 def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> None:
@@ -87,6 +123,30 @@ def test_the_expected_wait() -> None:
     assert expected_wait_s(admission, pool.now_s + 4.0) == 4.0
 
 
+def test_a_wait_without_an_end_is_told_in_bounds() -> None:
+    pool = Pool()
+    pool.come(kv=900)
+    pool.come(kv=2_000)
+    pool.admission.drain.per_replica, pool.admission.gate.replicas = 1e-9, 1
+    figures = PoolFigures(Clock())
+    figures.arrived(NAME, 1)
+    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
+    told_of, left_out = pool_beat.decode(pool_beat.encode(beat))
+    assert (told_of.pools[0].queue_s, left_out) == (3600.0, 0)
+
+
+def test_what_waits_and_is_not_batch_is_told_apart() -> None:
+    pool = Pool()
+    pool.come(kv=900)
+    for band in (0, 1, 2):
+        pool.come(kv=2_000, band=band)
+    figures = PoolFigures(Clock())
+    figures.arrived(NAME, 1)
+    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
+    stats = beat.pools[0]
+    assert (stats.queued_tokens, stats.foreground_queued_tokens) == (6_000, 4_000)
+
+
 async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=True)
@@ -116,5 +176,5 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
         async with asyncio.timeout(30.0):
             await feeds.tell_pools(world.gateway, bus)  # type: ignore[arg-type]
     except BusUnavailable:
-        beat = pool_beat.decode(bus.messages[0])
+        beat, _ = pool_beat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]

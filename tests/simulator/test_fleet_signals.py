@@ -62,6 +62,8 @@ def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
     signals = signals_at(18.5, world(stream(60.0, 20.0), replicas=2, ladder=False))
     assert signals.shed_per_s is not None
     assert signals.shed_per_s > 5.0
+    assert signals.overflow_per_s == signals.shed_per_s
+    assert signals.foreground_queued_tokens == signals.queued_tokens
     assert signals.queue_seconds is not None
     assert signals.queue_seconds > 0.0
     assert signals.queued_tokens

@@ -16,12 +16,13 @@ from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool
+from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.prepare.placeholder_model import models_root
 from functions.controller.local.settings import LocalSettings
-from functions.controller.local.slots import TooManyReplicas
+from functions.controller.local.slots import TooManyReplicas, fitting
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.surge import Surge, has_memory, one_more, one_more_of_each
+from functions.controller.local.surge import Surge, all_that_had_slots, has_memory, one_more, one_more_of_each
 from functions.controller.local.target import Target
 from functions.decisions.backoff import BackoffPolicy, delay_s
 
@@ -91,14 +92,17 @@ class Reconciler:
         chosen = self.wanted.pools if pools is None else self._counted(pools)
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
 
-    def with_surges(
+    def candidates(
         self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None
     ) -> list[dict[str, ProcessSpec]]:
-        """`specs`, and then what each pool may have had besides while an earlier controller changed it."""
+        """`specs`, and then what each pool may have had besides: one replica more while an earlier controller changed
+        it, and whatever the ledger names, since what serves is drained, not ended."""
         chosen = self.declared if pools is None else pools
+        context, target = self.context(), self.wanted.target
         return [
             self.specs(former_slots, chosen),
-            *one_more_of_each(self.context(), self._counted(chosen), self.wanted.target, former_slots),
+            *one_more_of_each(context, self._counted(chosen), target, former_slots),
+            all_that_had_slots(context, chosen, target, former_slots),
         ]
 
     def context(self) -> PlanContext:
@@ -167,7 +171,9 @@ class Reconciler:
         return surge
 
     def _counted(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-        return tuple(replace(pool, replicas=self._counts.get(pool.name, pool.replicas)) for pool in pools)
+        """As many as they were given; less where that leaves no place for what others declare."""
+        counts = fitting({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
+        return tuple(replace(pool, replicas=counts[pool.name]) for pool in pools)
 
     def _begin(self) -> None:
         self.wanted.settled = False

@@ -6,9 +6,21 @@ replica of another.
 
 from collections.abc import Iterable, Mapping
 
+from functions.controller.scaling.bounds import Wish, granted
+
 
 class TooManyReplicas(Exception):
     """More replicas than there are ports for; lower minReplicas or --replicas."""
+
+
+def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
+    """How many replicas each pool gets: what its YAML declares comes first, of what it is asked to have.
+
+    Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B comes with 4:
+    B gets its 4 and A keeps 16.
+    """
+    wishes = {name: Wish(asked.get(name, least), least=least) for name, least in declared.items()}
+    return {name: wish.serving for name, wish in granted(wishes, {}, max_slots).items()}
 
 
 def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slots: int) -> dict[str, int]:

@@ -15,7 +15,9 @@ import psutil
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import plan_fleet
+from functions.controller.local.plan_replicas import agent, engine
 from functions.controller.local.pools import Pool
+from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.target import Target
@@ -52,6 +54,21 @@ def one_more_of_each(
     """What a controller that was killed while it changed a pool may have left serving."""
     chosen = tuple(pools)
     return [one_more(context, chosen, target, slots, pool.name) for pool in chosen]
+
+
+def all_that_had_slots(
+    context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
+) -> dict[str, ProcessSpec]:
+    """The replicas of these pools that the ledger names, however many are wanted now: one that the autoscaler added,
+    or that was being drained, may still serve though nobody can say any more that it was asked for."""
+    numbered = {f"{pool.name}-{number}": pool for pool in pools for number in range(MAX_SLOTS)}
+    specs: list[ProcessSpec] = []
+    for replica_id, slot in slots.items():
+        pool = numbered.get(replica_id)
+        if pool is not None and 0 <= slot < MAX_SLOTS:
+            specs.append(engine(context, pool, replica_id, slot, target.engine))
+            specs.append(agent(context, pool, replica_id, slot))
+    return {spec.name: spec for spec in specs}
 
 
 def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:

@@ -5,8 +5,9 @@ One pass:
     2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
     3  what the machine bears of it (`bounds`, memory)
     4  the next roster on the way there; a smaller one only when the last change of processes is done
-    5  kept on disk, and in the files by which agents know how to begin; agents that run are told
+    5  kept on disk, and in the files by which agents know how to begin
     6  the processes follow, in the background
+    7  agents that run are told, last: one that hangs keeps nothing else waiting
 
 So a promotion waits for nothing but one short request to an agent. Suspended, nothing is changed.
 """
@@ -14,12 +15,12 @@ So a promotion waits for nothing but one short request to an agent. Suspended, n
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from functions.api.loader import Loaded
+from functions.controller.local.cores import usable_cores
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
@@ -65,8 +66,9 @@ class LocalScaling:
         self._supervisor = supervisor
         self._source = source
         self._is_suspended = is_suspended
-        self._rosters = dict(rosters)
-        self._scaler = Scaler("disk")
+        self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
+        self._speeds = kept.Speeds(layout.scaling_file)
+        self._scaler = Scaler("disk", self._speeds.known)
         self._policies = Policies()
         self._wanted: dict[str, Wanted] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
@@ -105,11 +107,12 @@ class LocalScaling:
         sizes = {pool.name: self._roster(pool.name, pool.replicas).serving for pool in self._reconciler.declared}
         policies = self._policies
         self._wanted = self._scaler.step(report, policies.scaling, policies.admission, sizes, time.time())
+        await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
         if not self._is_suspended():
             await self._follow(self._next(report))
+            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
             if report is not None:
                 await self._agree(report)
-            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
         await self._tell_registry()
 
     async def _report(self) -> PoolReport | None:
@@ -126,6 +129,8 @@ class LocalScaling:
         now = {pool.name: self._roster(pool.name, pool.replicas) for pool in pools}
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in pools}
         allowed = granted(wishes, {name: roster.serving for name, roster in now.items()}, self._most_engines())
+        if sum(wish.serving for wish in allowed.values()) > MAX_SLOTS:  # a push declares more: others give way to it
+            allowed = granted(allowed, {}, MAX_SLOTS)
         loaded = numbers_in("warm", report.replicas) if report is not None else {}
         self._held = {}
         may_grow, following = self._may_grow(), {}
@@ -171,7 +176,7 @@ class LocalScaling:
     def _most_engines(self) -> int:
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
-        return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else (os.cpu_count() or 1)
+        return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
     async def _follow(self, rosters: dict[str, Roster]) -> None:
         """Write down first, then act: a controller that dies in between finds what it has to do."""
@@ -208,9 +213,10 @@ class LocalScaling:
 
 
 def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
+    """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
     kept.write(layout.scaling_file, to_keep)
     for pool, roster in rosters.items():
-        for number in range(roster.count):
+        for number in range(max(MAX_SLOTS, roster.count)):
             _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
-from functions.controller.scaling.signals import PoolUse, observe, pool_signals, replicas_of
+from functions.controller.scaling.signals import pool_signals, replicas_of
+from functions.controller.scaling.use import PoolUse, observe
 from functions.decisions import ladder
 from functions.decisions.autoscaling import ScalerState, Scaling, decide
 from functions.decisions.autoscaling_policy import QUIET_S, ScalePolicy
@@ -61,10 +62,16 @@ class _Pool:
 class Scaler:
     """Owned by one event loop; all it does is remember and ask."""
 
-    def __init__(self, source: Source) -> None:
-        """`source` is where a new replica's weights lie."""
+    def __init__(self, source: Source, speeds: Mapping[str, float] | None = None) -> None:
+        """`source` is where a new replica's weights lie; `speeds` are those that an earlier controller has kept."""
         self._pools: dict[str, _Pool] = {}
         self._source = source
+        self._speeds = dict(speeds or {})
+
+    def speeds(self) -> dict[str, float]:
+        """By pool, tokens a second of a stream with nothing beside it: to be kept, since under load it is not seen."""
+        now = {name: pool.use.alone_tokens_per_s for name, pool in self._pools.items()}
+        return self._speeds | {name: speed for name, speed in now.items() if speed > 0.0}
 
     def step(
         self,
@@ -80,9 +87,14 @@ class Scaler:
         Without a report, or with one of a registry that hears nobody, what was known before grows old."""
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
-        self._pools = {name: self._pools.get(name) or self._begun(sizes.get(name), now_s) for name in entries}
+        is_heard = report is not None and report.bus_connected
+        self._pools = {
+            name: self._pools.get(name) or self._begun(name, sizes.get(name), now_s)
+            for name in entries
+            if is_heard or name in self._pools
+        }
         for name, pool in self._pools.items():
-            if report is not None and report.bus_connected:
+            if report is not None and is_heard:
                 self._look(pool, name, report, now_s)
             if pool.signals is not None:
                 admission = most_specific(admissions, entries[name].pool, DEFAULT_ADMISSION)
@@ -91,12 +103,13 @@ class Scaler:
 
     # inside
 
-    def _begun(self, size: int | None, now_s: float) -> _Pool:
+    def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
         """A pool that has just come under a policy, or did so under an earlier controller, whose reasons are not known:
         nothing of it is taken away for the quiet time."""
         starts = StartupTimes()
         quiet_until_s = now_s + max(QUIET_S, starts.expected_s(self._source))
-        return _Pool(ScalerState(desired=size, quiet_until_s=quiet_until_s), starts=starts)
+        state = ScalerState(desired=size, quiet_until_s=quiet_until_s)
+        return _Pool(state, use=PoolUse(self._speeds.get(name, 0.0)), starts=starts)
 
     def _look(self, pool: _Pool, name: str, report: PoolReport, now_s: float) -> None:
         replicas = replicas_of(report, name)

@@ -6,7 +6,7 @@
 Neighbours: `gateway` is this with requests under way; `room` is one pool of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import FallbackWhen
@@ -104,26 +104,28 @@ class Chooser:
         if pressure <= fallback.SHIFT_FROM_PRESSURE_RATIO and not ladder_ratio:
             return room
         cached_ratio = here.cached_tokens / max(1, asked.prompt_tokens)
-        if not fallback.shifts(pressure, cached_ratio, self.rooms.draw(self._key(request)), ladder_ratio):
-            return room
-        target = self._next_pool(request, room, "saturated")
-        if target is None:
+        draw = self.rooms.draw(self._key(request))
+        if not fallback.shifts(pressure, cached_ratio, draw, ladder_ratio):
             return room
         home = (request.pool, request.model, request.is_adapter, request.blocks)
-        self._to_pool(request, target)
-        there = self._decide(request, self.rooms.room(target))
-        if isinstance(there, Prediction) and (ladder_ratio or there.total_ms < here.total_ms):
-            room.sent_elsewhere(request)
-            return self.rooms.room(target)
-        request.pool, request.model, request.is_adapter, request.blocks = home
-        request.been = request.been[:-1]
+        for target in list(self._next_pools(request, room, "saturated")):
+            self._to_pool(request, target)
+            there = self._decide(request, self.rooms.room(target))
+            if isinstance(there, Prediction) and (draw < ladder_ratio or there.total_ms < here.total_ms):
+                room.sent_elsewhere(request)
+                request.is_for_room = True
+                return self.rooms.room(target)
+            request.pool, request.model, request.is_adapter, request.blocks = home
+            request.been = request.been[:-1]
+            if isinstance(there, Prediction):
+                break
         return room
 
-    def _next_pool(self, request: Request, room: Room, when: FallbackWhen) -> PoolName | None:
+    def _next_pools(self, request: Request, room: Room, when: FallbackWhen) -> Iterator[PoolName]:
         tier = self._setting.quotas.get(request.asked.tenant, self._setting.quota)
         been = (*request.been, request.pool)
         steps = fallback.targets(room.routing.fallback, request.pool, when, tier.name if tier else "", been)
-        return next((pool for pool in steps if self.rooms.is_pool(pool)), None)
+        return (pool for pool in steps if self.rooms.is_pool(pool))
 
     def _to_pool(self, request: Request, pool: PoolName) -> None:
         """The other pool's base model answers."""

@@ -21,8 +21,9 @@ from functions.decisions.admission_ticket import OVER, cost_tokens
 from functions.decisions.bands import BATCH
 from functions.decisions.baselines.protocol import SimulatedRouter
 from functions.decisions.length_model import LengthModel
+from functions.decisions.pool_signals import is_overflow
 from functions.decisions.replicas import ReplicaView
-from functions.decisions.retry import Failure, may_retry
+from functions.decisions.retry import WORTH_A_LOAD, Failure, may_retry
 from functions.decisions.routing import NoReplica, Prediction
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.chooser import Chooser
@@ -264,11 +265,9 @@ class Gateway(Chooser):
 
     def _without_replica(self, request: Request, room: Room, decision: NoReplica) -> None:
         lacks = decision.reason == "adapter_not_loaded" or (
-            decision.reason == "all_tried"
-            and bool(request.failures)
-            and all(failure is Failure.ADAPTER_MISSING for failure in request.failures)
+            decision.reason == "all_tried" and Failure.ADAPTER_MISSING in request.failures
         )
-        if not lacks or request.cold_waits >= _MAX_COLD_WAITS:
+        if not lacks or not WORTH_A_LOAD.issuperset(request.failures) or request.cold_waits >= _MAX_COLD_WAITS:
             self._cannot(request, "unavailable", "replicas_failed" if request.failures else decision.reason)
             return
         request.cold_waits += 1
@@ -320,8 +319,10 @@ class Gateway(Chooser):
         self._leave_room(request, None)
         gives_way = reason == GIVES_WAY and not request.been  # other pools' room is for those who come first
         if room.routing.fallback and not gives_way and _THE_POOLS_OWN.issuperset(request.failures):
-            target = self._next_pool(request, room, when)
+            target = next(self._next_pools(request, room, when), None)
             if target is not None:
+                is_for_room = when == "saturated" and not reason.startswith("adapter_")
+                request.is_for_room = request.is_for_room or (is_for_room and not request.been)
                 self._to_pool(request, target)
                 self._submit(request, self.rooms.room(target))
                 return
@@ -332,7 +333,9 @@ class Gateway(Chooser):
 
     def _shed(self, request: Request, reason: str) -> None:
         self._outcome.band(request.asked_pool, request.asked.band).shed[reason] += 1
-        self._world.figures(request.asked_pool).now.shed += 1
+        figures, is_batch = self._world.figures(request.asked_pool).now, request.asked.band == BATCH
+        figures.shed += 1
+        figures.overflow += is_overflow("saturated" if request.is_for_room else reason, is_batch=is_batch)
         self._end(request, None)
 
     def _lost(self, request: Request, reason: str) -> None:

@@ -148,6 +148,10 @@ class Lives:
     def ready(self, pool_name: PoolName) -> Iterator[Replica]:
         return (replica for replica in self.members[pool_name].values() if replica.life is Life.READY)
 
+    def starting(self, pool_name: PoolName) -> Iterator[Replica]:
+        members = self.members[pool_name].values()
+        return (replica for replica in members if replica.life in (Life.ORDERED, Life.STARTING))
+
     def accelerator_seconds(self, pool_name: PoolName) -> float:
         now_s = self._events.now_s
         live = [replica for replica in self.members[pool_name].values() if replica.life in _LIVE]

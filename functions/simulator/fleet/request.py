@@ -32,6 +32,7 @@ class Request:
         "gateway",
         "held",
         "is_adapter",
+        "is_for_room",
         "is_over",
         "model",
         "number",
@@ -63,6 +64,7 @@ class Request:
         self.tried: frozenset[ReplicaId] = NOBODY
         self.failures: tuple[Failure, ...] = ()
         self.been: tuple[PoolName, ...] = ()  # pools that could not answer it
+        self.is_for_room = False  # its own pool was too full for it, when it left
         self.cold_waits = 0
         self.computed_tokens = asked.prompt_tokens  # of the prompt, once it is over: what no cache had
         self.held: Held | None = None  # of its tenant's limits

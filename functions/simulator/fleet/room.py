@@ -8,6 +8,7 @@ from xxhash import xxh3_64_intdigest
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.admission import Admission
 from functions.decisions.admission_ticket import Ticket, cost_tokens
+from functions.decisions.fallback import shift_targets
 from functions.decisions.ladder_room import RoomLadder, shiftable_ratio
 from functions.decisions.prefix_record import NOTHING, PrefixRecord
 from functions.decisions.retry import RetryBudget
@@ -79,13 +80,14 @@ class Room:
             content=b"%d" % request.number,
         )
 
-    def wait(self, now_s: float) -> tuple[float, float]:
-        """Seconds that the next request that is not batch would wait, and the KV tokens that wait."""
+    def wait(self, now_s: float) -> tuple[float, float, float]:
+        """Seconds that the next request that is not batch would wait; KV tokens that wait: all, and without batch."""
         admission = self.admission
         if admission is None:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         wait_s = max(admission.band_wait_s(band, now_s) for band in _FOREGROUND)
-        return wait_s, sum(queue.queued_kv_tokens for queue in admission.queues)
+        queued_tokens = [queue.queued_kv_tokens for queue in admission.queues]
+        return wait_s, sum(queued_tokens), sum(queued_tokens[band] for band in _FOREGROUND)
 
     def cached_tokens(self, request: Request, now_s: float) -> Mapping[ReplicaId, int]:
         """Prompt tokens that each replica has in its cache, as far as this gateway knows."""
@@ -143,14 +145,13 @@ class Rooms:
         """As `functions.gateway.waiting_room` does: how much of what comes other pools would take, and what is done."""
         if room.ladder is None or room.admission is None:
             return
-        targets = []
-        for step in room.routing.fallback:
-            target = self._rooms.get(step.target_pool)
-            if step.source_pool != room.pool or step.when != "saturated" or target is None or target.admission is None:
-                continue
-            if self._fleet.index(step.target_pool).ready:
-                targets.append(target.admission.used_ratio)
-        room.ladder.look(room.admission, now_s, shiftable_ratio=shiftable_ratio(targets))
+        targets = shift_targets(room.routing.fallback, room.pool, self._serves)
+        admissions = [self._rooms[target].admission for target in targets]
+        uses = [admission.used_ratio if admission is not None else 0.0 for admission in admissions]
+        room.ladder.look(room.admission, now_s, shiftable_ratio=shiftable_ratio(uses))
+
+    def _serves(self, pool: PoolName) -> bool:
+        return pool in self._rooms and bool(self._fleet.index(pool).ready)
 
     def is_pool(self, pool: PoolName) -> bool:
         return pool in self._rooms

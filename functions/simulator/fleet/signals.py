@@ -24,6 +24,7 @@ class Second:
     output_tokens: int = 0  # expected
     deferrable_tokens: int = 0  # of both, the batch band's
     shed: int = 0
+    overflow: int = 0  # of them, see `decisions.pool_signals`
     degraded: int = 0
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
 
@@ -40,6 +41,7 @@ class Look:
     kv_usage_ratio: float
     queue_s: float
     queued_tokens: float
+    foreground_queued_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,14 @@ class PoolFigures:
             deferrable_tokens_per_s=sums.deferrable_tokens / lasted_s,
             queue_seconds=last.look.queue_s,
             queued_tokens=last.look.queued_tokens,
+            foreground_queued_tokens=last.look.foreground_queued_tokens,
             ttft_p50_s=p50_ms / 1000 if p50_ms is not None else None,
             ttft_p99_s=p99_ms / 1000 if p99_ms is not None else None,
             itl_p99_s=gaps.quantile_s(0.99) if gaps.tokens > 0.0 else None,
             kv_usage_ratio=last.look.kv_usage_ratio,
             utilization_ratio=_utilization(first.look, last.look, gaps, step_s),
             shed_per_s=sums.shed / lasted_s,
+            overflow_per_s=sums.overflow / lasted_s,
             degraded_per_s=sums.degraded / lasted_s,
         )
 
@@ -111,6 +115,7 @@ def _sums(seconds: list[Second]) -> Second:
         output_tokens=sum(second.output_tokens for second in seconds),
         deferrable_tokens=sum(second.deferrable_tokens for second in seconds),
         shed=sum(second.shed for second in seconds),
+        overflow=sum(second.overflow for second in seconds),
         degraded=sum(second.degraded for second in seconds),
     )
 

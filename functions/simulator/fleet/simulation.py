@@ -130,6 +130,9 @@ class Simulation:
     def ready_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
         return tuple(replica.id for replica in self.lives.ready(pool))
 
+    def starting_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
+        return tuple(replica.id for replica in self.lives.starting(pool))
+
     def replica_ids(self) -> tuple[ReplicaId, ...]:
         """Of all pools and in all states, but for those that are gone."""
         return tuple(self.lives.replicas)
@@ -323,8 +326,9 @@ class Simulation:
             hit_tokens=hit_tokens,
             gaps=self._gaps[pool].copy(),
             kv_usage_ratio=fullest,
-            queue_s=max((wait_s for wait_s, _ in waits), default=0.0),
-            queued_tokens=sum(tokens for _, tokens in waits),
+            queue_s=max((wait_s for wait_s, _, _ in waits), default=0.0),
+            queued_tokens=sum(tokens for _, tokens, _ in waits),
+            foreground_queued_tokens=sum(tokens for _, _, tokens in waits),
         )
 
     def _act(self, every_s: float, act: Callable[["Simulation"], None]) -> None:

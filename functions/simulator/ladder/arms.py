@@ -46,9 +46,11 @@ class ScaledBy:
 
 
 def bring_to(simulation: Simulation, pool: PoolName, missing: int) -> None:
+    """What has not come yet goes before what serves, as Kubernetes has it."""
     for _ in range(missing):
         simulation.start_replica(pool)
-    for replica_id in list(simulation.ready_ids(pool))[::-1][: max(0, -missing)]:
+    youngest_first = [*simulation.starting_ids(pool)[::-1], *simulation.ready_ids(pool)[::-1]]
+    for replica_id in youngest_first[: max(0, -missing)]:
         simulation.drain(replica_id)
 
 

@@ -1,5 +1,7 @@
 """What a pusher is told: what would change, and how it went."""
 
+import pytest
+
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.push import Update
@@ -27,6 +29,23 @@ def test_what_changes_for_callers_and_which_processes_are_told() -> None:
     assert "pool second: its processes are started" in words
     assert "0123456789abcdef" not in words, "no key's hash reaches a terminal"
     assert "pool second: its processes are drained, then ended" in "\n".join(changes_in_words(after, before))
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_another_number_for_a_pool_that_is_scaled_says_who_owns_it(is_scaled: bool) -> None:
+    policy = """\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: base}
+spec: {pool: base, replicas: {min: 1, max: 4}, scaleUp: ["queue_seconds > 9: +1"]}
+"""
+    others = (base(), policy) if is_scaled else (base(),)
+    before, after = (
+        load(served().replace("minReplicas: 1", f"minReplicas: {n}, maxReplicas: 4"), *others) for n in (1, 2)
+    )
+    words = "\n".join(changes_in_words(before, after))
+    assert ("pool base: minReplicas is what it starts with" in words) == is_scaled
+    assert "minReplicas is" not in "\n".join(changes_in_words(after, after))
 
 
 def test_the_same_once_more_changes_nothing() -> None:

@@ -14,6 +14,26 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert kept.read(tmp_path / "controller" / "scaling.json") == rosters
 
 
+def test_speeds_and_rosters_are_kept_side_by_side(tmp_path: Path) -> None:
+    path, rosters = tmp_path / "scaling.json", {"a": Roster(3, frozenset({2}))}
+    speeds = kept.Speeds(path)
+    assert speeds.known == {}
+    speeds.keep({"a": 100.0})
+    kept.write(path, rosters)
+    assert kept.Speeds(path).known == {"a": 100.0}
+    speeds.keep({"a": 104.0})
+    assert kept.Speeds(path).known == {"a": 100.0}, "not for every beat"
+    speeds.keep({"a": 120.0, "b": 7.0})
+    assert kept.Speeds(path).known == {"a": 120.0, "b": 7.0}
+    assert kept.read(path) == rosters
+
+
+def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:
+    (tmp_path / "scaling.json").write_bytes(b'{"pools": {"a": {"count": 2}}}')
+    assert kept.Speeds(tmp_path / "scaling.json").known == {}
+    assert kept.read(tmp_path / "scaling.json") == {"a": Roster(2)}
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xff", b"[]", b'{"pools": {"a": {"count": -1}}}', b'{"pools": {"a": {"count": 1, "standby": [1]}}}'],

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from functions.api.ids import PoolName
@@ -77,6 +78,36 @@ def test_after_a_restart_nothing_is_taken_away_for_a_while() -> None:
     assert sizes[-1] == 1, "nobody asks anything of it"
 
 
+FOUR = tuple(replica(number, running=8, decode_tokens_per_s=20.0) for number in range(4))
+CALM = replace(IDLE, arrivals_per_s=4.0, arriving_tokens_per_s=2000.0, ttft_p50_s=0.1, ttft_p99_s=0.2, gap_p99_s=0.05)
+
+
+@pytest.mark.parametrize("speeds", [{}, {POOL: 100.0}])
+def test_a_full_pool_keeps_its_size_through_a_restart(speeds: dict[str, float]) -> None:
+    """Eight requests at each replica, all day, and a new controller: with and without what the former one has kept."""
+    scaler = Scaler("disk", speeds)
+    sizes = set()
+    for now_s in range(0, 3600, 5):
+        wanted = scaler.step(report(*FOUR, told=CALM), [ENTRY], [ADMISSION], {POOL: 4}, float(now_s))[POOL]
+        sizes.add(wanted.replicas)
+    assert min(sizes) == 4
+    assert scaler.speeds() == speeds
+
+
+def test_how_fast_a_stream_alone_is_can_be_kept() -> None:
+    scaler = Scaler("disk", {"another": 50.0})
+    for now_s in range(7):
+        ask(scaler, report(replica(0), replica(1, running=1, decode_tokens_per_s=80.0)), float(now_s))
+    assert scaler.speeds() == {"another": 50.0, POOL: 80.0}
+
+
+def test_a_pool_begins_once_something_is_heard() -> None:
+    """Before, nobody can say which of what is asked for are warm."""
+    scaler = Scaler("cold")
+    assert scaler.step(None, [ENTRY], [ADMISSION], {POOL: 6}, 0.0) == {}
+    assert ask(scaler, report(*TWO), 1.0).replicas == 2  # type: ignore[union-attr]
+
+
 def test_figures_that_grow_old_change_nothing() -> None:
     scaler = Scaler("disk")
     ask(scaler, report(*TWO), 0.0)
@@ -90,7 +121,7 @@ def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
     scaler = Scaler("disk")
     quiet = structs.replace(ENTRY, scale_up=())
     beats = (*TWO, replica(2, "warm"))
-    drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0)
+    drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
     steps = [ask(scaler, report(*beats, told=drowning), float(second), quiet) for second in range(60)]
     last = steps[-1]
     assert last is not None
@@ -104,3 +135,14 @@ def test_a_pool_without_a_policy_is_nobodys() -> None:
     scaler = Scaler("disk")
     ask(scaler, report(*TWO), 0.0)
     assert scaler.step(report(*TWO), [], [], {POOL: 2}, 1.0) == {}
+
+
+def test_a_nearly_idle_pool_is_not_scaled_for_what_no_replica_would_help() -> None:
+    """Adapters that cannot be loaded are refused, batch waits and is refused, and nobody else waits at all."""
+    scaler = Scaler("disk")
+    beats = (*TWO, replica(2, "warm"))
+    odd = replace(IDLE, arrivals_per_s=1.0, arriving_tokens_per_s=500.0, shed_per_s=0.1, queued_tokens=200_000)
+    steps = [ask(scaler, report(*beats, told=odd), float(second)) for second in range(600)]
+    known = [wanted for wanted in steps if wanted is not None]
+    assert max(wanted.replicas for wanted in known) == 2
+    assert {wanted.rungs for wanted in known} == {()}

@@ -2,32 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
-from functions.controller.scaling.signals import PoolUse, observe, pool_signals, replicas_of
+from functions.controller.scaling.signals import pool_signals, replicas_of
+from functions.controller.scaling.use import PoolUse
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
-
-
-def test_worked_example_of_utilization() -> None:
-    quick = observe(PoolUse(), [replica(running=1, decode_tokens_per_s=100.0)], 0.0)
-    seen = PoolUse(quick.best_tokens_per_s)
-    idle, slow = replica(0), replica(1, running=4, decode_tokens_per_s=25.0)
-    assert observe(seen, [idle, slow], 1.0).utilization_ratio == pytest.approx(0.375)
-
-
-def test_utilization_is_smoothed() -> None:
-    busy = [replica(running=4, decode_tokens_per_s=10.0)]
-    use = PoolUse(100.0, 0.0, at_s=0.0)
-    after_30_s = observe(use, busy, 30.0).utilization_ratio
-    assert after_30_s == pytest.approx(0.9 * (1 - 0.36788), rel=1e-3)
-
-
-def test_a_busy_replica_whose_speed_is_not_known_tells_nothing() -> None:
-    assert observe(PoolUse(), [replica(running=2)], 0.0).utilization_ratio is None
-
-
-def test_a_replica_that_was_not_heard_for_seconds_tells_nothing_of_its_load() -> None:
-    assert observe(PoolUse(), [replica(age_s=9.0)], 0.0).utilization_ratio is None
 
 
 def test_replicas_are_counted_by_phase_and_silent_ones_are_not_there() -> None:

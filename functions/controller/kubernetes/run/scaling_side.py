@@ -22,7 +22,7 @@ from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.errors import Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -38,7 +38,7 @@ from functions.fleet.pool_report import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"
 _NO_BOUND = 10**9
-_KUBE_ERRORS = (Retryable, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
+_KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ScalingSide:
             self._policies = Policies.of(*revision)
         report = await self._report()
         try:
-            services, sizes = await asyncio.to_thread(self._services, api)
+            services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
             self._say("", f"the services cannot be read: {error}")
             return
@@ -116,7 +116,7 @@ class ScalingSide:
             self._say("", f"the registry does not tell of the pools: {error}")
             return None
 
-    def _services(self, api: KubeApi) -> tuple[dict[str, Body], dict[str, int]]:
+    def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
         """Blocks. Those whose pools are scaled, and how many of each are asked for without the warm ones."""
         entries = {str(entry.pool): entry for entry in self._policies.scaling}
         listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_LABEL)
@@ -125,7 +125,7 @@ class ScalingSide:
             pool = str(mapping_at(live, "metadata", "labels").get(POOL_LABEL, ""))
             if pool in entries and not is_being_deleted(live):
                 services[pool] = live
-        sizes = {pool: _size(api, live, entries[pool]) for pool, live in services.items()}
+        sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
     def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, Wish]:
@@ -164,7 +164,17 @@ class ScalingSide:
         self._said[about] = trouble
 
 
-def _size(api: KubeApi, live: Body, entry: AutoscalingEntry) -> int | None:
-    """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever was warm of it."""
+def _warm_of(report: PoolReport | None, pool: str) -> int:
+    """How many say that they are warm; without a report, none."""
+    return sum(each.phase == "warm" for each in replicas_of(report, pool)) if report is not None else 0
+
+
+def _size(api: KubeApi, live: Body, entry: AutoscalingEntry, warm: int) -> int | None:
+    """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever is warm of it.
+
+    Worked example (test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away): 10 are asked for, and the
+    policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for."""
     number = scaling.present(api, live)
-    return max(entry.min_replicas, min(entry.max_replicas, number - entry.warm)) if number is not None else None
+    if number is None:
+        return None
+    return max(entry.min_replicas, min(entry.max_replicas, number - min(entry.warm, warm)))

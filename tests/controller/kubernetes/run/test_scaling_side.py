@@ -114,6 +114,30 @@ async def test_where_one_serves_too_many_it_becomes_the_warm_one(side: Side) -> 
     assert side.told == [(9002, '{"standby":true}')]
 
 
+MANY = """\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {name: a}
+spec: {pool: a, replicas: {min: 2, max: 8}, warm: 4}
+"""
+
+
+async def test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away(side: Side) -> None:
+    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 6, "maxReplicas": 12}}})
+    side.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    side.hear(*["ready"] * 6)
+    assert await side.step() == 10, "six serve, and four more are asked for"
+    assert side.told == []
+
+
+async def test_those_that_are_warm_are_not_taken_for_serving_ones(side: Side) -> None:
+    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8, "maxReplicas": 12}}})
+    side.wanted = ("main@2", load(pool("a", replicas=2), MANY))
+    side.hear(*["ready"] * 5, *["warm"] * 3)
+    assert await side.step() == 9, "five serve, three are warm, and one more is asked for"
+    assert side.told == []
+
+
 async def test_what_all_pools_may_have_together_is_not_passed(side: Side) -> None:
     side.side = ScalingSide(
         side.settings.model_copy(update={"max_accelerators": 3}),

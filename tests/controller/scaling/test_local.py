@@ -1,0 +1,168 @@
+"""One pass on one machine: what is written for agents and processes, what is given way to, and who waits for whom."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+from msgspec.structs import replace
+
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool
+from functions.controller.local.ports import MAX_SLOTS
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.target import Target
+from functions.controller.publish_wire import RegistryWire
+from functions.controller.scaling.local import LocalScaling
+from functions.controller.scaling.roster import Roster
+from functions.controller.scaling.shown import Shown
+from functions.controller.scaling.wire import PoolsWire
+from functions.controller.snapshot_source import SnapshotSource
+from functions.fleet.pool_report import PoolReport
+from tests.controller.configs import load, pool
+from tests.controller.scaling.builders import POOL, replica, report
+
+POLICY = f"""\
+apiVersion: shoal.dev/v1alpha1
+kind: AutoscalingPolicy
+metadata: {{name: {POOL}}}
+spec: {{pool: {POOL}, replicas: {{min: 1, max: 20}}, warm: 1, scaleUp: ["queue_seconds > 9: +1"]}}
+"""
+
+
+class Hearing(PoolsWire):
+    """A registry that answers one report."""
+
+    def __init__(self, heard: PoolReport) -> None:
+        super().__init__(RegistryWire(httpx.AsyncClient(), "https://127.0.0.1:1", ""))
+        self._heard = heard
+
+    async def report(self) -> PoolReport:
+        return self._heard
+
+
+class Source(SnapshotSource):
+    heard: PoolReport | None = None
+
+    async def pools_wire(self) -> PoolsWire:
+        return Hearing(self.heard) if self.heard is not None else await super().pools_wire()
+
+
+class Machine:
+    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `roster`. No process runs."""
+
+    def __init__(self, layout: StateLayout, roster: Roster, target: Target, *others: Pool) -> None:
+        layout.make()
+        layout.secrets_dir.mkdir(exist_ok=True)
+        layout.secret("internal-token").write_text("t")
+        settings = LocalSettings(state_dir=layout.root)
+        self.layout = layout
+        self.reconciler = Reconciler(
+            layout,
+            settings,
+            target,
+            until_published=_at_once,
+            on_done=lambda revision, stalled: None,
+            is_paused=lambda: False,
+            counts={},
+        )
+        self.reconciler.want("main@1", (Pool(POOL, 2, "m"), *others))
+        self.source = Source(self.reconciler.context, layout.registry_rows_file, lambda: None)
+        self.scaling = LocalScaling(
+            layout,
+            settings,
+            reconciler=self.reconciler,
+            supervisor=Supervisor(layout, environ=os.environ, controller_pid=os.getpid()),
+            source=self.source,
+            is_suspended=lambda: False,
+            rosters={POOL: roster},
+        )
+        self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), POLICY)
+        self.scaling.obey("main@1", self._policies)
+
+    async def passes(self, enough: Callable[[], bool]) -> None:
+        """As `run` makes them, with processes that are changed at once, until there were enough."""
+        running = asyncio.get_running_loop().create_task(self.scaling.run())
+        try:
+            async with asyncio.timeout(30.0):
+                for number in itertools.count(2):
+                    if enough():
+                        return
+                    self.reconciler.wanted.settled = True
+                    self.scaling.obey(f"main@{number}", self._policies)  # the next pass is due
+                    await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    @property
+    def shown(self) -> Shown:
+        return next(each for each in self.scaling.shown() if each.pool == POOL)
+
+
+async def _at_once(revision: str) -> None:
+    return None
+
+
+@asynccontextmanager
+async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """An agent that takes requests and never answers: its port, and when it was first asked."""
+    asked, writers = asyncio.Event(), []
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readline()
+        asked.set()
+
+    server = await asyncio.start_server(never, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], asked
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
+    machine = Machine(layout, Roster(3, frozenset({2})), Target("sim", 2))
+    marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
+    for mark in marks:  # the second is left of a roster that nobody knows any more
+        mark.parent.mkdir(parents=True)
+        mark.touch()
+    await machine.passes(lambda: not any(mark.exists() for mark in marks))
+    assert (machine.shown.serving, machine.shown.warm) == (2, 0)
+
+
+async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout) -> None:
+    async with hung() as (port, asked):
+        machine = Machine(layout, Roster(3, frozenset({2})), Target("sim"))
+        machine.source.heard = report(replace(replica(0, "warm"), peer_port=port), replica(1), replica(2, "warm"))
+        passing = asyncio.get_running_loop().create_task(machine.scaling.run())
+        await asyncio.wait_for(asked.wait(), 30.0)
+        assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [3], "they follow while it is asked"
+        passing.cancel()
+        await asyncio.wait([passing])
+        await machine.source.close()
+
+
+async def test_a_pool_that_was_scaled_up_gives_way_to_what_another_declares(layout: StateLayout) -> None:
+    machine = Machine(layout, Roster(19), Target("sim"), Pool("other", 4, "m"))
+    await machine.passes(lambda: machine.shown.serving == MAX_SLOTS - 4)
+    assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [MAX_SLOTS - 4, 4]
+
+
+def test_more_than_there_are_ports_for_was_not_asked_for(layout: StateLayout) -> None:
+    assert Machine(layout, Roster(100_000), Target("sim")).shown.serving == MAX_SLOTS
+
+
+async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateLayout) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        machine = Machine(layout, Roster(2, frozenset({1})), Target("vllm"))
+        await machine.passes(lambda: (machine.shown.serving, machine.shown.warm) == (1, 0))
+    finally:
+        os.sched_setaffinity(0, before)

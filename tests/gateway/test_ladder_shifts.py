@@ -1,0 +1,108 @@
+"""Where requests go that a pool's ladder sends on, and in which pool's figures they and their refusals count."""
+
+import pytest
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import AdmissionEntry, BandEntry, FallbackEntry
+from functions.decisions.admission import Admission
+from functions.decisions.fallback import shift_targets
+from functions.decisions.ladder import Rungs
+from functions.decisions.ladder_room import RoomLadder
+from functions.fleet.pool_beat import PoolStats
+from tests.gateway import sse
+from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import Playing
+from tests.gateway.world import BOT_V1, POOL, heartbeat
+
+SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
+TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL, THIRD))
+
+
+def told(p: Play) -> dict[str, PoolStats]:
+    beats = p.gateway.rooms.pools.beats(("gw", 1), 1.0, [], {})
+    return {stats.pool: stats for beat in beats for stats in beat.pools}
+
+
+def sends_on(monkeypatch: pytest.MonkeyPatch, p: Play, ratio: float) -> None:
+    monkeypatch.setattr(p.gateway.rooms, "shift_ratio", lambda _pool: ratio)
+
+
+def waits(p: Play, replica: str, waiting: int, pool: PoolName = POOL) -> None:
+    beat = heartbeat(replica, pool=pool, sequence=50, running=0, waiting=waiting, service_ms=100.0)
+    p.gateway.heard(beat)
+
+
+async def test_who_is_not_of_the_ladders_share_goes_only_where_it_is_faster(
+    play: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = with_large(play("r0", **falls_back(admission=(SLO,))))
+    waits(p, "r0", 30)
+    waits(p, "big0", 300, LARGE)
+    sends_on(monkeypatch, p, 1e-12)
+    p.ask()
+    assert (await p.connects()).replica_id == "r0"
+    sends_on(monkeypatch, p, 1.0)
+    p.ask()
+    assert (await p.connects()).replica_id == "big0"
+
+
+async def test_a_fallback_that_nobody_serves_is_passed_over(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
+    sends_on(monkeypatch, p, 1.0)
+    p.ask()
+    assert (await p.connects()).replica_id == "huge0"
+    assert list(shift_targets(TWO, POOL, lambda pool: bool(p.gateway.fleet.index(pool).ready))) == [THIRD]
+
+
+async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
+    play: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
+    p.gateway.heard(heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001))
+    ratios, look = [], RoomLadder.look
+
+    def looks(ladder: RoomLadder, admission: Admission, now_s: float, *, shiftable_ratio: float) -> Rungs:
+        ratios.append(shiftable_ratio)
+        return look(ladder, admission, now_s, shiftable_ratio=shiftable_ratio)
+
+    monkeypatch.setattr(RoomLadder, "look", looks)
+    p.ask()
+    p.gateway.sweep()
+    assert ratios == [1.0]
+    p.ask(LARGE)
+    p.gateway.sweep()
+    assert ratios[1:] == [0.0, 0.0], "the own pool's, and the full one's, which has no other"
+
+
+@pytest.mark.parametrize("service_class", ["interactive", "batch"])
+async def test_what_was_sent_on_and_comes_home_has_come_once(
+    play: Playing, monkeypatch: pytest.MonkeyPatch, service_class: str
+) -> None:
+    p = with_large(play("r0", **falls_back()))
+    p.ask(stream=False, header_x_shoal_class=service_class)
+    await p.connects()
+    once = told(p)[POOL]
+    sends_on(monkeypatch, p, 1.0)
+    p.ask(stream=False, header_x_shoal_class=service_class)
+    await p.settle()
+    away = told(p)[POOL]
+    assert away.arrivals == 2, "what is sent on was offered all the same"
+    assert away.arriving_tokens == 2 * once.arriving_tokens
+    assert away.deferrable_tokens == (away.arriving_tokens if service_class == "batch" else 0)
+    await p.refuses_connection()
+    engine = await p.connects()
+    assert engine.replica_id == "r0"
+    assert told(p)[POOL] == away
+    assert sum(q.arrived for pool, room, _ in p.gateway.rooms.figures() if pool == POOL for q in room.queues) == 2
+    engine.answers(200, sse.whole(BOT_V1))
+    assert p.client.status == 200
+
+
+async def test_a_refusal_counts_in_the_pool_that_was_asked_too(play: Playing) -> None:
+    p = play("r0", **falls_back())
+    goes(p)
+    p.ask()
+    assert p.client.status == 503
+    assert (told(p)[POOL].shed, told(p)[LARGE].shed) == (1, 1)
+    assert (told(p)[POOL].overflow, told(p)[LARGE].overflow) == (0, 0), "they are gone, not full"
