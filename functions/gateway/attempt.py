@@ -173,7 +173,8 @@ class Attempt:
 
     def _connect(self) -> None:
         self.waiting_since_s = self._gateway.clock()
-        pooled = self._gateway.upstreams.take(self.replica.id)
+        # After one that had been closed the others are likely to be, too: each would cost the client its round trip.
+        pooled = self._gateway.upstreams.take(self.replica.id) if not self._was_reset else None
         if pooled is not None:
             self._send(pooled)
         else:

@@ -295,6 +295,23 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
 
 
+async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing) -> None:
+    """A replica that was restarted has closed them all: the request would be sent once for each."""
+    p = play("r0")
+    engines = []
+    for _ in range(2):
+        p.ask(stream=False)
+        engines.append(await p.connects())
+    for engine in engines:
+        engine.answers(200, sse.whole(BOT_V1))
+    exchange = p.ask(stream=False)
+    taken = next(engine for engine in engines if len(engine.requests) == 2)
+    taken.dies()
+    (await p.connects()).answers(200, sse.whole(BOT_V1))
+    assert [len(engine.requests) for engine in engines if engine is not taken] == [1]
+    assert exchange.failures == ()
+
+
 async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Playing) -> None:
     p = play("r0")
     p.ask()
