@@ -36,7 +36,7 @@ from math import exp
 from typing import Literal
 
 from functions.decisions.bands import BATCH_FLOOR_RATIO
-from functions.decisions.ladder_figures import FULL_RATIO, excess_ratio, floor_ratios, kept_ratios, replicas_wanted
+from functions.decisions.ladder_figures import excess_ratio, floor_ratios, kept_ratios, replicas_wanted
 from functions.decisions.pool_signals import PoolSignals
 
 RungName = Literal["shed", "shift", "borrow", "provision"]
@@ -47,6 +47,7 @@ SETTLE_S = 5.0
 FORESEE_S = 2.0
 RELAPSE_S = 300.0
 MAX_PATIENCE = 8
+_BUSY_RATIO = 0.6  # of what replicas can do: a pool that refuses at this use shows what it does
 _STRAINED_RATIO, _CALM_RATIO = 0.5, 0.25  # of the wait that is allowed
 _CALM_LOAD_RATIO = 0.9
 REFUSED_RATIO = 0.01  # of what comes: less is chance
@@ -171,13 +172,14 @@ def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
 def _rate(signals: PoolSignals, means: Means) -> float | None:
     """What a replica does: as was learnt, if it was; and not more than a full pool is seen to do while it refuses some.
 
-    Full: well used, or somebody waits. An idle pool that refuses does not show what it could do.
+    Full: used for three fifths and more, or somebody waits; shed and shift keep the use of a full pool below what it
+    can do (test_a_spike_under_shed_is_provided_for). An idle pool that refuses does not show what it could do.
 
     Worked example (test_a_pool_that_refuses_shows_what_it_does): of 90 requests a second, 54,000 tokens, 27 are refused
     and 15 shifted. 4 replicas do 54,000 x 48 / 90 / 4 = 7,200 each, though 10,000 were learnt when they were half idle.
     """
     rate, arrivals = means.replica_tokens_per_s, signals.arrivals_per_s or 0.0
-    is_full = (signals.utilization_ratio or 0.0) >= FULL_RATIO or _waits(signals, means)
+    is_full = (signals.utilization_ratio or 0.0) >= _BUSY_RATIO or _waits(signals, means)
     if signals.degraded_per_s is None or not signals.ready or not arrivals or not (is_full and _refuses(signals)):
         return rate
     shed = max(signals.shed_per_s or 0.0, signals.overflow_per_s or 0.0)

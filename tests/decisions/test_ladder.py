@@ -157,6 +157,16 @@ def test_a_pool_that_refuses_shows_what_it_does() -> None:
     assert walk([(90, used)], learnt)[-1][1].provision == 6, "nobody waits, but it is full"
 
 
+def test_a_spike_under_shed_is_provided_for() -> None:
+    """What is let in is no more than the pool does, so it is never wholly used: it refuses, and that says enough."""
+    relieved = replace(
+        FLOOD, arriving_tokens_per_s=54_000.0, arrivals_per_s=90.0, shed_per_s=27.0, overflow_per_s=27.0,
+        degraded_per_s=15.0, warm=0, queue_seconds=0.0, utilization_ratio=0.7,
+    )  # fmt: skip
+    learnt = replace(ALL_MEANS, replica_tokens_per_s=10_000.0, shiftable_ratio=0.0)
+    assert walk([(90, relieved)], learnt)[-1][1].provision == 6
+
+
 @pytest.mark.parametrize(
     "refuses",
     [
