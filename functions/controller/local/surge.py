@@ -79,9 +79,9 @@ def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Of a process and all below it."""
+    """Of a process and all below it; what they share, as forked compilers do nearly all, counts once."""
     try:
         process = psutil.Process(pid)
-        return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        return sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True)))
     except psutil.Error:
         return None
