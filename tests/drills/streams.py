@@ -64,10 +64,10 @@ def _take(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
         if "error" in event:
             stream.error_code = event["error"]["code"]
             return
-        if not stream.text:
+        said = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        if said and not stream.text:  # the first event of all names the role and says nothing
             on_first()
-        for choice in event["choices"]:
-            stream.text += choice["delta"].get("content") or ""
+        stream.text += said
 
 
 async def run_all(client: httpx.AsyncClient, streams: list[Stream]) -> list[Stream]:

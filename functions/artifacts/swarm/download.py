@@ -100,7 +100,8 @@ class Download:
             with contextlib.suppress(TrackerUnavailable):
                 again_after_s = (await tracker.announce(everything)).again_after_s
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), min(left_s, again_after_s))
+                async with asyncio.timeout(min(left_s, again_after_s)):
+                    await stopped.wait()
         with contextlib.suppress(TrackerUnavailable):
             await tracker.announce(everything, leaving=True)
 

@@ -106,7 +106,8 @@ class Exchange:
             await asyncio.wait(self._running, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED)
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), _TICK_S)
+            async with asyncio.timeout(_TICK_S):
+                await self._news.wait()
         self._news.clear()
 
     async def _carry_out(self, ask: Ask) -> _Ended:
@@ -192,7 +193,8 @@ class Exchange:
             early_s = min(again_after_s, max(_EARLY_S, again_after_s / 4))
             await asyncio.sleep(early_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hungry.wait(), again_after_s - early_s)
+                async with asyncio.timeout(again_after_s - early_s):
+                    await self._hungry.wait()
 
     def _announcement(self) -> Announcement:
         swarm = self.swarm
