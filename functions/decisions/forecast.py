@@ -34,7 +34,7 @@ from functions.decisions.forecast_season import DAY_S, WEEK_S, Season
 from functions.decisions.pool_signals import PoolSignals
 
 UPPER_QUANTILE = 0.95
-_MOST_AHEAD_BINS = 120
+MOST_AHEAD_BINS = 120
 _HALF_LIFE_S = 7200.0
 _TELLING = (0.1, 0.95)  # utilization outside of this says little of what a replica can do
 _TURNED_AWAY_RATIO = 0.01
@@ -136,7 +136,7 @@ def foresee(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | Non
 
 def _ahead_bins(policy: ScalePolicy) -> int:
     """One more than a start takes: until the open bin is full, what is foreseen from the last one grows old."""
-    return min(ceil(policy.startup_s / BIN_S) + 1, _MOST_AHEAD_BINS)
+    return min(ceil(policy.startup_s / BIN_S) + 1, MOST_AHEAD_BINS)
 
 
 def _with_capacity(demand: Demand, signals: PoolSignals, tokens_per_s: float) -> Demand:
@@ -188,7 +188,7 @@ def _with_bin(demand: Demand, now_bin: int, ahead_bins: int) -> Demand:
     bins = (*demand.bins, value)[-BINS_KEPT:]
     day, week = demand.day.with_value(middle_s, value), demand.week.with_value(middle_s, value)
     foreseen = predictions(bins, (over + 1) * BIN_S, ahead_bins * BIN_S, day=day, week=week)
-    ahead = (*demand.ahead, (over + ahead_bins, foreseen))[-_MOST_AHEAD_BINS:]
+    ahead = (*demand.ahead, (over + ahead_bins, foreseen))[-MOST_AHEAD_BINS:]
     return replace(demand, bins=bins, day=day, week=week, ahead=ahead)
 
 

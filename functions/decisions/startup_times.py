@@ -22,7 +22,7 @@ Source = Literal["warm", "disk", "peer", "s3", "cold"]
 PUBLISHED_S: Mapping[Source, float] = MappingProxyType(
     {"warm": 1.0, "disk": 60.0, "peer": 75.0, "s3": 120.0, "cold": 300.0}
 )
-_KEPT = 20
+KEPT_STARTS = 20
 _FEW = 3
 _QUANTILE = 0.9
 _MOST_S = 7200.0
@@ -38,7 +38,7 @@ class StartupTimes:
         """What is no time at all (negative, not a number) is not taken for one."""
         if source not in get_args(Source) or not 0.0 <= took_s <= _MOST_S:
             return self
-        kept = (*self.seen_s.get(source, ()), took_s)[-_KEPT:]
+        kept = (*self.seen_s.get(source, ()), took_s)[-KEPT_STARTS:]
         return StartupTimes({**self.seen_s, source: kept})
 
     def expected_s(self, source: Source) -> float:

@@ -23,6 +23,7 @@ UnixMillis = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 FAILURES_MAX = 32
 FAILURE_MAX_CHARS = 300
+WITHOUT_ROOM_MAX = 256
 ENGINE_NAME_MAX_CHARS = 320
 AnyEngineName = Annotated[str, msgspec.Meta(max_length=ENGINE_NAME_MAX_CHARS)]
 FailureText = Annotated[str, msgspec.Meta(max_length=FAILURE_MAX_CHARS)]
@@ -58,6 +59,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
     adapter_room: Count = 0  # how many more adapters could be loaded without waiting for one to leave
     disk_bloom: Base64 = ""  # digests on the node's disk (`functions.decisions.bloom`)
     adapter_failures: Annotated[dict[AnyEngineName, FailureText], msgspec.Meta(max_length=FAILURES_MAX)] = {}
+    adapters_without_room: Annotated[tuple[AnyEngineName, ...], msgspec.Meta(max_length=WITHOUT_ROOM_MAX)] = ()
+    """Versions that are to be loaded ahead and find no place beside the others; the most important first."""
+    asleep: bool = False  # the engine's weights are in host memory: it has no part of the accelerator until it is woken
     schema_version: Literal[1] = 1
 
 

@@ -29,6 +29,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     age_s: float
     service_ms: Millis = 0.0
+    asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
 
 
 class PoolReport(msgspec.Struct, frozen=True):
@@ -62,4 +63,5 @@ def replica_report(beat: Heartbeat, age_s: float) -> ReplicaReport:
         peer_port=beat.peer_port,
         age_s=round(age_s, 3),
         service_ms=beat.service_ms,
+        asleep=beat.asleep,
     )

@@ -32,12 +32,17 @@ class Supervised:
         self._spawn(self._log_failure(name, work), name)
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel every task and wait for their ends."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+        """Cancel every task and wait for their ends.
+
+        `asyncio.wait_for` of Python 3.11 forgets a cancellation where what it waits for comes at that very moment, and
+        the bus' client waits so: a task that still runs when four fifths of the time are over is cancelled once more.
+        """
+        tasks = set(self._tasks)
+        for wait_s in (0.8 * timeout_s, 0.2 * timeout_s):
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                _, tasks = await asyncio.wait(tasks, timeout=wait_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

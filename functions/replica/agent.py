@@ -133,7 +133,9 @@ def build(settings: ReplicaSettings) -> Agent:
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
-    standby = Standby(status, engine, heart.beat_now, may_sleep=settings.sleep_when_warm)
+    standby = Standby(
+        status, engine, heart.beat_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
+    )
     standby.begin(settings.standby_file)
     routers = [_chunks(source.cache, settings), standing_routes(standby)]
     return Agent(

@@ -6,12 +6,19 @@ from itertools import accumulate, takewhile
 import msgspec
 
 from functions.api.ids import EngineName
-from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS, FAILURE_MAX_CHARS, FAILURES_MAX, Heartbeat
+from functions.fleet.heartbeat import (
+    ENGINE_NAME_MAX_CHARS,
+    FAILURE_MAX_CHARS,
+    FAILURES_MAX,
+    WITHOUT_ROOM_MAX,
+    Heartbeat,
+)
 from functions.replica.status import AgentStatus
 
 _REASON_MAX_CHARS = 512
 _ADAPTERS_MAX = 4096
 _ADAPTERS_MAX_BYTES = 144 * 1024  # of the message's 256 KiB; one that is left out is asked for, and found loaded
+_WITHOUT_ROOM_MAX_BYTES = 24 * 1024
 _COUNT_MAX = 10**9
 _VERSION_MAX_CHARS = 64
 
@@ -37,7 +44,7 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         service_ms=rates.service_ms,
         prefill_ms_per_token=rates.prefill_ms_per_token,
         decode_tokens_per_s=load.decode_tokens_per_s,
-        adapters=_fitting(status.adapters.advertised) if phase != "dead" else (),
+        adapters=_fitting(status.adapters.advertised, _ADAPTERS_MAX, _ADAPTERS_MAX_BYTES) if phase != "dead" else (),
         snapshot_epoch=_count(status.snapshot_epoch),
         engine_version=status.engine_version[:_VERSION_MAX_CHARS],
         reason=reason[:_REASON_MAX_CHARS],
@@ -46,14 +53,21 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
         adapter_room=_count(status.adapters.room) if phase == "ready" else 0,
         disk_bloom=status.disk.bloom,
         adapter_failures=_failures(status.adapters.failures),
+        adapters_without_room=_without_room(status.adapters.without_room),
+        asleep=status.asleep and phase == "warm",
     )
 
 
-def _fitting(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
+def _fitting(names: tuple[EngineName, ...], most: int, most_bytes: int) -> tuple[EngineName, ...]:
     """As many as the bus takes in one message, as they are written there: in quotes, escaped, and with a comma."""
-    ends_bytes = accumulate(len(msgspec.json.encode(name)) + 1 for name in names)
-    fitting = sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= _ADAPTERS_MAX_BYTES, ends_bytes))
-    return names[: min(fitting, _ADAPTERS_MAX)]
+    ends_bytes = accumulate(len(msgspec.json.encode(name)) + 1 for name in names[:most])
+    return names[: sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= most_bytes, ends_bytes))]
+
+
+def _without_room(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
+    """The first by rank, which goes round by tenant: of hundreds that find no room, each tenant's first are told."""
+    sayable = tuple(name for name in names[:WITHOUT_ROOM_MAX] if len(name) <= ENGINE_NAME_MAX_CHARS)
+    return _fitting(sayable, WITHOUT_ROOM_MAX, _WITHOUT_ROOM_MAX_BYTES)
 
 
 def _failures(failures: Mapping[EngineName, str]) -> dict[str, str]:

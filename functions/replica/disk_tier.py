@@ -5,16 +5,19 @@ down: `<cache>/leases/<replica>.json`, the artifacts that its engine has loaded,
 An eviction takes away what no lease names, the least recently used first. A lease is a file and not a lock, since the
 engine lives on when its agent is killed, and an engine that reads a directory which is gone dies
 (`functions.engines.sim`, as vLLM does); it counts for LEASE_S after it was last written, longer than any agent is away
-whose engine still gets requests. Between the moment when an agent is given a directory and its next lease, the time of
+whose engine still gets requests. When that was it says itself, by the node's monotonic clock, which all agents of the
+node share and nobody sets: by the wall clock, a step of twenty minutes would end the leases of engines that live.
+Between the moment when an agent is given a directory and its next lease, the time of
 use protects it: nothing that was used within IN_HAND_S is taken away. All calls block on the disk.
 """
 
 import errno
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +33,7 @@ LEASE_S = 900.0
 IN_HAND_S = 30.0  # a lease is written within 3 s of a load's beginning (disk_keeper)
 LEASE_MAX_BYTES = 256 * 1024  # 4,096 adapters, each by 16 digits, and room
 _RENEW_EVERY_S = 60.0
+_STAMP = "monotonic_s="  # an entry beside the artifacts: an older agent of the node takes it for one that it has not
 _NEARLY_FULL_RATIO = 0.9  # the rest is for what is being fetched, which the cache counts when it evicts
 
 _log = logging.getLogger(__name__)
@@ -41,23 +45,24 @@ class DiskTier:
     replica_id: ReplicaId
     max_bytes: int
     wall_clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic  # the node's: the same for each of its processes
     _leased: frozenset[DigestStart] = frozenset()
-    _leased_unix_s: float = 0.0
+    _leased_s: float = -math.inf
 
     def lease(self, needed: frozenset[DigestStart]) -> None:
         """Nobody on this node takes these away. Written when they change, and once a minute."""
-        now_unix_s = self.wall_clock()
-        if needed == self._leased and now_unix_s - self._leased_unix_s < _RENEW_EVERY_S:
+        now_s = self.clock()
+        if needed == self._leased and now_s - self._leased_s < _RENEW_EVERY_S:
             return
-        self._leased, self._leased_unix_s = needed, 0.0  # also where it cannot be written: tried again next time
+        self._leased, self._leased_s = needed, -math.inf  # also where it cannot be written: tried again next time
         try:
             self._leases.mkdir(parents=True, exist_ok=True)
             aside = self._leases / f".{self.replica_id}"
-            aside.write_text(json.dumps(sorted(needed)))
+            aside.write_text(json.dumps([f"{_STAMP}{now_s:.3f}", *sorted(needed)]))
             aside.replace(self._leases / f"{self.replica_id}.json")
         except OSError as error:
             raise CacheFailed(f"the lease on {self.cache.root} cannot be written: {error.strerror}") from error
-        self._leased_unix_s = now_unix_s
+        self._leased_s = now_s
 
     def tend(self) -> Disk:
         """Make room within `max_bytes`, and look what is left."""
@@ -88,17 +93,23 @@ class DiskTier:
         return self.cache.root / "leases"
 
     def _needed_by_anyone(self) -> set[DigestStart]:
-        return {*self._leased, *(start for path in self._leases_that_count() for start in _read(path))}
-
-    def _leases_that_count(self) -> Iterator[Path]:
         """One that nobody has renewed for long is removed."""
-        now_unix_s = self.wall_clock()
+        needed = set(self._leased)
         for path in _leases_in(self._leases):
+            stamp_s, starts = _read(path)
             with suppress(FileNotFoundError):
-                if now_unix_s - path.stat().st_mtime <= LEASE_S:
-                    yield path
+                if self._counts(path, stamp_s):
+                    needed.update(starts)
                 else:
                     path.unlink()
+        return needed
+
+    def _counts(self, path: Path, stamp_s: float | None) -> bool:
+        """A stamp that is still to come was written before the node was started anew: its engine is gone as well.
+        A lease without a stamp is an older agent's, and as old as its file."""
+        if stamp_s is None:
+            return self.wall_clock() - path.stat().st_mtime <= LEASE_S
+        return 0 <= self.clock() - stamp_s <= LEASE_S
 
 
 def _leases_in(directory: Path) -> list[Path]:
@@ -110,9 +121,9 @@ def _leases_in(directory: Path) -> list[Path]:
         raise CacheFailed(f"the leases cannot be listed, so nothing is taken away: {error.strerror}") from error
 
 
-def _read(path: Path) -> list[DigestStart]:
-    """What a lease names; one that is none protects nothing. CacheFailed where that cannot be told: nothing may be
-    taken away then.
+def _read(path: Path) -> tuple[float | None, list[DigestStart]]:
+    """When a lease was written, and what it names; one that is none protects nothing. CacheFailed where that cannot be
+    told: nothing may be taken away then.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -121,8 +132,18 @@ def _read(path: Path) -> list[DigestStart]:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ELOOP, errno.EISDIR):  # gone, a link, a directory
             raise CacheFailed(f"the lease {path.name} cannot be read: {error.strerror}") from error
-        return []
+        return None, []
     except (ValueError, RecursionError) as error:
         _log.warning("the lease %s cannot be read: %s", path.name, error)
-        return []
-    return [DigestStart(start) for start in found if isinstance(start, str)] if isinstance(found, list) else []
+        return None, []
+    texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    stamps = [stamp for text in texts if (stamp := _stamp_in(text)) is not None]
+    return next(iter(stamps), None), [DigestStart(text) for text in texts]
+
+
+def _stamp_in(text: str) -> float | None:
+    if not text.startswith(_STAMP):
+        return None
+    with suppress(ValueError):
+        return float(text[len(_STAMP) :])
+    return None

@@ -23,6 +23,7 @@ from functions.replica.status import AgentStatus
 _log = logging.getLogger(__name__)
 _PUBLISH_TIMEOUT_S = 3.0
 _JOIN_TIMEOUT_S = 5.0
+_TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long what was said counts as known: one beat a second, and a late one
 
 
 @dataclass(slots=True)
@@ -41,11 +42,13 @@ class Heart:
         *,
         interval_s: float = HEARTBEAT_INTERVAL_S,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._status = status
         self._open_bus = open_bus
         self._interval_s = interval_s
         self._wall_clock = wall_clock
+        self._clock = clock
         self._running = threading.Event()
         self._stopping = asyncio.Event()  # touched on the heart's loop only
         self._hurry = asyncio.Event()  # likewise
@@ -53,12 +56,17 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
         self._sequence = 0
         self._reachable = True
+        self._told_s = clock()  # when the last beat that reached the bus was made
         self.counts = BeatCounts()
 
     @property
     def reachable(self) -> bool:
-        """Whether the last beat reached the bus: else nobody knows what we say."""
-        return self._reachable
+        """Whether the bus has what we said lately: else nobody knows it.
+
+        One that is long under way is as good as lost. An adapter is unloaded after 3 s withdrawn with the bus reachable
+        all the while: a beat of at least a second after its withdrawal is then on the bus, however slow that is.
+        """
+        return self._reachable and self._clock() - self._told_s <= _TOLD_FOR_S
 
     def start(self) -> None:
         self._thread.start()
@@ -104,6 +112,7 @@ class Heart:
         return beat
 
     async def _send(self, bus: Bus, beat: Heartbeat) -> None:
+        made_s = self._clock()
         try:
             async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
                 await bus.publish(beat)
@@ -119,7 +128,7 @@ class Heart:
             self.counts.sent += 1
             if not self._reachable:
                 _log.info("heartbeats reach the bus again")
-            self._reachable = True
+            self._reachable, self._told_s = True, made_s
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -8,9 +8,9 @@ import logging
 
 from functions.api.ids import EngineName
 from functions.decisions import engine_health, engine_rates
-from functions.decisions.engine_health import Evidence, HealthPolicy
+from functions.decisions.engine_health import Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.engines.client import EngineClient
-from functions.engines.errors import EngineError
+from functions.engines.errors import EngineError, EngineHung, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
 from functions.replica import checks
@@ -32,6 +32,7 @@ class Monitor:
         self._policy = policy
         self._tasks = tasks
         self._metrics: EngineMetrics | None = None
+        self._version_is_due = False
         self.metrics_failures = 0  # looks at a listening engine whose metrics did not come
 
     async def run(self) -> None:
@@ -53,12 +54,20 @@ class Monitor:
             health=look.health,
             counters=checks.counters_of(look.metrics) if look.metrics is not None else None,
             outstanding=self._status.load.outstanding,
-            probe=self._prober.newest,
+            probe=self._probe(look.health, now_s),
         )
-        await self._judge(evidence, now_s)
+        self._judge(evidence, now_s)
+        if self._version_is_due:
+            await self._learn_version()
         if not self._status.asleep and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
             self._prober.begin()
             self._tasks.once("probe", self._prober.run())
+
+    def _probe(self, health: HealthAnswer, now_s: float) -> Probe:
+        """A sleeping engine makes no token, and is well where its server says so."""
+        if self._status.asleep and health == "ok":
+            return Probe("answered", started_s=now_s, ended_s=now_s)
+        return self._prober.newest
 
     def _take(self, metrics: EngineMetrics, now_s: float) -> None:
         status = self._status
@@ -68,7 +77,7 @@ class Monitor:
         status.rates = engine_rates.update(status.rates, checks.rate_counters_of(metrics, self._prober))
         self._metrics = metrics
 
-    async def _judge(self, evidence: Evidence, now_s: float) -> None:
+    def _judge(self, evidence: Evidence, now_s: float) -> None:
         status = self._status
         before = status.health
         status.health = engine_health.judge(before, evidence, now_s, self._policy)
@@ -82,11 +91,13 @@ class Monitor:
             status.busy_adapters = frozenset()
             self._metrics = None
             status.asleep = False  # whoever is started in its place is awake
-        if status.health.phase == "ready":
-            await self._learn_version()
+        self._version_is_due = status.health.phase == "ready"
 
     async def _learn_version(self) -> None:
+        """Once for each time that it becomes ready; asked again where no answer came, as from one that is busy."""
         try:
             self._status.engine_version = await self._engine.version()
+            self._version_is_due = False
         except EngineError as error:
+            self._version_is_due = isinstance(error, EngineHung | EngineUnreachable)
             _log.info("the engine does not tell its version: %s", error)

@@ -76,7 +76,7 @@ class AdapterReconciler:
         self._unloading: set[EngineName] = set()
         self._calls = ColdCalls()
         self._needs = needs
-        self._engine_turn = asyncio.Lock()  # one load at a time: each of them stalls a step
+        self.engine_turn = asyncio.Lock()  # one load at a time: each of them stalls a step; none while it falls asleep
         self._wake = asyncio.Event()
 
     def follow(self, catalogue: Catalogue) -> None:
@@ -128,7 +128,9 @@ class AdapterReconciler:
                 continue
 
     async def reconcile(self) -> None:
-        """One pass. An engine that is not ready is left alone: what it holds will be asked when it is."""
+        """One pass. An engine that is not ready is left alone: what it holds will be asked when it is.
+
+        One that sleeps keeps what it has: its memory for adapters is not there until it is woken."""
         self._wake.clear()
         if self._wishes is None or not self._engine_is_ready():
             self._listed = frozenset()
@@ -144,7 +146,7 @@ class AdapterReconciler:
         self._listed = frozenset(EngineName(model.name) for model in listed if _is_ours(model))
         plan = decisions.plan(self._wishes, self._engine_now(), self._state, self._status.clock(), self._policy)
         self._state = plan.state
-        for adapter in plan.load:
+        for adapter in plan.load if not self._status.asleep else ():
             self._loading.add(adapter.name)
             urgent = adapter.name in plan.state.wants
             self._tasks.once(f"load {adapter.name}", self._load(adapter, urgent=urgent))
@@ -152,7 +154,7 @@ class AdapterReconciler:
             self._reports.disk_changed()
         self._tell(plan)
         self._answer(plan)
-        for name in plan.unload:
+        for name in plan.unload if not self._status.asleep else ():
             if name in self._state.withdrawn_since_s:  # else a gateway was promised it while others were unloaded
                 await self._unload(name)
 
@@ -170,11 +172,14 @@ class AdapterReconciler:
         self._status.adapters = Adapters(
             known=True,
             advertised=plan.advertise,
-            loading=tuple(name for name in plan.awaited if not before.known or name in before.loading),
+            loading=tuple(name for name in plan.awaited if not before.known or name in before.loading)
+            if not self._status.asleep
+            else (),
             reason=plan.reason,
             room=plan.room,
             cold=plan.cold,
             failures={name: str(failure) for name, failure in plan.state.failures.items()},
+            without_room=plan.without_room,
         )
         if plan.reason and plan.reason != before.reason:
             _log.warning("adapters not loaded: %s", plan.reason)
@@ -195,7 +200,9 @@ class AdapterReconciler:
         name = adapter.name
         try:
             obtained = await self._source.obtain(adapter.digest, _tenant_of(name), urgent=urgent)
-            async with self._engine_turn:
+            async with self.engine_turn:
+                if self._status.asleep:
+                    return  # planned again when it is awake; the files are there then
                 await self._put_into_engine(name, str(obtained.path))
         except (ArtifactError, EngineError) as error:
             self._fail(name, _printable(str(error)), refused=_is_final(error))

@@ -9,6 +9,11 @@ arguments: a promoted replica is the same process, and one that is started again
 An engine that runs with --enable-sleep-mode (CUDA, ROCm, XPU) is put to sleep at level 1 when it is warm and empty: its
 weights go to host memory and its KV cache is dropped, so that the accelerator's memory is free for another pool's
 engine. On a CPU there is nothing to free; vLLM refuses the argument there, and nothing is asked of it.
+
+    falls asleep   SETTLED_S after it became warm: a request that a gateway sent before it heard would else end with
+                   "abort", or wait in an engine that computes nothing. No adapter is loaded meanwhile (`engine_turn`)
+    is well        as long as its server says so; it is not probed, since it answers no probe (`monitor`)
+    serves         only when it is awake: one that an agent finds asleep and is to serve is woken first
 """
 
 import asyncio
@@ -19,10 +24,11 @@ from pathlib import Path
 from functions.decisions.engine_rates import EngineRates
 from functions.decisions.routing import ReplicaPhase
 from functions.engines.client import EngineClient
-from functions.engines.errors import EngineError
+from functions.engines.errors import EngineError, EngineHung
 from functions.replica.status import AgentStatus
 
 LOOK_INTERVAL_S = 1.0
+SETTLED_S = 3.0  # a beat reaches gateways within one, and what they sent before it is running by then
 
 _log = logging.getLogger(__name__)
 
@@ -31,13 +37,23 @@ class Standby:
     """Owned by the agent's loop. `tell` sends a beat at once."""
 
     def __init__(
-        self, status: AgentStatus, engine: EngineClient, tell: Callable[[], None], *, may_sleep: bool = False
+        self,
+        status: AgentStatus,
+        engine: EngineClient,
+        tell: Callable[[], None],
+        *,
+        may_sleep: bool = False,
+        engine_turn: asyncio.Lock | None = None,
     ) -> None:
+        """`engine_turn`: whoever has it may load adapters into the engine."""
         self._status = status
         self._engine = engine
         self._tell = tell
         self._may_sleep = may_sleep
+        self._engine_turn = engine_turn or asyncio.Lock()
+        self._has_learnt = False  # whether the engine sleeps already
         self._turn = asyncio.Lock()
+        self._since_s = status.clock()  # as it stands now
 
     def begin(self, file: Path | None) -> None:
         """Before the first beat."""
@@ -56,40 +72,61 @@ class Standby:
                 await self._wake()
                 self._status.rates = EngineRates()  # measured under a load that is past; routers would go by them
             self._status.standby = standby
+            self._since_s = self._status.clock()
         _log.info("now %s", "warm, without new requests" if standby else "serving")
         self._tell()
 
     async def run(self) -> None:
         """Until cancelled: put to sleep what is warm, well and empty."""
-        if self._may_sleep:
-            self._status.asleep = await self._sleeps_already()
         while self._may_sleep:
             async with self._turn:
-                if self._can_sleep():
-                    await self._sleep()
+                await self._look()
             await asyncio.sleep(LOOK_INTERVAL_S)
         await asyncio.Event().wait()
 
-    async def _sleeps_already(self) -> bool:
+    async def _look(self) -> None:
+        if not self._has_learnt:
+            await self._learn()
+        elif self._status.asleep and not self._status.standby:
+            await self._rouse()
+        elif self._can_sleep():
+            await self._sleep()
+
+    async def _learn(self) -> None:
         """An agent that is started again finds the engine as its predecessor left it."""
         try:
-            return await self._engine.is_sleeping()
-        except EngineError:  # it starts, or has no such route: `_sleep` will say so
-            return False
+            self._status.asleep = await self._engine.is_sleeping()
+        except EngineHung:
+            return  # asked again: one that sleeps must not be taken for one that is awake
+        except EngineError as error:  # it starts, or has no such route: `_sleep` will say so
+            _log.info("the engine does not say whether it sleeps: %s", error)
+        self._has_learnt = True
 
     def _can_sleep(self) -> bool:
         status = self._status
         is_filled = status.adapters.known and not status.adapters.loading
-        return status.phase()[0] == "warm" and is_filled and not status.load.outstanding and not status.asleep
+        is_settled = status.clock() - self._since_s >= SETTLED_S
+        is_empty = is_settled and not status.load.outstanding and not self._engine_turn.locked()
+        return status.phase()[0] == "warm" and is_filled and is_empty and not status.asleep
 
     async def _sleep(self) -> None:
+        async with self._engine_turn:
+            try:
+                await self._engine.sleep()
+            except EngineError as error:
+                self._may_sleep = False
+                _log.warning("the engine does not sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
+                return
+            self._status.asleep = True
+        self._tell()
+
+    async def _rouse(self) -> None:
+        """It was promoted while no agent was there to wake it."""
         try:
-            await self._engine.sleep()
+            await self._wake()
         except EngineError as error:
-            self._may_sleep = False
-            _log.warning("the engine does not sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
+            _log.warning("the engine does not wake; it is asked again: %s", error)
             return
-        self._status.asleep = True
         self._tell()
 
     async def _wake(self) -> None:

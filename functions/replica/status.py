@@ -51,6 +51,7 @@ class Adapters:
     room: int = 0  # how many more could be loaded at once
     cold: int = 0  # how many wait for a first request
     failures: Mapping[EngineName, str] = field(default_factory=dict)  # in words
+    without_room: tuple[EngineName, ...] = ()  # a rollout's versions beyond what this engine holds, by rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class AgentStatus:
             return self.health.phase, self.health.reason
         if self.draining:
             return "draining", f"draining, {self.load.outstanding} requests left"
+        if self.asleep and not self.standby and self.health.phase == "ready":
+            return "starting", "its engine is asleep and is being woken"
         if self.standby and self.health.phase == "ready":
             return "warm", "loaded and asleep, without traffic" if self.asleep else "loaded, without traffic"
         return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()

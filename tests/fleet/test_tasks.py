@@ -86,3 +86,25 @@ async def test_closing_ends_every_task() -> None:
     await asyncio.sleep(0)
     await asyncio.wait_for(tasks.close(), 30)
     assert sorted(ended) == ["a", "b"]
+
+
+async def test_a_cancellation_that_was_forgotten_is_told_again() -> None:
+    running, forgotten, ended = asyncio.Event(), 0, False
+
+    async def work() -> None:
+        nonlocal forgotten, ended
+        try:
+            running.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            forgotten += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+
+    tasks = Supervised()
+    tasks.forever("worker", work)
+    await running.wait()
+    await tasks.close(timeout_s=1.0)
+    assert (forgotten, ended) == (1, True)

@@ -10,10 +10,10 @@ from functions.decisions.engine_rates import EngineRates
 from functions.engines.client import EngineClient
 from functions.replica.beat import compose
 from functions.replica.peer_app import make_peer_app
-from functions.replica.standby import Standby
+from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.standing_routes import standing_routes
 from functions.replica.status import AgentStatus, Load
-from tests.replica.statuses import make_status
+from tests.replica.statuses import Clock, make_status
 
 
 class Engine:
@@ -38,6 +38,8 @@ class Replica:
     def __init__(self, *, may_sleep: bool = False, status: AgentStatus | None = None) -> None:
         self.engine = Engine()
         self.status = status or make_status()
+        assert isinstance(self.status.clock, Clock)
+        self.clock = self.status.clock
         self.beats: list[str] = []
         client = EngineClient(httpx.AsyncClient(transport=httpx.MockTransport(self.engine.answer)), "http://engine")
         self.standby = Standby(self.status, client, self.tell, may_sleep=may_sleep)
@@ -45,10 +47,15 @@ class Replica:
     def tell(self) -> None:
         self.beats.append(self.status.phase()[0])
 
+    def pass_time(self) -> None:
+        self.clock.now_s += SETTLED_S
+        self.status.judged_s = self.clock.now_s
+
     async def until_asleep(self) -> None:
         task = asyncio.get_running_loop().create_task(self.standby.run())
         async with asyncio.timeout(30.0):
             while not self.status.asleep:
+                self.pass_time()
                 await asyncio.sleep(0.005)
         task.cancel()
 
@@ -120,6 +127,7 @@ async def test_an_engine_without_the_routes_stays_awake() -> None:
     task = asyncio.get_running_loop().create_task(replica.standby.run())
     async with asyncio.timeout(30.0):
         while len(replica.engine.asked) < 2:
+            replica.pass_time()
             await asyncio.sleep(0.005)
     await asyncio.sleep(0)
     task.cancel()
@@ -131,6 +139,7 @@ async def test_a_busy_engine_is_not_put_to_sleep() -> None:
     task = asyncio.get_running_loop().create_task(replica.standby.run())
     async with asyncio.timeout(30.0):
         while not replica.engine.asked:
+            replica.pass_time()
             await asyncio.sleep(0.005)
     task.cancel()
     assert replica.engine.asked == ["GET /is_sleeping"]

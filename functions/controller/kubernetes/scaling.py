@@ -35,7 +35,7 @@ from functions.controller.kubernetes.objects import (
     mapping_at,
     uid_of,
 )
-from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.ownership import declares, owners
 from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, KNATIVE, mode_of
 from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
 
@@ -96,7 +96,7 @@ def write(api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy) 
 
 def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy) -> Written:
     number = at(live, *FIELD)
-    if number == wanted and declares(live, AUTOSCALER_MANAGER):
+    if number == wanted and _owns_field(live):
         return Written(wanted)
     try:
         api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER)
@@ -111,11 +111,16 @@ def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Pol
 def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> Written:
     """Own it together with who declares it, at the number that is live: when they let go, nothing moves."""
     number = at(live, *FIELD)
-    if not declares(live, AUTOSCALER_MANAGER):
+    if not _owns_field(live):
         api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)
     name = live["metadata"]["name"]
     why = f"{holders}: {wanted} replicas are wanted; leave minReplicas out of what delivers {name}"
     return Written(number, contested=why)
+
+
+def _owns_field(live: Mapping[str, Any]) -> bool:
+    """Whoever took the field by force may have left us the entry, without it."""
+    return (AUTOSCALER_MANAGER, "Apply") in owners(live, *FIELD)
 
 
 def _field_body(live: Mapping[str, Any], replicas: int) -> Body:

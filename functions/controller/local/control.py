@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 LINE_MAX_BYTES = 1024 * 1024
-ORDER_TIMEOUT_S = 10.0
+ORDER_TIMEOUT_S = 10.0  # for whoever connects to say what it wants
+ANSWER_TIMEOUT_S = 60.0  # a controller that is gone refuses at once: slow is not gone (status asks others first)
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -42,7 +43,7 @@ async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
     return await asyncio.start_unix_server(connected, sock=_listener(path), limit=LINE_MAX_BYTES)
 
 
-def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ORDER_TIMEOUT_S) -> Any:
+def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
     """Send one order and return its result; ControllerGone or OrderRefused otherwise."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

@@ -85,6 +85,11 @@ class StateLayout:
         """How many replicas the autoscaler has asked for, and which of them are warm."""
         return self.data_dir("controller") / "scaling.json"
 
+    @property
+    def forecasts_file(self) -> Path:
+        """What pools' forecasts have learnt. Removed, they learn anew."""
+        return self.data_dir("controller") / "forecasts.json"
+
     def standby_file(self, replica_id: str) -> Path:
         """Where it is, the replica's agent begins warm."""
         return self.root / "replica" / replica_id / "standby"

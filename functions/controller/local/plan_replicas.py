@@ -84,7 +84,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
         "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
         "STANDBY_FILE": layout.standby_file(replica_id),
-        "SLEEP_WHEN_WARM": "true" if "--enable-sleep-mode" in pool.args else "false",
+        "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
         "MAX_ADAPTERS": max_adapters(pool),
         # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.

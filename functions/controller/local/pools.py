@@ -11,3 +11,8 @@ class Pool:
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()  # sorted
     may_surge: bool = True  # a replica more for as long as the pool is changed
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its warm engines are put to sleep; those on a CPU cannot be, and refuse the argument."""
+        return "--enable-sleep-mode" in self.args

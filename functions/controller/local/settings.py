@@ -61,9 +61,10 @@ class LocalSettings(BaseSettings):
     """First port where agents serve gateways and each other, one each. Default: base + 60."""
 
     max_engines: int | None = None
-    """How many engines the autoscaler may have this machine run, warm ones included. Default: one for each core that
-    this process may use (affinity and control group), or as many as there are ports for where they are simulated. What
-    InferenceServices ask for themselves is started in any case."""
+    """How many engines the autoscaler may have awake on this machine, warm ones included; those that sleep take no
+    part of an accelerator and do not count. Default: one for each core that this process may use (affinity and control
+    group), or as many as there are ports for where they are simulated. What InferenceServices ask for themselves is
+    started in any case."""
 
     surge: bool = True
     """Whether a pool that is changed gets one replica more until it is done, where its InferenceService and the memory

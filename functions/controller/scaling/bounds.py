@@ -9,16 +9,10 @@ Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from functions.decisions.seats import Wish
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Of one pool."""
-
-    serving: int
-    warm: int = 0
-    least: int = 0  # of those that serve: its YAML's
+__all__ = ["Wish", "granted"]
 
 
 def granted(wishes: Mapping[str, Wish], present: Mapping[str, int], most: int) -> dict[str, Wish]:

@@ -3,7 +3,7 @@
 One pass:
     1  what the registry has heard
     2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
-    3  what the machine bears of it (`bounds`, memory)
+    3  what the machine bears of it (seats of engines that are awake, ports, memory)
     4  the next roster on the way there; a smaller one only when the last change of processes is done
     5  kept on disk, and in the files by which agents know how to begin
     6  the processes follow, in the background
@@ -22,6 +22,7 @@ from pathlib import Path
 from functions.api.loader import Loaded
 from functions.controller.local.cores import usable_cores
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.lifecycle import RUNNING
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
@@ -30,12 +31,15 @@ from functions.controller.local.surge import has_memory
 from functions.controller.publish_wire import EpochTaken, RegistryRefused, RegistryUnavailable
 from functions.controller.scaling import kept
 from functions.controller.scaling.bounds import Wish, granted
+from functions.controller.scaling.kept_forecasts import Forecasts
 from functions.controller.scaling.policies import Policies
 from functions.controller.scaling.roster import Roster, toward
 from functions.controller.scaling.scaler import Scaler, Wanted
+from functions.controller.scaling.seating import Seating, ending, heard_of, in_words, settling
 from functions.controller.scaling.shown import Shown
-from functions.controller.scaling.standing import numbers_in, orders_for
+from functions.controller.scaling.standing import orders_for
 from functions.controller.snapshot_source import SnapshotSource
+from functions.decisions.seats import Held, Seated, seated, without_seat
 from functions.fleet.pool_report import PoolReport
 
 PASS_INTERVAL_S = 1.0
@@ -68,10 +72,12 @@ class LocalScaling:
         self._is_suspended = is_suspended
         self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
         self._speeds = kept.Speeds(layout.scaling_file)
-        self._scaler = Scaler("disk", self._speeds.known)
+        self._forecasts = Forecasts(layout.forecasts_file)
+        self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
         self._wanted: dict[str, Wanted] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
+        self._awake_since_s: dict[tuple[str, int], float] = {}  # warm ones that are to sleep
         self._trouble = ""
         self._told_s = float("-inf")
         self._changed = asyncio.Event()
@@ -104,16 +110,22 @@ class LocalScaling:
 
     async def _pass(self) -> None:
         report = await self._report()
-        sizes = {pool.name: self._roster(pool.name, pool.replicas).serving for pool in self._reconciler.declared}
-        policies = self._policies
-        self._wanted = self._scaler.step(report, policies.scaling, policies.admission, sizes, time.time())
+        seatings = self._seatings(report)
+        held, leaving = self._held_seats(seatings), self._leaving(seatings)
+        self._ask(report, seatings, without_seat(held, leaving, self._seats()))
         await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
+        await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
         if not self._is_suspended():
-            await self._follow(self._next(report))
+            await self._follow(self._next(seatings, held, leaving))
             self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
             if report is not None:
                 await self._agree(report)
         await self._tell_registry()
+
+    def _ask(self, report: PoolReport | None, seatings: Mapping[str, Seating], resting: Mapping[str, int]) -> None:
+        sizes = {name: pool.roster.serving for name, pool in seatings.items()}
+        scaling, admission = self._policies.scaling, self._policies.admission
+        self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
 
     async def _report(self) -> PoolReport | None:
         try:
@@ -124,20 +136,32 @@ class LocalScaling:
         self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
         return report
 
-    def _next(self, report: PoolReport | None) -> dict[str, Roster]:
-        pools = self._reconciler.declared
-        now = {pool.name: self._roster(pool.name, pool.replicas) for pool in pools}
-        wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in pools}
-        allowed = granted(wishes, {name: roster.serving for name, roster in now.items()}, self._most_engines())
-        if sum(wish.serving for wish in allowed.values()) > MAX_SLOTS:  # a push declares more: others give way to it
-            allowed = granted(allowed, {}, MAX_SLOTS)
-        loaded = numbers_in("warm", report.replicas) if report is not None else {}
+    def _seatings(self, report: PoolReport | None) -> dict[str, Seating]:
+        return {
+            pool.name: Seating(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            for pool in self._reconciler.declared
+        }
+
+    def _held_seats(self, seatings: Mapping[str, Seating]) -> dict[str, Held]:
+        self._awake_since_s, in_time = settling(self._awake_since_s, seatings, time.monotonic())
+        return {name: pool.held(in_time[name]) for name, pool in seatings.items()}
+
+    def _leaving(self, seatings: Mapping[str, Seating]) -> int:
+        engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
+        running = [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
+        return ending(running, seatings)
+
+    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
+        wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
+        allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
-        for name, roster in now.items():
-            then = toward(roster, allowed[name].serving, allowed[name].warm, loaded.get(name, frozenset()))
-            if allowed[name] != wishes[name]:
-                self._held[name] = f"this machine runs {self._most_engines()} engines at most (SHOAL_MAX_ENGINES)"
+        for name, pool in seatings.items():
+            roster, may_have = pool.roster, allowed[name]
+            ready = pool.awake | pool.asleep
+            then = toward(roster, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
+            if why := in_words(wishes[name], may_have, pool, self._seats()):
+                self._held[name] = why
             if then.count < roster.count and not self._reconciler.wanted.settled:
                 then, self._held[name] = roster, "replicas are still coming or going"
             elif then.count > roster.count and may_grow:
@@ -146,6 +170,14 @@ class LocalScaling:
                 then, may_grow = then.up_to(roster.count + 1), _ONE_AT_A_TIME
             following[name] = then
         return following
+
+    def _fitting(self, wishes: Mapping[str, Wish], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
+        """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
+        if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
+            return allowed
+        asked = {name: Wish(each.serving, each.warm, wishes[name].least) for name, each in allowed.items()}
+        fitting = granted(asked, {}, MAX_SLOTS)
+        return {name: Seated(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
 
     def _wish(self, name: str, declared: int) -> Wish:
         operators = self._reconciler.wanted.target.replicas
@@ -173,7 +205,8 @@ class LocalScaling:
         target = self._reconciler.wanted.target
         return target.engine != "sim" and target.replicas is None
 
-    def _most_engines(self) -> int:
+    def _seats(self) -> int:
+        """How many engines may be awake."""
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()

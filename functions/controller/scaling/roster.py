@@ -3,8 +3,8 @@
 Replicas are numbered from 0 without gaps; `standby` are the numbers of those that are warm. So that nothing is started
 or ended without need, a change touches as few as it can:
 
-    more     ready warm ones are promoted first, the lowest numbers before others; new ones come at the end, as warm
-             ones where enough serve
+    more     ready warm ones are promoted first, the lowest numbers before others, those that sleep after those that do
+             not, and only as many as may be woken; new ones come at the end, as warm ones where enough serve
     fewer    one at a time; the highest number ends. Where that is a warm one, the highest that serves becomes warm in
              its place: it is empty of new requests at once, and loaded should it be needed again
 
@@ -12,7 +12,7 @@ Worked example (test_worked_example_of_the_roster): 0, 1, 2 serve and 3 is warm,
 is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 
@@ -34,22 +34,35 @@ class Roster:
         return Roster(min(count, self.count), frozenset(number for number in self.standby if number < count))
 
 
-def toward(now: Roster, serving: int, warm: int, ready: Set[int] = frozenset()) -> Roster:
+@dataclass(frozen=True, slots=True)
+class Sleepers:
+    """Of the warm ones, those that sleep, and how many of them may be woken."""
+
+    numbers: frozenset[int] = frozenset()
+    wake: int = 0
+
+
+_NOBODY = Sleepers()
+
+
+def toward(now: Roster, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY) -> Roster:
     """The next roster on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
-    promoted = _promoted(now, serving, ready)
+    asleep = sorted(now.standby & sleepers.numbers)
+    wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
+    promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting))
     if promoted.serving > serving:
         return _demoted(promoted, warm)
     if promoted.serving < serving or len(promoted.standby) < warm:
         return _grown(promoted, serving, warm)
     if len(promoted.standby) > warm:
-        return _shrunk(promoted, ready)
+        return _shrunk(promoted, ready - resting)
     return promoted
 
 
-def _promoted(now: Roster, serving: int, ready: Set[int]) -> Roster:
-    """Those that can serve at once, then those that will soonest."""
+def _promoted(now: Roster, serving: int, quickest: Sequence[Set[int]]) -> Roster:
+    """Those of the first set before those of the next; of a set the lowest numbers."""
     lacking = max(0, serving - now.serving)
-    in_order = sorted(now.standby, key=lambda number: (number not in ready, number))
+    in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
     return Roster(now.count, now.standby - frozenset(in_order[:lacking]))
 
 

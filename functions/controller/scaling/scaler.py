@@ -22,6 +22,7 @@ from functions.decisions.autoscaling_policy import QUIET_S, ScalePolicy
 from functions.decisions.bands import BandRules, rules_of
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
 from functions.decisions.forecast import Demand, foresee, learn
+from functions.decisions.forecast_memory import Memory, resumed
 from functions.decisions.ladder import LadderState, Means, Rungs
 from functions.decisions.pool_signals import PoolSignals
 from functions.decisions.startup_times import Source, StartupTimes
@@ -62,16 +63,23 @@ class _Pool:
 class Scaler:
     """Owned by one event loop; all it does is remember and ask."""
 
-    def __init__(self, source: Source, speeds: Mapping[str, float] | None = None) -> None:
-        """`source` is where a new replica's weights lie; `speeds` are those that an earlier controller has kept."""
+    def __init__(
+        self, source: Source, speeds: Mapping[str, float] | None = None, memories: Mapping[str, Memory] | None = None
+    ) -> None:
+        """`source` is where a new replica's weights lie; `speeds` and `memories` an earlier controller has kept."""
         self._pools: dict[str, _Pool] = {}
         self._source = source
         self._speeds = dict(speeds or {})
+        self._memories = dict(memories or {})
 
     def speeds(self) -> dict[str, float]:
         """By pool, tokens a second of a stream with nothing beside it: to be kept, since under load it is not seen."""
         now = {name: pool.use.alone_tokens_per_s for name, pool in self._pools.items()}
         return self._speeds | {name: speed for name, speed in now.items() if speed > 0.0}
+
+    def memories(self) -> dict[str, Memory]:
+        """By pool, what its forecast has learnt: to be kept, since days are not seen again within hours."""
+        return {name: Memory(pool.demand, pool.starts) for name, pool in self._pools.items()} | self._memories
 
     def step(
         self,
@@ -80,10 +88,13 @@ class Scaler:
         admissions: Iterable[AdmissionEntry],
         sizes: Mapping[str, int],
         now_s: float,
+        *,
+        resting: Mapping[str, int] | None = None,
     ) -> dict[str, Wanted]:
         """About once a second. By pool; one of which nothing was heard yet is as it was, and not among them.
 
         `sizes` are what pools have been asked to be until now: one that comes under a policy goes on from there.
+        `resting`: of the warm replicas, those that sleep and cannot be woken now (`decisions.seats`).
         Without a report, or with one of a registry that hears nobody, what was known before grows old."""
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
@@ -98,7 +109,8 @@ class Scaler:
                 self._look(pool, name, report, now_s)
             if pool.signals is not None:
                 admission = most_specific(admissions, entries[name].pool, DEFAULT_ADMISSION)
-                pool.wanted = self._decide(pool, pool.signals, entries[name], admission, now_s)
+                signals = _without(pool.signals, (resting or {}).get(name, 0))
+                pool.wanted = self._decide(pool, signals, entries[name], admission, now_s)
         return {name: pool.wanted for name, pool in self._pools.items() if pool.wanted is not None}
 
     # inside
@@ -106,10 +118,11 @@ class Scaler:
     def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
         """A pool that has just come under a policy, or did so under an earlier controller, whose reasons are not known:
         nothing of it is taken away for the quiet time."""
-        starts = StartupTimes()
-        quiet_until_s = now_s + max(QUIET_S, starts.expected_s(self._source))
+        memory = resumed(self._memories.pop(name, Memory()), now_s)
+        quiet_until_s = now_s + max(QUIET_S, memory.starts.expected_s(self._source))
         state = ScalerState(desired=size, quiet_until_s=quiet_until_s)
-        return _Pool(state, use=PoolUse(self._speeds.get(name, 0.0)), starts=starts)
+        use = PoolUse(self._speeds.get(name, 0.0))
+        return _Pool(state, use=use, demand=memory.demand, starts=memory.starts)
 
     def _look(self, pool: _Pool, name: str, report: PoolReport, now_s: float) -> None:
         replicas = replicas_of(report, name)
@@ -147,6 +160,11 @@ class Scaler:
         for replica_id, phase in phases.items():
             if phase == "starting" and len(pool.starting_since_s) < MAX_STARTING:
                 pool.starting_since_s.setdefault(replica_id, now_s)
+
+
+def _without(signals: PoolSignals, resting: int) -> PoolSignals:
+    """Nobody borrows a replica that cannot be woken."""
+    return replace(signals, warm=max(0, signals.warm - resting)) if resting else signals
 
 
 def _means(pool: _Pool, policy: ScalePolicy, rules: BandRules, signals: PoolSignals) -> Means:

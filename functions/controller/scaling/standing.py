@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from functions.controller.scaling.roster import Roster
 from functions.controller.scaling.signals import replicas_of
 from functions.controller.scaling.teller import Order
-from functions.decisions.routing import ReplicaPhase
 from functions.fleet.pool_report import PoolReport, ReplicaReport
 
 _MAX_DIGITS = 6
@@ -22,15 +21,6 @@ def orders_for(report: PoolReport, pool: str, roster: Roster) -> list[Order]:
         if replica.phase == ("ready" if standby else "warm"):
             orders.append(_order(replica, standby=standby))
     return orders
-
-
-def numbers_in(phase: ReplicaPhase, replicas: Iterable[ReplicaReport]) -> dict[str, frozenset[int]]:
-    """By pool, the numbers of the replicas in the phase."""
-    found: dict[str, set[int]] = {}
-    for replica in replicas:
-        if replica.phase == phase and (number := number_of(replica)) is not None:
-            found.setdefault(replica.pool, set()).add(number)
-    return {pool: frozenset(numbers) for pool, numbers in found.items()}
 
 
 def number_of(replica: ReplicaReport) -> int | None:

@@ -15,6 +15,7 @@ from functions.engines.sim.plain_routes import VLLM_VERSION, fault_routes, statu
 from functions.engines.sim.pooling_routes import pooling_routes
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.schema_errors import refusal_of
+from functions.engines.sim.sleep_routes import sleep_routes
 
 
 def build_app(parts: Parts) -> FastAPI:
@@ -25,6 +26,8 @@ def build_app(parts: Parts) -> FastAPI:
         app.include_router(router(parts))
     if parts.settings.lora_routes:
         app.include_router(adapter_routes(parts))
+    if parts.settings.dev_routes:
+        app.include_router(sleep_routes(parts))
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_middleware(CommonHeaders, request_ids=parts.settings.request_id_headers)

@@ -28,7 +28,12 @@ class Evicted:
     name: bytes
 
 
-BlockEvent = Remembered | Evicted
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Nothing is remembered any more."""
+
+
+BlockEvent = Remembered | Evicted | Cleared
 
 
 class BlockPool:
@@ -87,6 +92,15 @@ class BlockPool:
         self._hash_of[block] = name
         self._block_of[name] = block
         return True
+
+    def forget(self) -> None:
+        """No block is remembered any more. Only while none is held."""
+        if len(self._free) != self._num_blocks:
+            raise RuntimeError(f"{self._num_blocks - len(self._free)} blocks are held")
+        self._hash_of = [None] * self._num_blocks
+        self._block_of.clear()
+        if self.events is not None:
+            self.events.append(Cleared())
 
     def take_events(self) -> list[BlockEvent]:
         """What was noted since this was last asked."""

@@ -37,7 +37,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.unfinished_seqs > 0
+        return self.scheduler.has_work
 
     def add(self, seq: Sequence) -> None:
         self.scheduler.add(seq)

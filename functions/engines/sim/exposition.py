@@ -44,7 +44,8 @@ class VllmCollector(Collector):
         yield self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", waiting)
         by_reason = {"capacity": waiting - deferred, "deferred": deferred}
         yield self._by("num_requests_waiting_by_reason", "Number of waiting requests by reason.", "reason", by_reason)
-        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        asleep = self._engine.slumber.state
+        states = {state: int(state == asleep) for state in ("awake", "weights_offloaded", "discard_all")}
         yield self._by("engine_sleep_state", "Engine sleep state.", "sleep_state", states)
         usage = scheduler.blocks.usage_ratio
         yield self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", usage)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 import zmq
 
-from functions.engines.sim.blocks import BlockEvent, Evicted
+from functions.engines.sim.blocks import BlockEvent, Cleared, Evicted, Remembered
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _QUEUE_WAIT_S = 0.05
@@ -44,23 +44,32 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def as_events(changes: Sequence[BlockEvent], block_size: int) -> list[dict[str, Any]]:
     """vLLM's maps, in order; a hash is told by its low 64 bits."""
-    return [
-        {"type": "BlockRemoved", "block_hashes": [_number(change.name)], "medium": "GPU", "group_idx": 0}
-        if isinstance(change, Evicted)
-        else {
-            "type": "BlockStored",
-            "block_hashes": [_number(change.name)],
-            "parent_block_hash": _number(change.parent) if change.parent is not None else None,
-            "token_ids": list(change.tokens),
-            "block_size": block_size,
-            "lora_id": None,
-            "medium": "GPU",
-            "lora_name": change.scope.adapter_name,
-            "extra_keys": [_extra(change.scope.adapter_name, change.scope.salt if change.parent is None else None)],
-            "group_idx": 0,
-        }
-        for change in changes
-    ]
+    return [_as_event(change, block_size) for change in changes]
+
+
+def _as_event(change: BlockEvent, block_size: int) -> dict[str, Any]:
+    match change:
+        case Cleared():
+            return {"type": "AllBlocksCleared"}
+        case Evicted(name):
+            return {"type": "BlockRemoved", "block_hashes": [_number(name)], "medium": "GPU", "group_idx": 0}
+        case Remembered():
+            return _stored(change, block_size)
+
+
+def _stored(change: Remembered, block_size: int) -> dict[str, Any]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": [_number(change.name)],
+        "parent_block_hash": _number(change.parent) if change.parent is not None else None,
+        "token_ids": list(change.tokens),
+        "block_size": block_size,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": change.scope.adapter_name,
+        "extra_keys": [_extra(change.scope.adapter_name, change.scope.salt if change.parent is None else None)],
+        "group_idx": 0,
+    }
 
 
 def _number(name: bytes) -> int:

@@ -21,6 +21,7 @@ from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.model import Adapter
 from functions.engines.sim.refusals import engine_dead, prefill_backlog_full, queue_full
 from functions.engines.sim.sequence import Sequence, Status
+from functions.engines.sim.slumber import Level, Mode, Slumber
 
 _MAX_CATCH_UP_S = 0.25
 _FREEZE_POLL_S = 0.05
@@ -28,6 +29,7 @@ _FREEZE_POLL_S = 0.05
 
 class Listener(Protocol):
     def on_token(self, seq: Sequence) -> None: ...
+    def on_abort(self, seq: Sequence) -> None: ...
     def on_engine_death(self) -> None: ...
 
 
@@ -38,6 +40,7 @@ class LiveEngine:
         if kv_events is not None:
             core.scheduler.blocks.events = []
         self.dead = False
+        self.slumber = Slumber()
         self._clock = clock
         self._faults = faults
         self._seq_ids = count()
@@ -87,6 +90,25 @@ class LiveEngine:
         self._adapter_paths[adapter.adapter_id] = adapter.path
         stall_s = self.core.load_adapter(adapter.adapter_id)
         await self._clock.sleep_until(self._clock.now_s() + stall_s)
+
+    async def sleep(self, level: Level, mode: Mode) -> None:
+        """Returns when it sleeps."""
+        scheduler = self.core.scheduler
+        if mode == "abort":
+            self._abort_all()
+        scheduler.pause = "all" if mode == "keep" else "new"
+        if mode == "wait":
+            await self.drained()
+        if level:
+            scheduler.forget_cache()
+        self.slumber = self.slumber.begun(level)
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """What waited is computed once all memory is back."""
+        self.slumber = self.slumber.woken(tags)
+        if self.slumber.level is None:
+            self.core.scheduler.pause = ""
+            self._wake.set()
 
     def die(self) -> None:
         """The engine process is gone; the server in front of it notices."""
@@ -152,6 +174,16 @@ class LiveEngine:
         changes = self.core.scheduler.blocks.take_events()
         if changes and self.kv_events is not None:
             self.kv_events.publish(changes, self.core.limits.block_size_tokens)
+
+    def _abort_all(self) -> None:
+        """Each is told, with the tokens that it has."""
+        scheduler = self.core.scheduler
+        for seq in (*scheduler.running, *scheduler.waiting):
+            owner = self._owners.pop(seq.seq_id, None)
+            self.core.abort(seq)
+            if owner is not None:
+                self.core.stats.finished["abort"] += 1
+                owner[0].on_abort(seq)
 
     def _halt(self) -> None:
         self.dead = True

@@ -13,6 +13,8 @@ class Progress:
     seq: Sequence | None = None
     """None: the engine refused it (it drains); the reply is empty and ended with "abort"."""
     sent_tokens: int = 0
+    sent_end: bool = False
+    """The client knows that it was cut short."""
 
     @property
     def index(self) -> int:
@@ -32,20 +34,27 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        return self.seq is None or self.seq.status is Status.FINISHED
+        return self.seq is None or self.is_cut or self.seq.status is Status.FINISHED
+
+    @property
+    def is_cut(self) -> bool:
+        """The engine gave it up (it was put to sleep), with the tokens that there are."""
+        return self.seq is not None and self.seq.status is Status.ABORTED
 
     @property
     def finish_reason(self) -> str | None:
-        if self.seq is None:
+        if self.seq is None or self.is_cut:
             return "abort"
         return self.plan.finish_reason if self.finished else None
 
     @property
     def stop_reason(self) -> str | int | None:
-        return self.plan.stop_reason if self.finished and self.seq else None
+        return self.plan.stop_reason if self.finished and self.seq and not self.is_cut else None
 
     @property
     def text(self) -> str:
+        if self.is_cut:
+            return "".join(self.plan.deltas[: self.tokens])
         return "" if self.seq is None else self.plan.text
 
 

@@ -15,12 +15,16 @@ in.
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.blocks import BlockPool, Remembered
 from functions.engines.sim.hashing import block_hash, chain
 from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
+
+Pause = Literal["", "new", "all"]
+"""Who is not computed for now: nobody is held back, those who wait, everybody."""
 
 
 @dataclass(slots=True)
@@ -54,12 +58,18 @@ class Scheduler:
         self.blocks = BlockPool(limits.num_kv_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.pause: Pause = ""
         self.deferred_seqs = 0
         """Waiting sequences that the last pass skipped because their adapter would have been one too many."""
 
     @property
     def unfinished_seqs(self) -> int:
         return len(self.running) + len(self.waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute anything."""
+        return bool(self.pause != "all" and (self.running or (self.waiting and not self.pause)))
 
     @property
     def running_adapters(self) -> set[AdapterId]:
@@ -78,10 +88,19 @@ class Scheduler:
 
     def schedule(self) -> Step:
         step = Step(budget_tokens=self.limits.max_num_batched_tokens)
+        if self.pause == "all":
+            return step
         self._extend_running(step)
-        if not step.preempted:
+        if not step.preempted and not self.pause:
             self._admit_waiting(step)
         return step
+
+    def forget_cache(self) -> None:
+        """What runs waits again, and every prefix is computed anew."""
+        for seq in self.running:
+            self._set_back(seq)
+        self.running = []
+        self.blocks.forget()
 
     def finish_step(self, step: Step) -> list[Sequence]:
         """The sequences that got their next token, in order of service; the finished ones have left the engine."""
@@ -190,6 +209,9 @@ class Scheduler:
         self.running.remove(seq)
         step.withdraw(seq)
         step.preempted.append(seq)
+        self._set_back(seq)
+
+    def _set_back(self, seq: Sequence) -> None:
         self._release(seq)
         seq.computed_tokens = 0
         seq.preemptions += 1

@@ -35,12 +35,16 @@ class Settings:
     faults: Faults
     seed: int
     startup_delay_s: float
+    wake_s: float
+    """How long it takes to bring the weights of a sleeping engine back."""
     keep_alive_s: int
     """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: idle connections are closed after so long."""
     shutdown_timeout_s: float
     enable_lora: bool
     lora_routes: bool
     """VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    dev_routes: bool
+    """VLLM_SERVER_DEV_MODE."""
     static_adapters: tuple[tuple[str, str], ...]
     request_id_headers: bool
     prompt_token_details: bool
@@ -73,10 +77,12 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
         faults=_faults(flags),
         seed=flags.sim_seed if flags.sim_seed is not None else flags.seed,
         startup_delay_s=flags.sim_startup_delay_s,
+        wake_s=flags.sim_wake_ms / 1e3,
         keep_alive_s=int(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", _DEFAULT_KEEP_ALIVE_S)),
         shutdown_timeout_s=flags.shutdown_timeout,
         enable_lora=flags.enable_lora,
         lora_routes=environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"),
+        dev_routes=environ.get("VLLM_SERVER_DEV_MODE", "") == "1",
         static_adapters=tuple(_static_adapter(text) for text in flags.lora_modules),
         request_id_headers=flags.enable_request_id_headers,
         prompt_token_details=flags.enable_prompt_tokens_details,
@@ -140,6 +146,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-queued-tokens", type=parse_size)
     parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
     parser.add_argument("--kv-events-config", type=_kv_events_config, default=KvEventsConfig(), metavar="JSON")
+    parser.add_argument("--enable-sleep-mode", action=switch, default=False, help="accepted; no memory is freed here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", help="accepted; nothing is computed")
     for flag in _LONE_FLAGS:
@@ -157,6 +164,7 @@ def _add_simulator_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sim-jitter-ratio", type=float, default=costs.jitter_ratio)
     group.add_argument("--sim-seed", type=int, help="default: --seed")
     group.add_argument("--sim-startup-delay-s", type=float, default=0.0, help="listens, but answers only then")
+    group.add_argument("--sim-wake-ms", type=float, default=0.0, help="until the weights of one that slept are back")
     group.add_argument("--sim-faults", type=json.loads, default={}, help="JSON, as for POST /sim/faults")
     group.add_argument(
         "--sim-task", choices=["embed", "classify", "score"], default="embed", help="of a --runner pooling"

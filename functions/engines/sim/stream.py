@@ -113,13 +113,10 @@ class Delivery:
     def on_token(self, seq: EngineSequence) -> None:
         if not self._saboteur.allows():
             return
-        reply = self._by_seq[seq.seq_id]
-        if not self._connection.congested:
-            self._writer.event(self._opening() + self._pending(reply))
-        if reply.finished:
-            self._missing -= 1
-            if not self._missing:
-                self._end(End.COMPLETE)
+        self._tell(self._by_seq[seq.seq_id])
+
+    def on_abort(self, seq: EngineSequence) -> None:
+        self._tell(self._by_seq[seq.seq_id])
 
     def on_engine_death(self) -> None:
         self._end(End.ENGINE_DIED)
@@ -132,6 +129,14 @@ class Delivery:
         self._writer.event(b"".join(late) + self._chunks.closing(self._work.prompt_tokens, self.replies))
         self._writer.finish()
 
+    def _tell(self, reply: Progress) -> None:
+        if not self._connection.congested:
+            self._writer.event(self._opening() + self._pending(reply))
+        if reply.finished:
+            self._missing -= 1
+            if not self._missing:
+                self._end(End.COMPLETE)
+
     def _opening(self) -> bytes:
         if self._opened:
             return b""
@@ -140,9 +145,9 @@ class Delivery:
 
     def _pending(self, reply: Progress) -> bytes:
         start, end = reply.sent_tokens, reply.tokens
-        if start == end:
+        if start == end and (reply.sent_end or not reply.is_cut):
             return b""
-        reply.sent_tokens = end
+        reply.sent_tokens, reply.sent_end = end, reply.is_cut
         return self._chunks.tokens(reply, start, end)
 
     def _end(self, end: End) -> None:

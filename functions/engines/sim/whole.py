@@ -35,12 +35,18 @@ class Waiter:
 
     def on_token(self, seq: EngineSequence) -> None:
         if self._saboteur.allows() and seq.status is Status.FINISHED:
-            self._missing -= 1
-            if not self._missing:
-                self._end(End.COMPLETE)
+            self._one_less()
+
+    def on_abort(self, seq: EngineSequence) -> None:
+        self._one_less()
 
     def on_engine_death(self) -> None:
         self._end(End.ENGINE_DIED)
+
+    def _one_less(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._end(End.COMPLETE)
 
     def _left(self) -> None:
         self._end(End.CLIENT_LEFT)

@@ -31,7 +31,7 @@ from kubernetes.dynamic import DynamicClient
 from functions.controller.kubernetes.client import connect
 from tests.gateway.certificates import self_signed
 
-START_WAIT_S = 120.0
+START_WAIT_S = 240.0
 STOP_WAIT_S = 30.0
 START_ATTEMPTS = 5
 _PR_SET_PDEATHSIG = 1

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.kubernetes.fixtures import api_server, kserve_server, space
+from tests.controller.kubernetes.fixtures import TIMEOUT_S, api_server, kserve_server, space
 
 __all__ = ["api_server", "kserve_server", "space"]
-
-TIMEOUT_S = 600  # the first test of a session starts the servers and loads a CRD of 2 MB, on a machine that may be busy
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ from kubernetes.dynamic import DynamicClient
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
 
+TIMEOUT_S = 600  # the first test of a session starts the servers and loads a CRD of 2 MB, on a machine that may be busy
 _numbers = itertools.count(1)
 
 

@@ -8,6 +8,7 @@ from functions.controller.kubernetes.errors import KubeError
 from functions.controller.kubernetes.outcome import Outcome
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
+from tests.controller.kubernetes.run.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -41,8 +42,29 @@ def limited_fleet(space: Space, rights: Rights) -> Fleet:
         create(f"{rbac}/roles", {"metadata": {"name": "controller"}, "rules": rules})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "controller"}
         create(f"{rbac}/rolebindings", {"metadata": {"name": "controller"}, "roleRef": role, "subjects": [subject]})
+    until(lambda: are_in_force(space, rights), "the authoriser knows the roles, which it follows by a watch")
     token = space.server.token_of(space.system, "controller")
     return Fleet(space, make_client=lambda: space.server.client(token))
+
+
+def are_in_force(space: Space, rights: Rights) -> bool:
+    def allowed(namespace: str, verb: str, group: str, resource: str) -> bool:
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": f"system:serviceaccount:{space.system}:controller", "resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answer = space.client.request("post", path, body=review, serializer=lambda _client, data: data)
+        return bool(answer["status"]["allowed"])
+
+    names = {"system": space.system, "models": space.models}
+    return all(
+        allowed(names[where], verb, group, resource)
+        for (where, group, resource), verbs in rights.items()
+        for verb in verbs
+    )
 
 
 def whole_life(fleet: Fleet) -> Outcome:

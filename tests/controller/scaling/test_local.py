@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,11 +18,14 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.target import Target
 from functions.controller.publish_wire import RegistryWire
+from functions.controller.scaling.kept_forecasts import Forecasts
 from functions.controller.scaling.local import LocalScaling
 from functions.controller.scaling.roster import Roster
 from functions.controller.scaling.shown import Shown
 from functions.controller.scaling.wire import PoolsWire
 from functions.controller.snapshot_source import SnapshotSource
+from functions.decisions.forecast import Demand
+from functions.decisions.forecast_memory import Memory
 from functions.fleet.pool_report import PoolReport
 from tests.controller.configs import load, pool
 from tests.controller.scaling.builders import POOL, replica, report
@@ -47,19 +51,30 @@ class Hearing(PoolsWire):
 
 class Source(SnapshotSource):
     heard: PoolReport | None = None
+    asked = 0  # once at the beginning of each pass
 
     async def pools_wire(self) -> PoolsWire:
+        self.asked += 1
         return Hearing(self.heard) if self.heard is not None else await super().pools_wire()
 
 
 class Machine:
     """A pool of two by its YAML, under a policy, of which an earlier controller has kept `roster`. No process runs."""
 
-    def __init__(self, layout: StateLayout, roster: Roster, target: Target, *others: Pool) -> None:
+    def __init__(
+        self,
+        layout: StateLayout,
+        roster: Roster,
+        target: Target,
+        *others: Pool,
+        seats: int | None = None,
+        args: tuple[str, ...] = (),
+        warm: int = 1,
+    ) -> None:
         layout.make()
         layout.secrets_dir.mkdir(exist_ok=True)
         layout.secret("internal-token").write_text("t")
-        settings = LocalSettings(state_dir=layout.root)
+        settings = LocalSettings(state_dir=layout.root, max_engines=seats)
         self.layout = layout
         self.reconciler = Reconciler(
             layout,
@@ -70,7 +85,7 @@ class Machine:
             is_paused=lambda: False,
             counts={},
         )
-        self.reconciler.want("main@1", (Pool(POOL, 2, "m"), *others))
+        self.reconciler.want("main@1", (Pool(POOL, 2, "m", args), *others))
         self.source = Source(self.reconciler.context, layout.registry_rows_file, lambda: None)
         self.scaling = LocalScaling(
             layout,
@@ -81,7 +96,8 @@ class Machine:
             is_suspended=lambda: False,
             rosters={POOL: roster},
         )
-        self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), POLICY)
+        policy = POLICY.replace("warm: 1", f"warm: {warm}")
+        self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), policy)
         self.scaling.obey("main@1", self._policies)
 
     async def passes(self, enough: Callable[[], bool]) -> None:
@@ -166,3 +182,15 @@ async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateL
         await machine.passes(lambda: (machine.shown.serving, machine.shown.warm) == (1, 0))
     finally:
         os.sched_setaffinity(0, before)
+
+
+async def test_what_the_forecast_has_learnt_outlives_the_controller(layout: StateLayout) -> None:
+    learnt = Memory(Demand(replica_per_s=777.0, looked_s=time.time()))
+    Forecasts(layout.forecasts_file).keep({POOL: learnt}, 0.0)
+    machine = Machine(layout, Roster(2), Target("sim"))
+    layout.forecasts_file.unlink()
+    machine.source.heard = report(replica(0), replica(1))
+    await machine.passes(layout.forecasts_file.exists)
+    kept = Forecasts(layout.forecasts_file).known[POOL].demand
+    assert kept.replica_per_s == 777.0
+    assert kept.open_count == 1, "and it has looked"

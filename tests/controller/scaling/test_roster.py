@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.scaling.roster import Roster, toward
+from functions.controller.scaling.roster import Roster, Sleepers, toward
 
 numbers = st.integers(0, 6)
 
@@ -50,6 +50,20 @@ def test_a_warm_one_that_is_not_loaded_does_not_take_the_place_of_one_that_serve
     now = Roster(3, frozenset({0}))
     assert toward(now, 2, 0) == now
     assert toward(now, 2, 0, {0}) == Roster(2)
+
+
+def test_what_sleeps_is_promoted_after_what_is_awake_and_only_as_far_as_it_may_be_woken() -> None:
+    now = Roster(5, frozenset({1, 2, 3, 4}))
+    awake_too = toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1}), wake=1))
+    assert awake_too.standby == {1, 3, 4}, "2 is loaded and awake"
+    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}), wake=1)).standby == {2, 3, 4}, "sooner than one loads"
+    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}))).standby == {1, 2, 4}, "3 loads, and has a seat"
+
+
+def test_what_sleeps_takes_the_place_of_one_that_serves_only_when_it_may_be_woken() -> None:
+    now = Roster(2, frozenset({0}))
+    assert toward(now, 1, 0, {0}, Sleepers(frozenset({0}))) == now
+    assert toward(now, 1, 0, {0}, Sleepers(frozenset({0}), wake=1)) == Roster(1)
 
 
 def test_numbers_beyond_the_count_are_refused() -> None:

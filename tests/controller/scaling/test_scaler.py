@@ -131,6 +131,20 @@ def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
     assert calm is not None and calm.replicas == last.replicas, "what was added goes by the scaler's rules, later"
 
 
+def test_overload_borrows_nothing_that_sleeps_and_cannot_be_woken() -> None:
+    quiet = structs.replace(ENTRY, scale_up=())
+    drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
+    beats = report(*TWO, replica(2, "warm", asleep=True), told=drowning)
+    means = {}
+    for resting in (0, 1):
+        scaler = Scaler("disk")
+        for second in range(60):
+            scaler.step(beats, [quiet], [ADMISSION], {POOL: 2}, float(second), resting={POOL: resting})
+        wanted = scaler.step(beats, [quiet], [ADMISSION], {POOL: 2}, 60.0, resting={POOL: resting})[POOL]
+        means[resting] = "borrow" in wanted.rungs
+    assert means == {0: True, 1: False}
+
+
 def test_a_pool_without_a_policy_is_nobodys() -> None:
     scaler = Scaler("disk")
     ask(scaler, report(*TWO), 0.0)

@@ -1,7 +1,7 @@
 """Who is told what: those whose beats say something else than they should."""
 
 from functions.controller.scaling.roster import Roster
-from functions.controller.scaling.standing import numbers_in, orders_for, orders_for_counts
+from functions.controller.scaling.standing import number_of, orders_for, orders_for_counts
 from functions.controller.scaling.teller import Order
 from tests.controller.scaling.builders import POOL, replica, report
 
@@ -21,7 +21,7 @@ def test_what_starts_drains_or_is_one_too_many_is_left_alone() -> None:
 
 
 def test_an_id_of_another_make_is_nobodys_number() -> None:
-    assert numbers_in("ready", [replica(3), replica(4, "warm")]) == {POOL: frozenset({3})}
+    assert number_of(replica(3)) == 3
     odd = report(replica(0, pool=f"{POOL}-x"))
     assert orders_for(odd, POOL, Roster(1, frozenset({0}))) == []
 

@@ -54,7 +54,7 @@ def _valkey_config(layout: StateLayout) -> str:
         "appendonly no",
         f'dir "{layout.data_dir("bus")}"',
         "maxmemory 256mb",
-        "maxmemory-policy volatile-ttl",
+        "maxmemory-policy noeviction",  # to forget what was spent of a quota would be to give it twice
         "loglevel notice",
     ]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
 from tests.controller.kubernetes.fixtures import Space, create
 from tests.controller.kubernetes.run.waiting import WAIT_S, until
-from tests.fleet.conftest import free_port
+from tests.ports import free_port
 
 TOKEN = "internal-token"
 ROOT = Path(__file__).parents[4]

@@ -10,7 +10,7 @@ import pytest
 from functions.api.snapshot import ModelEntry
 from functions.controller.kubernetes.run.writes import FINALIZER
 from tests.controller.kubernetes.run.rig import POOL, TOKEN, Rig, model_spec, populate, settled, tenant_spec, versions
-from tests.controller.kubernetes.run.waiting import until
+from tests.controller.kubernetes.run.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
@@ -50,6 +50,7 @@ def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig)
     rig.patch("Tenant", "t1", {"spec": {"tier": "gold"}})  # nobody declares it
     rig.create("Tenant", "t2", tenant_spec(key="k2"))
     until(lambda: rig.is_ready("Tenant", "t2"))
+    until(lambda: "Stalled" in rig.conditions("Tenant", "t1"))
     stalled = rig.conditions("Tenant", "t1")["Stalled"]
     assert stalled["status"] == "True"
     assert "spec.tier" in stalled["message"]
@@ -75,6 +76,7 @@ def test_a_new_controller_knows_what_was_good_before_it_began(rig: Rig) -> None:
     assert snapshot is not None
     assert {tenant.name: tenant.tier for tenant in snapshot.tenants} == {"t0": "free", "t1": "free", "t2": "free"}
     assert [key.key_id for key in snapshot.keys] == ["k0", "k1", "k2"]
+    until(lambda: "Stalled" in rig.conditions("Tenant", "t1"))
     assert rig.conditions("Tenant", "t1")["Stalled"]["reason"] == "InvalidKeepsLastGood"
 
 
@@ -236,7 +238,7 @@ def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Ri
     controller = rig.controller()
     until(lambda: rig.conditions("Model", "t0.m9").get("Reconciling", {}).get("reason") == "ArtifactMissing")
     assert "s3://shoal-models/t0/m9/v1" in rig.conditions("Model", "t0.m9")["Ready"]["message"]
-    assert rig.is_ready("Model", "t0.m0")
+    until(lambda: rig.is_ready("Model", "t0.m0"))
     rig.patch("Model", "t0.m9", {"spec": {"versions": [{**unpinned["versions"][0], "digest": "sha256:" + "b" * 64}]}})
     until(lambda: rig.is_ready("Model", "t0.m9"), controller.log)
 
@@ -253,6 +255,6 @@ def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Ri
 )
 def test_a_mistake_in_the_settings_is_said_in_words(rig: Rig, changes: dict[str, str], complaint: str) -> None:
     controller = rig.controller(**changes)
-    assert controller.process.wait(60) == 1
+    assert controller.process.wait(WAIT_S) == 1
     assert complaint in controller.log
     assert "Traceback" not in controller.log

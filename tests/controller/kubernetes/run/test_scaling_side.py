@@ -3,21 +3,27 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from functions.api.loader import Loaded
+from functions.controller.kubernetes.api import KubeApi
+from functions.controller.kubernetes.handover import FIELD
+from functions.controller.kubernetes.objects import Body
+from functions.controller.kubernetes.ownership import owners
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
+from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
 from functions.controller.publish_wire import RegistryWire
 from functions.controller.scaling.teller import Teller
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_beat
 from functions.fleet.pool_beat import PoolBeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
-from tests.controller.kubernetes.fleet import Fleet, load, pool
+from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
 from tests.fleet.builders import beat
 from tests.registry.world import TOKEN, World, serving
 
@@ -161,3 +167,39 @@ async def test_a_registry_that_is_away_changes_nothing(side: Side) -> None:
         is_suspended=lambda: False,
     )
     assert await side.step() == 3
+
+
+class Overtaken(KubeApi):
+    """The same server, where Flux applies another number between our look and our first write."""
+
+    def __init__(self, fleet: Fleet, theirs: Body) -> None:
+        super().__init__(fleet.space.client, Leader(), timeout_s=60.0)
+        self._fleet = fleet
+        self._theirs: Body | None = theirs
+
+    def server_side_apply(self, body: Body, **how: Any) -> Body:
+        if self._theirs is not None:
+            theirs, self._theirs = self._theirs, None
+            self._fleet.apply_as("flux", theirs)
+        return super().server_side_apply(body, **how)
+
+
+def declared(side: Side, replicas: int) -> Body:
+    body = side.fleet.desired(pool("a")).objects[-1].body
+    model = {"modelFormat": {"name": "vLLM"}}
+    return {**body, "spec": {"predictor": {"minReplicas": replicas, "model": model}}}
+
+
+async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pass_goes_on(
+    side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server answers 409 twice: to the number that is wanted, and to sharing the one that was seen."""
+    side.fleet.apply_as("flux", declared(side, 3), force=True)
+    side.hear(*["ready"] * 4)
+    side.fleet.api = Overtaken(side.fleet, declared(side, 5))
+    assert await side.step() == 5, "theirs, as it is now"
+    assert side.told == [(9003, '{"standby":true}')], "agents are told in the same pass"
+    assert "flux" in caplog.text
+    assert await side.step() == 5, "shared from the next pass on"
+    assert ("flux", "Apply") in (holders := owners(side.fleet.service("a") or {}, *FIELD))
+    assert (AUTOSCALER_MANAGER, "Apply") in holders

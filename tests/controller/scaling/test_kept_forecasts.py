@@ -1,0 +1,135 @@
+"""What forecasts have learnt outlives a controller; a file that is none is told and counts as empty."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from functions.controller.scaling import kept_forecasts
+from functions.controller.scaling.kept_forecasts import KEEP_EVERY_S, MAX_BYTES, MAX_POOLS, Forecasts
+from functions.controller.scaling.scaler import DECIDE_EVERY_S, Scaler
+from functions.decisions.forecast import MOST_AHEAD_BINS, Demand
+from functions.decisions.forecast_memory import Memory
+from functions.decisions.forecast_methods import BINS_KEPT, METHODS
+from functions.decisions.forecast_score import KEPT, Score
+from functions.decisions.forecast_season import DAY_S, WEEK_S, Season
+from functions.decisions.startup_times import StartupTimes
+from tests.controller.scaling.builders import POOL, report
+from tests.controller.scaling.test_scaler import FULL, TWO, ask
+
+LONG = 1.2345678901234567e-100
+
+
+def looked(minutes: int) -> Scaler:
+    """A scaler that has looked at a busy pool so long."""
+    scaler = Scaler("disk")
+    for look in range(int(minutes * 60 / DECIDE_EVERY_S)):
+        ask(scaler, report(*TWO, told=FULL), look * DECIDE_EVERY_S)
+    return scaler
+
+
+def largest() -> Memory:
+    score = Score(LONG, LONG, (LONG,) * KEPT)
+    demand = Demand(
+        bins=(LONG,) * BINS_KEPT,
+        day=replace(Season(DAY_S), levels=(LONG,) * Season(DAY_S).slots),
+        week=replace(Season(WEEK_S), levels=(LONG,) * Season(WEEK_S).slots),
+        scores=(score,) * len(METHODS),
+        ahead=((10**9, (LONG,) * len(METHODS)),) * MOST_AHEAD_BINS,
+        looked_s=1.0,
+    )
+    return Memory(demand, StartupTimes({"disk": (LONG,) * 20}))
+
+
+def written(path: Path) -> dict[str, Any]:
+    Forecasts(path).keep(looked(30).memories(), 0.0)
+    content = json.loads(path.read_bytes())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_controller_that_starts_again_goes_on_from_what_was_learnt(tmp_path: Path) -> None:
+    path = tmp_path / "controller" / "forecasts.json"
+    before = looked(30)
+    Forecasts(path).keep(before.memories(), 0.0)
+    after = Scaler("disk", memories=Forecasts(path).known)
+    assert after.memories() == before.memories(), "also of a pool that is not heard of yet"
+    assert after.memories()[POOL].demand.scores[0].came_sum > 0.0
+    now_s = 30 * 60.0
+    ask(after, report(*TWO, told=FULL), now_s)
+    ask(before, report(*TWO, told=FULL), now_s)
+    assert after.memories()[POOL] == before.memories()[POOL]
+
+
+def test_it_is_written_once_a_minute(tmp_path: Path) -> None:
+    path, memories = tmp_path / "forecasts.json", looked(5).memories()
+    forecasts = Forecasts(path)
+    forecasts.keep(memories, 0.0)
+    forecasts.keep({}, KEEP_EVERY_S)
+    forecasts.keep({POOL: Memory()}, KEEP_EVERY_S - 0.1)
+    assert Forecasts(path).known == memories
+    forecasts.keep({POOL: Memory()}, KEEP_EVERY_S)
+    assert Forecasts(path).known == {POOL: Memory()}
+
+
+def test_the_largest_memory_fits(tmp_path: Path) -> None:
+    path = tmp_path / "forecasts.json"
+    Forecasts(path).keep({f"{number:063d}": largest() for number in range(MAX_POOLS + 1)}, 0.0)
+    assert path.stat().st_size < MAX_BYTES
+    known = Forecasts(path).known
+    assert len(known) == MAX_POOLS
+    assert known[f"{0:063d}"] == largest()
+
+
+def test_without_a_file_nothing_is_known_and_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Forecasts(tmp_path / "missing.json").known == {}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"version": 1', b" " * (MAX_BYTES + 1)])
+def test_what_is_none_is_told_and_counts_as_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    path = tmp_path / "forecasts.json"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING, kept_forecasts.__name__):
+        assert Forecasts(path).known == {}
+    assert [record.getMessage().startswith(f"{path}: the forecasts are learnt anew") for record in caplog.records] == [
+        True
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", 2),
+        ("methods", ["last", "smooth"]),
+        ("replica_per_s", -1.0),
+        ("bins", [1.0] * (BINS_KEPT + 1)),
+        ("scores", []),
+        ("ahead", [[1, [1.0]]]),
+        ("day", {"levels": [1.0] * 7}),
+        ("swing_ratio", 7.0),
+        ("looked_s", "yesterday"),
+        ("starts_s", {"moon": [1.0]}),
+    ],
+)
+def test_what_cannot_be_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: object
+) -> None:
+    path = tmp_path / "forecasts.json"
+    content = written(path)
+    assert Forecasts(path).known
+    (content if key in content else content["pools"][POOL])[key] = value
+    path.write_text(json.dumps(content))
+    assert Forecasts(path).known == {}
+    assert "learnt anew" in caplog.text
+
+
+def test_a_disk_that_takes_nothing_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    Forecasts(tmp_path / "file" / "forecasts.json").keep({POOL: Memory()}, 0.0)
+    assert "are not kept" in caplog.text

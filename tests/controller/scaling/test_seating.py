@@ -1,0 +1,215 @@
+"""Who has a seat as beats and processes tell it; and a machine on which no more are awake than have one."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.controller.scaling.roster import Roster, toward
+from functions.controller.scaling.seating import FALLS_ASLEEP_S, Seating, ending, heard_of, in_words, settling
+from functions.decisions.seats import Held, Seated, Wish, seated
+from functions.fleet.pool_report import ReplicaReport
+from tests.controller.scaling.builders import POOL, replica, report
+
+ONE_AND_ONE = Roster(2, frozenset({1}))
+
+
+def seating(*replicas: ReplicaReport, roster: Roster = ONE_AND_ONE, sleeps: bool = True) -> Seating:
+    return Seating(roster, sleeps, heard_of(report(*replicas), POOL))
+
+
+def asleep(number: int) -> ReplicaReport:
+    return replica(number, "warm", asleep=True)
+
+
+def test_one_that_says_that_it_sleeps_has_no_seat() -> None:
+    assert seating(replica(0), asleep(1)).held() == Held(serving=1, asleep=1, sleeps=True)
+
+
+def test_one_that_could_sleep_and_does_not_has_a_seat() -> None:
+    assert seating(replica(0), replica(1, "warm")).held() == Held(serving=1, loaded=1, sleeps=True)
+
+
+def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
+    assert seating(asleep(1), sleeps=False).held() == Held(serving=1, loaded=1)
+
+
+@pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
+def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
+    beat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
+    assert seating(beat).held() == Held(serving=1, loading=1, sleeps=True)
+
+
+def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
+    assert seating(replica(0), asleep(1), roster=Roster(2)).held() == Held(serving=2, sleeps=True)
+
+
+def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
+    silent = replica(1, "warm", asleep=True, age_s=60.0)
+    assert seating(silent).held() == seating().held() == Held(serving=1, loading=1, spared=1, sleeps=True)
+    assert seating(silent, sleeps=False).held().spared == 0
+
+
+def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() -> None:
+    said = msgspec.json.decode(msgspec.json.encode(asleep(1)))
+    del said["asleep"]
+    older = msgspec.convert(said, ReplicaReport)
+    assert seating(replica(0), older).held() == Held(serving=1, loaded=1, sleeps=True)
+
+
+def test_nothing_is_heard_without_a_report() -> None:
+    assert heard_of(None, POOL) == {}
+
+
+def test_one_has_its_time_to_fall_asleep_and_not_more() -> None:
+    awake = {POOL: seating(replica(1, "warm"))}
+    since_s, in_time = settling({}, awake, 100.0)
+    assert awake[POOL].held(in_time[POOL]).spared == 1
+    since_s, in_time = settling(since_s, awake, 100.0 + FALLS_ASLEEP_S)
+    assert (in_time[POOL], awake[POOL].held(in_time[POOL]).spared) == (frozenset(), 0)
+    assert settling(since_s, {POOL: seating(asleep(1))}, 200.0)[0] == {}, "the next time it has the whole time again"
+    assert settling({}, {POOL: seating(replica(1, "warm"), sleeps=False)}, 0.0) == ({}, {POOL: frozenset()})
+
+
+def test_an_engine_that_no_roster_has_keeps_its_seat_until_it_is_gone() -> None:
+    running = [f"{POOL}-0", f"{POOL}-1", f"{POOL}-2", "gone-0"]
+    assert ending(running, {POOL: seating()}) == 2
+
+
+def test_why_a_pool_has_less_is_said() -> None:
+    pool = seating(replica(0), asleep(1))
+    assert in_words(Wish(1, 1), Seated(1, 1), pool, 3) == ""
+    waits = in_words(Wish(2, 1), Seated(1, 1), pool, 3)
+    assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
+    assert in_words(Wish(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
+    assert in_words(Wish(2, 1), Seated(1, 0), seating(sleeps=False), 3).startswith("this machine runs 3 engines")
+
+
+# a machine
+
+
+@dataclass
+class Machine:
+    """Two pools that serve with one each; engines by pool and number, as they are: "loading", "awake", "asleep"."""
+
+    seats: int
+    sleeps: dict[str, bool]
+    rosters: dict[str, Roster] = field(init=False)
+    engines: dict[str, dict[int, str]] = field(init=False)
+    leaving: int = 0
+
+    def __post_init__(self) -> None:
+        self.rosters = {pool: Roster(1) for pool in self.sleeps}
+        self.engines = {pool: {0: "awake"} for pool in self.sleeps}
+
+    def awake(self) -> int:
+        states = [state for engines in self.engines.values() for state in engines.values()]
+        return self.leaving + len(states) - states.count("asleep")
+
+    def pools(self) -> dict[str, Seating]:
+        return {pool: Seating(roster, self.sleeps[pool], self._beats(pool)) for pool, roster in self.rosters.items()}
+
+    def _beats(self, pool: str) -> dict[int, ReplicaReport]:
+        standby = self.rosters[pool].standby
+        return {
+            number: replica(number, "starting")
+            if state == "loading"
+            else replica(number, "warm" if number in standby else "ready", asleep=state == "asleep")
+            for number, state in self.engines[pool].items()
+        }
+
+    def decide(self, wishes: dict[str, Wish]) -> dict[str, Seated]:
+        """One pass: what is started, woken or ended is so at once, as far as seats go."""
+        pools = self.pools()
+        held = {name: pool.held() for name, pool in pools.items()}
+        allowed = seated(wishes, held, self.leaving, self.seats)
+        for name, pool in pools.items():
+            may = allowed[name]
+            then = toward(pool.roster, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
+            self._follow(name, then)
+        return allowed
+
+    def _follow(self, name: str, then: Roster) -> None:
+        engines = self.engines[name]
+        for number in range(then.count, self.rosters[name].count):
+            self.leaving += engines.pop(number) != "asleep"
+        for number in range(self.rosters[name].count, then.count):
+            engines[number] = "loading"
+        for number in engines:
+            if number not in then.standby and engines[number] == "asleep":
+                engines[number] = "awake"
+        self.rosters[name] = then
+
+    def go_on(self) -> None:
+        """All load, fall asleep and end that were about to."""
+        self.leaving = 0
+        for name, engines in self.engines.items():
+            for number, state in engines.items():
+                if state == "loading":
+                    engines[number] = "awake"
+                elif number in self.rosters[name].standby and self.sleeps[name]:
+                    engines[number] = "asleep"
+
+    def settle(self, wishes: dict[str, Wish]) -> None:
+        for _ in range(20):
+            self.decide(wishes)
+            self.go_on()
+
+
+wishes = st.fixed_dictionaries({pool: st.builds(Wish, st.integers(1, 4), st.integers(0, 2)) for pool in "ab"})
+passes = st.lists(st.tuples(wishes, st.booleans()), max_size=12)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 5), st.booleans(), passes)
+def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
+    seats: int, both: bool, asked: list[tuple[dict[str, Wish], bool]]
+) -> None:
+    machine = Machine(seats, {"a": True, "b": both})
+    for wanted, time_passes in asked:
+        serving = {name: roster.serving for name, roster in machine.rosters.items()}
+        machine.decide(wanted)
+        assert machine.awake() <= seats
+        for name, roster in machine.rosters.items():
+            assert roster.serving >= min(serving[name], wanted[name].serving), "nobody who serves sleeps for another"
+        if time_passes:
+            machine.go_on()
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 5), wishes, wishes)
+def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
+    seats: int, before: dict[str, Wish], wanted: dict[str, Wish]
+) -> None:
+    machine = Machine(seats, {"a": True, "b": True})
+    machine.settle(before)
+    machine.settle(wanted)
+    serving = sum(roster.serving for roster in machine.rosters.values())
+    assert serving == min(seats, sum(wish.serving for wish in wanted.values())), "no promotion is lost"
+    if serving < seats:
+        assert {name: len(roster.standby) for name, roster in machine.rosters.items()} == {
+            name: wish.warm for name, wish in wanted.items()
+        }, "the spare seats are shared by all that sleep"
+
+
+def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
+    machine, calm = Machine(3, {"a": True, "b": True}), {"a": Wish(1, 1), "b": Wish(1, 1)}
+    machine.settle(calm)
+    assert machine.engines == {"a": {0: "awake", 1: "asleep"}, "b": {0: "awake", 1: "asleep"}}
+    machine.settle({"a": Wish(2, 1), "b": Wish(2, 1)})
+    assert machine.rosters == {"a": Roster(2), "b": ONE_AND_ONE}
+    machine.settle({"a": Wish(1, 1), "b": Wish(2, 1)})
+    assert machine.rosters == {"a": ONE_AND_ONE, "b": Roster(2)}
+
+
+def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
+    machine = Machine(3, {"a": True, "b": True})
+    machine.settle({"a": Wish(1, 1), "b": Wish(1, 1)})
+    machine.settle({"a": Wish(2, 1), "b": Wish(1, 1)})
+    machine.engines["b"][1] = "loading"  # it is started again, and would be the fourth
+    machine.decide({"a": Wish(2, 1), "b": Wish(1, 1)})
+    assert machine.rosters == {"a": Roster(2), "b": Roster(1)}
+    machine.settle({"a": Wish(1, 1), "b": Wish(1, 1)})
+    assert machine.rosters == {"a": ONE_AND_ONE, "b": ONE_AND_ONE}, "and comes back when there is one"
