@@ -23,7 +23,9 @@ from functions.artifacts.signatures import SIGNATURE_NAME
 __all__ = ["CONFIG_MAX_BYTES", "CONFIG_NAME", "DEFAULT_MAX_RANK", "WEIGHTS_NAME", "AdapterFacts", "check_adapter"]
 
 DEFAULT_MAX_RANK = 16  # vLLM's --max-lora-rank
-TEXT_MAX_BYTES = 64 * 1024**2  # the largest tokenizers that PEFT saves beside an adapter have 35 MB
+TEXT_MAX_BYTES = 1024**2  # cards, notes, training logs: nothing that an engine reads
+TOKENIZER_MAX_BYTES = 64 * 1024**2  # the largest that PEFT saves beside an adapter have 35 MB
+TOKENIZERS = frozenset({"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt"})
 _ALLOWED_SUFFIXES = (".json", ".md", ".txt")
 
 
@@ -70,13 +72,14 @@ def _check_files(directory: Path) -> None:
 
 def _check_text(path: Path, name: str) -> None:
     """What says that it is text must be: archives, pickles and programs are not UTF-8 without NUL."""
+    max_bytes = TOKENIZER_MAX_BYTES if name in TOKENIZERS else TEXT_MAX_BYTES
     decoder = codecs.getincrementaldecoder("utf-8")()
     size_bytes = 0
     with directories.open_plain(path) as file:
         while block := file.read(directories.READ_BYTES):
             size_bytes += len(block)
-            if size_bytes > TEXT_MAX_BYTES:
-                raise ArtifactRefused(f"{name} is over {TEXT_MAX_BYTES} bytes: no adapter needs that much text")
+            if size_bytes > max_bytes:
+                raise ArtifactRefused(f"{name} is over {max_bytes} bytes: no engine reads that, leave it out")
             try:
                 text = decoder.decode(block)
             except UnicodeDecodeError as error:

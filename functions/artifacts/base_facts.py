@@ -8,6 +8,7 @@ example (test_worked_example): a Linear of 576 inputs and 192 outputs is stored 
 becomes (576, 192); an embedding of 49152 tokens is stored as [49152, 576] and becomes (49152, 576).
 """
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -29,6 +30,8 @@ _MAX_MODULES = 500_000
 _MAX_NAMES = 64
 _PLAIN_TYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I8")
 _EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embeddings", "tok_embeddings")
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, mtime_ns and bytes of every file that facts are read from
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Features = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -69,6 +72,25 @@ def facts_of(directory: Path, *, names: tuple[str, ...]) -> BaseFacts:
     except ArtifactMissing:
         return _read_model(directory, names)
     return msgspec.structs.replace(shipped, names=_distinct((*names, *shipped.names)))
+
+
+def stamp_of(directory: Path) -> Stamp:
+    """Tells one state of the files that `facts_of` reads from another, without opening any of them."""
+    found = []
+    for path in sorted((directory / FACTS_NAME, directory / CONFIG_NAME, *directory.glob("*.safetensors"))):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ArtifactRefused(f"{path.name} cannot be read: {error.strerror}") from error
+        found.append((path.name, stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
+
+
+def fingerprint_of(facts: BaseFacts) -> str:
+    """The same for the same facts, and for no others."""
+    return hashlib.sha256(encode(facts)).hexdigest()
 
 
 def encode(facts: BaseFacts) -> bytes:

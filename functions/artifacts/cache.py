@@ -31,6 +31,7 @@ from functions.artifacts.node_locks import try_lock_directory, try_lock_file
 
 TOUCH_EVERY_S = 60.0
 PARTIAL_KEPT_S = 86_400.0  # a killed fetch that nobody went on with for a day is garbage
+CLOCK_STEP_S = 300.0  # a time of use so far ahead of what is asked for was written by a clock that was set back since
 FLIGHT_TIMEOUT_S = 300.0
 _POLL_S = 0.05
 _OLD_FETCH_PREFIX = ".fetch-"  # how builds before the chunks named what they were fetching
@@ -86,7 +87,7 @@ class ArtifactCache:
     def _note_use(self, digest: Digest, now_unix_s: float, every_s: float) -> None:
         path = self.path_of(digest)
         with suppress(OSError):  # gone meanwhile, or another user's: then its age is that user's affair
-            if now_unix_s - path.stat().st_mtime >= every_s:
+            if not 0 <= now_unix_s - path.stat().st_mtime < every_s:  # also one that a clock ahead of ours wrote
                 os.utime(path, (now_unix_s, now_unix_s))
 
     @contextmanager
@@ -108,7 +109,8 @@ class ArtifactCache:
     ) -> list[Digest]:
         """Remove what was used least recently until at most `max_bytes` are left; what was removed.
 
-        Never what is pinned, in use, or was used at `used_before_unix_s` or later, also while this runs. Fetches that
+        Never what is pinned, in use, or was used at `used_before_unix_s` or later, also while this runs; but what was
+        used so much later (CLOCK_STEP_S) was used before the clock was set back, and is as old as any. Fetches that
         were killed count too, and go first. Two processes never evict at once (each would take away for the other);
         the second leaves it to the first.
         """
@@ -230,7 +232,8 @@ class ArtifactCache:
         """The time of use is looked at under the lock: whoever used it since it was listed has written it down."""
         path = self.path_of(digest)
         with try_lock_directory(path) as nobody_uses_it:
-            if not nobody_uses_it or path.stat().st_mtime >= used_before_unix_s:
+            used_since_s = path.stat().st_mtime - used_before_unix_s
+            if not nobody_uses_it or 0 <= used_since_s < CLOCK_STEP_S:
                 return False
             self._throw_away(path)
             return True

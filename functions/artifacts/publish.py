@@ -3,9 +3,12 @@
 What a collector of garbage takes meanwhile, since it looked before the pointer was there, is put again (`collect`).
 
 Idempotent and safe to kill at any line: what is missing is put, what is there is left, and a second run finishes
-the first. Content that the store has already, from whichever artifact, is not sent again.
+the first. Content that the store has already, from whichever artifact, is not sent again. It is read back, though: an
+object whose bytes have rotted keeps its size and its name, and is put again
+(test_publishing_again_repairs_what_has_rotted).
 """
 
+import functools
 import hashlib
 import time
 from pathlib import Path
@@ -13,7 +16,7 @@ from pathlib import Path
 from functions.api.ids import Digest
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
-from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, StoreUnavailable, VersionTaken
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, ArtifactRefused, StoreUnavailable, VersionTaken
 from functions.artifacts.locations import SWEEPING_KEY, ArtifactLocation, chunk_key, manifest_key, parse_artifact_uri
 from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_MAX_BYTES, Chunk, Manifest, ManifestLimits
 from functions.artifacts.s3 import S3Store
@@ -47,7 +50,7 @@ def publish_directory(
     if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
     _outlast_sweep(store)
-    return put_content(store, directory, manifest)
+    return put_content(store, directory, manifest, reread=False)
 
 
 def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = ADAPTER_LIMITS) -> Digest:
@@ -55,14 +58,18 @@ def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = AD
     return put_content(store, directory, directories.build_manifest(directory, limits))
 
 
-def put_content(store: S3Store, directory: Path, manifest: Manifest) -> Digest:
-    """Put what the store lacks of `manifest`, whose files lie in `directory`, and the manifest last."""
-    run_all(lambda chunk: _put_chunk(store, directory, chunk), manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
+def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: bool = True) -> Digest:
+    """Put what the store lacks of `manifest`, whose files lie in `directory`, and the manifest last.
+
+    `reread` False only where all of it has just been put, or read: sizes are then enough.
+    """
+    put = functools.partial(_put_chunk, store, directory, reread=reread)
+    run_all(put, manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     key = manifest_key(manifests.hex_of(digest))
-    if not store.put_new(key, document) and store.size_of(key) != len(document):
-        store.put(key, document)  # cut short by a store that lost its tail
+    if not store.put_new(key, document) and not _holds(store, key, len(document), manifests.hex_of(digest)):
+        store.put(key, document)  # cut short by a store that lost its tail, or rotten
     return digest
 
 
@@ -100,16 +107,27 @@ def _outlast_sweep(store: S3Store) -> None:
     raise StoreUnavailable("the store's garbage is just being collected; publish again in a few minutes")
 
 
-def _put_chunk(store: S3Store, directory: Path, chunk: Chunk) -> None:
+def _put_chunk(store: S3Store, directory: Path, chunk: Chunk, *, reread: bool) -> None:
     key = chunk_key(chunk.sha256)
     stored_bytes = store.size_of(key)
-    if stored_bytes == chunk.size_bytes:
+    if stored_bytes == chunk.size_bytes and (not reread or _holds(store, key, chunk.size_bytes, chunk.sha256)):
         return
     content = _read(directory, chunk)
     if stored_bytes is None:
         store.put_new(key, content, sha256=chunk.sha256)
-    else:  # cut short by a store that lost its tail: the name promises this content, so writing it is a repair
+    else:  # cut short by a store that lost its tail, or rotten: the name promises this content, so this is a repair
         store.put(key, content, sha256=chunk.sha256)
+
+
+def _holds(store: S3Store, key: str, size_bytes: int, sha256: str) -> bool:
+    """Whether the object is what its name promises; read, since no store's word is better than its bytes."""
+    found = hashlib.sha256()
+    try:
+        for block in store.stream(key, size_bytes):
+            found.update(block)
+    except (ArtifactMissing, ArtifactCorrupt, StoreUnavailable):  # a store may fail on what has rotted; then it is put
+        return False
+    return found.hexdigest() == sha256
 
 
 def _read(directory: Path, chunk: Chunk) -> bytes:

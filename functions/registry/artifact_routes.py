@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
-from functions.artifacts.ingest import Ingested
+from functions.artifacts.ingest import Ingested, IngestPolicy
 from functions.registry.bodies import JsonBody, body_of
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
@@ -24,10 +24,11 @@ from functions.registry.principal import Principal
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.truth import Truth
-from functions.registry.version_routes import no_store
+from functions.registry.version_content import no_store
 
 UPLOAD_DEADLINE_S = 1800.0
 READ_TIMEOUT_S = 30.0  # between two pieces of a body
+RATE_GRACE_S = 30.0  # of waiting for pieces, before their average rate counts
 _BLOCK_BYTES = 1024 * 1024
 _FIELDS = frozenset({"tenant", "base_model", "adapter_type"})
 
@@ -118,14 +119,14 @@ async def _received(
         failure: BaseException | None = None
         try:
             form = Form(boundary, upload.file)
-            async for block in _blocks(request, ingesting.ingest.policy.limits.max_total_bytes):
+            async for block in _blocks(request, ingesting.ingest.policy):
                 await ingesting.run(lambda block=block: form.feed(block))  # type: ignore[misc]
             await ingesting.run(form.end)
             tenant, base = _named(truth, who, form.fields)
             expect = await truth.expectation(tenant, base)
             ingested = await ingesting.run(lambda: upload.finish(expect))
             actor = who.actor(request)
-            is_new = await ingesting.run(lambda: ingesting.keep(ingested, "", tenant, actor))
+            is_new = await ingesting.run(lambda: ingesting.keep(ingested, "", expect, actor))
         except BaseException as error:
             failure = error
             raise
@@ -137,22 +138,27 @@ async def _received(
     return tenant, ingested, is_new
 
 
-async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body in pieces of about a megabyte, bounded in size and time.
+async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes]:
+    """The body in pieces of about a megabyte, bounded in size and time, and not slower than `min_bytes_per_s`.
 
     No timeout is open while a piece is out: it would interrupt whoever writes it to a disk instead of being told here.
+    Nor does that time count against the sender's rate. Who drips would hold one of the few places for half an hour.
     """
     clock = asyncio.get_running_loop().time
     ends_s = clock() + UPLOAD_DEADLINE_S
+    max_bytes = policy.limits.max_total_bytes
     gathered: list[bytes] = []
     size_bytes = total_bytes = 0
+    waited_s = 0.0
     try:
         stream = request.stream()
         while True:
-            if clock() >= ends_s:
+            began_s = clock()
+            if began_s >= ends_s:
                 raise TimeoutError
-            async with asyncio.timeout(min(READ_TIMEOUT_S, ends_s - clock())):
+            async with asyncio.timeout(min(READ_TIMEOUT_S, ends_s - began_s)):
                 piece = await anext(stream, None)
+            waited_s += clock() - began_s
             if piece is None:
                 break
             gathered.append(piece)
@@ -160,15 +166,22 @@ async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
             total_bytes += len(piece)
             if total_bytes > max_bytes + _BLOCK_BYTES:  # the form's own lines are little beside the files
                 raise ApiError(413, "body_too_large", f"an adapter may have {max_bytes} bytes in all")
+            if waited_s > RATE_GRACE_S and total_bytes < policy.min_bytes_per_s * waited_s:
+                raise _too_slow(f"the upload came with {total_bytes / waited_s:.0f} bytes/s", policy)
             if size_bytes >= _BLOCK_BYTES:
                 yield b"".join(gathered)
                 gathered, size_bytes = [], 0
         yield b"".join(gathered)
     except TimeoutError as error:
-        message = f"the upload stood still for {READ_TIMEOUT_S:.0f} s, or took over {UPLOAD_DEADLINE_S:.0f} s"
-        raise ApiError(408, "body_too_slow", message, headers={"connection": "close"}) from error
+        what = f"the upload stood still for {READ_TIMEOUT_S:.0f} s, or took over {UPLOAD_DEADLINE_S:.0f} s"
+        raise _too_slow(what, policy) from error
     except ClientDisconnect as error:
         raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
+
+
+def _too_slow(what: str, policy: IngestPolicy) -> ApiError:
+    message = f"{what}; at least {policy.min_bytes_per_s:.0f} bytes/s are expected: send it from a faster connection"
+    return ApiError(408, "body_too_slow", message, headers={"connection": "close"})
 
 
 def _named(truth: Truth, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:

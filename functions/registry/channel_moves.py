@@ -20,7 +20,7 @@ from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.transaction import Write
 
-PolicyOf = Callable[[str], RolloutEntry | None]
+PolicyOf = Callable[[str], RolloutEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Move:
             return Moved(model, self.channel, version, lock_version, is_new=False)
         before = model.version(pointed.version) if pointed is not None else None
         policy = self.policy_of(model.rollout)
-        if before is None or before.digest == version.digest or policy is None or len(policy.stages) < 2:
+        if before is None or before.digest == version.digest or len(policy.stages) < 2:
             after = catalogue_writes.point(write, model, self.channel, self.version, self.limits)
             return Moved(model, self.channel, version, after.lock_version, is_new=True)
         rollout = self._begin(write, model, before, version, policy)

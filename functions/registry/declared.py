@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from functions.api.ids import KeyId, ModelId, PoolName, TenantId
 from functions.api.snapshot import ModelEntry, RolloutEntry
 from functions.api.snapshot_tables import Tables
+from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.registry.errors import ApiError
 from functions.registry.sql.refusals import Refused
 from functions.registry.store import SnapshotStore
@@ -52,13 +53,15 @@ class Declared:
         return PurePosixPath(folder or base)
 
     def require_policy(self, name: str) -> None:
-        if name not in self._published().rollouts:
-            known = ", ".join(sorted(self._tables.rollouts)[:20]) or "none"
+        """`default` is always there: where nobody declares it, it is built in."""
+        if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:
+            known = ", ".join(sorted({DEFAULT_ROLLOUT.name, *self._tables.rollouts})[:20])
             raise Refused("invalid", "policy_not_found", f"there is no RolloutPolicy {name[:80]!r}; there are: {known}")
 
-    def policy(self, name: str) -> RolloutEntry | None:
-        """The policy of that name; None where it is not declared (any more): a channel then moves at once."""
-        return self._tables.rollouts.get(name)
+    def policy(self, name: str) -> RolloutEntry:
+        """The policy of that name; `default`, as declared or as built in, where nobody declares it (any more)."""
+        declared = self._tables.rollouts
+        return declared.get(name) or declared.get(DEFAULT_ROLLOUT.name) or DEFAULT_ROLLOUT
 
     def knows_key(self, key_id: str) -> bool:
         return KeyId(key_id) in self._tables.keys

@@ -8,7 +8,7 @@ is told to come back. The row is written while the artifact is held, so that the
 
 import asyncio
 import contextlib
-import logging
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,17 +19,15 @@ from typing import TypeVar
 import msgspec
 
 from functions.api.ids import Digest, TenantId
-from functions.artifacts.base_facts import BaseFacts, facts_of
-from functions.artifacts.errors import ArtifactError, StoreUnavailable
+from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.ingest import Expectation, Ingest, Ingested
+from functions.registry.bases import Bases
 from functions.registry.errors import ApiError
 from functions.registry.sql import artifacts, ledger
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
-
-_log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -44,11 +42,13 @@ class Ingesting:
     max_rank: int
     at_once: int
     at_once_per_tenant: int
+    max_tenant_bytes: int | None = None  # of all artifacts of a tenant; None: no limit. The operator has none
     _taken: Counter[str] = field(default_factory=Counter)
-    _facts: dict[str, BaseFacts | None] = field(default_factory=dict)
+    _bases: Bases = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
+        self._bases = Bases(self.models_dir)
         self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="ingest")
 
     @contextlib.contextmanager
@@ -78,27 +78,39 @@ class Ingesting:
 
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
         """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none."""
-        facts = await self.run(lambda: self._base_facts(base, folder)) if base else None
-        return Expectation(tenant=tenant, base=facts, max_rank=self.max_rank)
+        known = await self.run(lambda: self._bases.known(base, folder)) if base else None
+        return Expectation(
+            tenant=tenant,
+            base=known.facts if known is not None else None,
+            base_fingerprint=known.fingerprint if known is not None else "",
+            max_rank=self.max_rank,
+            admits=functools.partial(self._admit, tenant) if tenant is not None else None,
+        )
 
     async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
         """What lies at the URI, published and kept; and whether it is new to the tenant."""
 
         def fetch() -> tuple[Ingested, bool]:
             ingested = self.ingest.from_uri(uri, expect)
-            return ingested, self.keep(ingested, uri, expect.tenant, actor)
+            return ingested, self.keep(ingested, uri, expect, actor)
 
         return await self.run(fetch)
 
-    def keep(self, ingested: Ingested, uri: str, tenant: TenantId | None, actor: Actor) -> bool:
-        """Blocks. Write the artifact's row while its objects are held."""
+    async def check(self, digest: Digest, expect: Expectation) -> None:
+        """Whether what is in the store already fits this base too; ArtifactRefused says why not."""
+        await self.run(lambda: self.ingest.check(digest, expect))
+
+    def keep(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
+        """Blocks. Write the artifact's row while its objects are held; Refused where the tenant has no room for it."""
         row = StoredArtifact(
             digest=ingested.digest,
-            tenant=tenant or artifacts.OPERATOR,
+            tenant=expect.tenant or artifacts.OPERATOR,
             artifact_uri=uri,
             total_bytes=ingested.total_bytes,
             facts=msgspec.to_builtins(ingested.facts),
+            checked=(expect.base_fingerprint,) if expect.base_fingerprint else (),
         )
+        max_bytes = self.max_tenant_bytes if expect.tenant is not None else None
         with self.ingest.holding(ingested.digest) as held:
 
             def name(write: Write) -> bool:
@@ -106,7 +118,7 @@ class Ingesting:
                     raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
                 if held.session is not None and not ledger.is_open(write.connection, held.session):
                     raise StoreUnavailable("this took longer than an ingest may; try again")
-                return artifacts.keep(write, row)
+                return artifacts.keep(write, row, max_bytes)
 
             return self.database.write(actor, name)
 
@@ -118,15 +130,9 @@ class Ingesting:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _base_facts(self, base: str, folder: PurePosixPath) -> BaseFacts | None:
-        """Read once. A base whose weights are not at hand has none, and is looked for again next time."""
-        if base not in self._facts:
-            directory = self.models_dir / folder if self.models_dir is not None else None
-            if directory is None or ".." in folder.parts or not directory.is_dir():
-                return None
-            try:
-                self._facts[base] = facts_of(directory, names=(base, folder.name))
-            except ArtifactError as error:
-                _log.warning("adapters of %s are not checked against its weights: %s", base, error)
-                return None
-        return self._facts[base]
+    def _admit(self, tenant: TenantId, digest: Digest, size_bytes: int) -> None:
+        """Refused before anything of it is stored; `keep` looks once more, in the transaction that counts."""
+        max_bytes = self.max_tenant_bytes
+        if max_bytes is not None:
+            room = artifacts.refuse_without_room
+            self.database.read(lambda connection: room(connection, digest, tenant, size_bytes, max_bytes))

@@ -7,10 +7,11 @@ names the leadership that makes it (`x-shoal-fence`): a controller that was lead
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from sqlalchemy import Connection
 
 from functions.decisions import rollout as lifecycle
 from functions.decisions import rollout_evidence, rollout_wire
@@ -33,6 +34,8 @@ from functions.registry.truth import Truth
 MAX_WAIT_S = 60.0
 MAX_WAITERS = 64  # controllers follow: a leader, and who wants to be one
 OTHERS_POLL_S = 0.5  # how soon a write of another registry is noticed; our own wakes the waiters
+
+Answer = TypeVar("Answer")
 
 After = Annotated[int, Query(ge=0, le=CURSOR_MAX, description="The last change that the caller has read; 0: none.")]
 WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")]
@@ -92,7 +95,7 @@ def internal_routes(truth: Truth) -> APIRouter:
     @router.get("/rollouts/{rollout}/evidence")
     async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(operator)]) -> Response:
         """What gateways have seen of both groups in the rollout's present trial."""
-        stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)))
+        stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)), for_operator=True)
         if stored is None:
             raise rollout_not_found(rollout)
         heard = truth.evidence.evidence(rollout, stored.rollout.trial)
@@ -130,14 +133,17 @@ class _Follower:
         ends_s = loop.time() + wait_s
         while True:
             changed = self._changed
-            _, last = await self._database.run(lambda: self._database.read(changes.position))
+            _, last = await self._read(changes.position)
             left_s = ends_s - loop.time()
             # Below `after`: the database was restored, and the caller must hear of it.
             if last != after or left_s <= 0 or self._store.closing:
-                return await self._database.run(lambda: self._database.read(lambda c: changes.since(c, after)))
+                return await self._read(lambda c: changes.since(c, after))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, OTHERS_POLL_S)):
                     await changed.wait()
+
+    async def _read(self, work: Callable[[Connection], Answer]) -> Answer:
+        return await self._database.run(lambda: self._database.read(work), for_operator=True)
 
     def _committed(self) -> None:
         """From the writing thread."""
@@ -170,7 +176,7 @@ def _described(found: Changes) -> dict[str, Any]:
         "more": found.more,
         "models": [_model(model) for model in found.models],
         "keys": [_key(key) for key in found.keys],
-        "rollouts": [stored.rollout for stored in found.rollouts],
+        "rollouts": [msgspec.structs.asdict(stored.rollout) | {"seq": stored.seq} for stored in found.rollouts],
     }
 
 

@@ -21,6 +21,7 @@ from functions.registry.sql.engine import UrlInvalid, database_url
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
 from functions.registry.truth import Truth
+from functions.registry.turnstile import Turnstile
 
 
 class SettingsWrong(Exception):
@@ -66,11 +67,14 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
     truth = Truth(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, secrets.token, pepper),
+        doorman=Doorman(store, secrets.token, pepper, turnstile=_turnstile(settings)),
         limits=Limits(
             models_per_tenant=settings.max_models_per_tenant,
             versions_per_model=settings.max_versions_per_model,
             channels_per_model=settings.max_channels_per_model,
+            snapshot_bytes_per_tenant=settings.max_snapshot_bytes_per_tenant,
+            model_names_per_tenant=settings.max_model_names_per_tenant,
+            version_names_per_model=settings.max_version_names_per_model,
         ),
         evidence=EvidenceBook(),
         ingesting=_ingesting(settings, objects, database) if objects is not None else None,
@@ -81,6 +85,14 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
     if objects is None:
         return Parts(truth, None)
     return Parts(truth, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
+
+
+def _turnstile(settings: RegistrySettings) -> Turnstile:
+    return Turnstile(
+        at_once=settings.max_requests_at_once_per_tenant,
+        per_s=settings.max_requests_per_s_per_tenant,
+        burst=settings.request_burst_per_tenant,
+    )
 
 
 def _objects(settings: RegistrySettings) -> S3Store | None:
@@ -113,6 +125,7 @@ def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database)
         max_rank=settings.max_lora_rank,
         at_once=settings.uploads_at_once,
         at_once_per_tenant=settings.uploads_at_once_per_tenant,
+        max_tenant_bytes=settings.max_artifact_bytes_per_tenant,
     )
 
 

@@ -7,8 +7,8 @@ its callers. What belongs to another tenant does not exist: 404, never 403.
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -19,6 +19,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.registry.errors import ApiError
 from functions.registry.sql.audit import Actor
 from functions.registry.store import SnapshotStore
+from functions.registry.turnstile import Turnstile
 
 _BEARER = "bearer "
 
@@ -53,6 +54,7 @@ class Doorman:
     token: str
     pepper: bytes | None
     wall_clock: Callable[[], float] = time.time
+    turnstile: Turnstile = field(default_factory=Turnstile)
 
     def caller(self, request: Request) -> Principal:
         """Whoever the Authorization header proves; 401 for nobody."""
@@ -68,11 +70,17 @@ class Doorman:
             raise ApiError(401, "invalid_key", message, headers={"www-authenticate": "Bearer"})
         return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
 
-    async def reader(self, request: Request) -> Principal:
-        return _with_scope(self.caller(request), "models:read")
+    async def reader(self, request: Request) -> AsyncIterator[Principal]:
+        """For as long as the request lasts, which counts as one of its tenant's; 429 where these are too many."""
+        principal = _with_scope(self.caller(request), "models:read")
+        with self.turnstile.passing(principal.tenant):
+            yield principal
 
-    async def writer(self, request: Request) -> Principal:
-        return _with_scope(self.caller(request), "models:write")
+    async def writer(self, request: Request) -> AsyncIterator[Principal]:
+        """As `reader`."""
+        principal = _with_scope(self.caller(request), "models:write")
+        with self.turnstile.passing(principal.tenant):
+            yield principal
 
     async def operator(self, request: Request) -> Principal:
         principal = self.caller(request)

@@ -4,6 +4,7 @@ pause      it stays at its share, under guard       promote    all of it, now
 resume     it goes on, or is tried once more         rollback   back to the version before, now
 """
 
+import functools
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -55,16 +56,16 @@ def rollout_routes(truth: Truth) -> APIRouter:
     ) -> dict[str, Any]:
         """The caller's rollouts, the youngest first."""
         wanted = Filter(who.tenant, model, channel, state, active)
-        found = await database.run(lambda: database.read(lambda c: rollouts.page(c, wanted, after, limit + 1)))
+        read = functools.partial(database.read, lambda c: rollouts.page(c, wanted, after, limit + 1))
+        found = await database.run(read, for_operator=who.is_operator)
         data = [described(stored.rollout) for stored in found[:limit]]
         return page_of(data, found[limit - 1].seq if len(found) > limit else None)
 
     @router.get("/v1/rollouts/{rollout}")
     async def one(rollout: RolloutName, who: Annotated[Principal, Depends(doorman.reader)]) -> Response:
         """A rollout, both groups as gateways have seen them in its present stage, and its events."""
-        found = await database.run(
-            lambda: database.read(lambda c: (rollouts.find(c, rollout), rollouts.history(c, rollout)))
-        )
+        read = functools.partial(database.read, lambda c: (rollouts.find(c, rollout), rollouts.history(c, rollout)))
+        found = await database.run(read, for_operator=who.is_operator)
         stored = _visible(found[0], who, rollout)
         seen_so_far = described_evidence(truth.evidence.evidence(rollout, stored.rollout.trial))
         answer = described(stored.rollout) | seen_so_far | {"events": found[1]}

@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.artifacts.collect import DEFAULT_GRACE_S
 from functions.artifacts.s3 import DEFAULT_BUCKET
+from functions.registry.turnstile import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
 
 
 class RegistrySettings(BaseSettings):
@@ -40,7 +41,26 @@ class RegistrySettings(BaseSettings):
         500, ge=1, description="The snapshot carries all of them, so that any can be called by name."
     )
     max_channels_per_model: int = Field(20, ge=1, description="Each is a line of the snapshot, and may roll out.")
+    max_snapshot_bytes_per_tenant: int = Field(
+        8 * 1024**2, ge=1024, description="Of models, versions and channels; a snapshot over 64 MiB is refused whole."
+    )
+    max_model_names_per_tenant: int = Field(
+        50_000, ge=1, description="Ever used: a deleted model keeps its row, for its versions' names stay taken."
+    )
+    max_version_names_per_model: int = Field(5_000, ge=1, description="Ever used, for the same reason.")
     max_keys_per_tenant: int = Field(100, ge=1, description="Valid ones; revoked ones do not count.")
+    max_artifact_bytes_per_tenant: int = Field(
+        100 * 1024**3, ge=1, description="Of all content that a tenant brought in: a thousand adapters of 100 MB."
+    )
+    max_requests_at_once_per_tenant: int = Field(
+        DEFAULT_AT_ONCE, ge=1, description="Open ones; 512 calls wait for the database before anybody is refused."
+    )
+    max_requests_per_s_per_tenant: float = Field(
+        DEFAULT_PER_S, gt=0, description="On average. A write takes 5 to 20 ms, and all tenants' stand in one line."
+    )
+    request_burst_per_tenant: int = Field(
+        DEFAULT_BURST, ge=1, description="Requests that may come at once after a pause: a script that publishes."
+    )
     environment: str = Field(
         "live", pattern=r"^[a-z0-9]{1,16}$", description="A part of each key's text, so that a leaked one tells where."
     )

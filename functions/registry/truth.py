@@ -40,7 +40,8 @@ class Truth:
     async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
         """One audited transaction. A caller who leaves does not undo it: it is short, and whole or not at all."""
         actor = principal.actor(request)
-        return await _to_its_end(self.database.run(lambda: self.database.write(actor, work)))
+        write = self.database.run(lambda: self.database.write(actor, work), for_operator=principal.is_operator)
+        return await _to_its_end(write)
 
 
 async def _to_its_end(work: Awaitable[Answer]) -> Answer:

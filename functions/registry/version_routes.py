@@ -1,6 +1,6 @@
 """Versions and channels: `PUT …/versions/{version}`, `POST …/channels/{channel}`, and taking them away.
 
-A request goes: whose is it → is it git's → bring the content in, where it is named by a URI → one transaction.
+A request goes: whose is it → is it git's → its content, fitting the base (`version_content`) → one transaction.
 """
 
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from functions.api.ids import DIGEST_PATTERN, NAME_PATTERN, ModelId, TenantId
+from functions.api.ids import DIGEST_PATTERN, NAME_PATTERN, ModelId, is_incoming
 from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.channel_moves import Move, Moved
 from functions.registry.errors import ApiError
@@ -17,12 +17,13 @@ from functions.registry.etags import IfMatch, etag, seen
 from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
 from functions.registry.principal import Principal, own_model
 from functions.registry.rollout_views import described as described_rollout
-from functions.registry.sql import catalogue, catalogue_writes
-from functions.registry.sql.catalogue import StoredModel, StoredVersion
+from functions.registry.sql import artifacts, catalogue_writes
+from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.transaction import Write
 from functions.registry.truth import Truth
+from functions.registry.version_content import Wanted, content_of
 
 _Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
 _Digest = Annotated[str, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
@@ -61,11 +62,14 @@ def version_routes(truth: Truth) -> APIRouter:
         """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
         model = own_model(who, tenant, name)
         _check(truth, model, tenant, body)
-        digest, uri = await _content(truth, request, who, model=model, version=version, body=body)
-        new = NewVersion(model, tenant, body.base_model, version, digest, uri, body.rollout)
+        wanted = Wanted(model, version, body.base_model, body.digest, body.artifact_uri)
+        content = await content_of(truth, who.actor(request), wanted)
+        new = NewVersion(model, tenant, body.base_model, version, content.digest, content.uri, body.rollout)
 
         def write(write: Write) -> tuple[bool, StoredModel, Moved | None]:
             is_new = catalogue_writes.put_version(write, new, truth.limits)
+            if content.fits:
+                artifacts.fits(write, content.digest, tenant, content.fits)
             moved = _move(truth, model, body.promote_to, version).apply(write) if body.promote_to else None
             return is_new, catalogue_writes.existing(write, model), moved
 
@@ -87,6 +91,7 @@ def version_routes(truth: Truth) -> APIRouter:
         """Point the channel at a version: at once (200), or by a rollout (202). 409 names one that is under way."""
         model = own_model(who, tenant, name)
         truth.declared.refuse_gits(model)
+        _refuse_reserved(channel, "channel")
         step = _move(truth, model, channel, body.version, seen(if_match))
         moved = await truth.write(request, who, step.apply)
         status = 202 if moved.is_new and moved.rollout is not None else 200
@@ -153,6 +158,7 @@ def _writable(truth: Truth, who: Principal, tenant: str, name: str) -> ModelId:
 
 def _check(truth: Truth, model: ModelId, tenant: str, body: PutVersion) -> None:
     """What can be refused before anything is fetched."""
+    _refuse_reserved(body.promote_to or "", "promote_to")
     truth.declared.refuse_gits(model)
     truth.declared.require_tenant(tenant)
     truth.declared.require_base(body.base_model)
@@ -166,35 +172,10 @@ def _check(truth: Truth, model: ModelId, tenant: str, body: PutVersion) -> None:
         raise ApiError(400, "artifact_ambiguous", message, "artifact_uri")
 
 
-async def _content(
-    truth: Truth, request: Request, who: Principal, *, model: ModelId, version: str, body: PutVersion
-) -> tuple[str, str]:
-    """Digest and address of the version's content, brought in where it is named by its address."""
-    if body.digest is not None:
-        return body.digest, ""
-    assert body.artifact_uri is not None
-    known = await _known_version(truth, model, version)
-    if known is not None and known.artifact_uri == body.artifact_uri:
-        return known.digest, known.artifact_uri  # a version never changes: there is nothing to fetch again
-    if truth.ingesting is None:
-        raise no_store()
-    tenant = TenantId(model.partition("/")[0])
-    with truth.ingesting.place(tenant):
-        # The operator may name places of the operator's own; what comes from there belongs to the tenant all the same.
-        expect = await truth.expectation(tenant, body.base_model)
-        ingested, _ = await truth.ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
-    return ingested.digest, body.artifact_uri
-
-
-async def _known_version(truth: Truth, model: ModelId, version: str) -> StoredVersion | None:
-    database = truth.database
-    stored = await database.run(lambda: database.read(lambda c: catalogue.model(c, model)))
-    return stored.version(version) if stored is not None else None
-
-
-def no_store() -> ApiError:
-    message = "this registry has no object store configured (SHOAL_REGISTRY_S3_ENDPOINT_URL): nothing can be brought in"
-    return ApiError(503, "no_store", message)
+def _refuse_reserved(channel: str, param: str) -> None:
+    if is_incoming(channel):
+        message = f"the channel name {channel} is kept for versions that are being loaded; choose another one"
+        raise ApiError(400, "reserved_channel", message, param)
 
 
 def _move(truth: Truth, model: ModelId, channel: str, version: str, if_lock_version: int | None = None) -> Move:

@@ -1,32 +1,25 @@
 """A real SeaweedFS for the tests that need a store (marker `servers`): one process a session, ports from the system."""
 
 import json
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import S3Credentials, S3Settings, S3Store
+from tests.ports import free_ports
+
+__all__ = ["free_ports"]
 
 CREDENTIALS = S3Credentials(access_key_id="shoal-tests", secret_access_key="shoal-tests-secret")
-_START_TIMEOUT_S = 40.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+_START_TIMEOUT_S = 90.0
+_START_READ_TIMEOUT_S = 5.0  # while it starts it may take a request and never answer
+_READ_TIMEOUT_S = 60.0  # a store that is slow on a crowded machine is not one that is away
 
 
 def weed_arguments(directory: Path, ports: list[int]) -> list[str]:
@@ -78,7 +71,11 @@ def s3_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Settings
     with (directory / "weed.log").open("wb") as log:
         process = subprocess.Popen(weed_arguments(directory, ports), stdout=log, stderr=subprocess.STDOUT)
     settings = S3Settings(
-        endpoint_url=f"http://127.0.0.1:{ports[6]}", credentials=CREDENTIALS, max_attempts=1, read_timeout_s=5.0
+        endpoint_url=f"http://127.0.0.1:{ports[6]}",
+        credentials=CREDENTIALS,
+        max_attempts=1,
+        connect_timeout_s=_READ_TIMEOUT_S,
+        read_timeout_s=_READ_TIMEOUT_S,
     )
     try:
         _wait_until_it_writes(settings, process, directory / "weed.log")
@@ -99,7 +96,7 @@ def store(s3_settings: S3Settings) -> Iterator[S3Store]:
 
 
 def _wait_until_it_writes(settings: S3Settings, process: subprocess.Popen[bytes], log: Path) -> None:
-    store = S3Store(settings)
+    store = S3Store(replace(settings, read_timeout_s=_START_READ_TIMEOUT_S))
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:

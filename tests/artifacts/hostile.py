@@ -140,7 +140,7 @@ _FILES = {
     "gguf as text": Hostile(_with_file("notes.txt", b"GGUF\x03\0\0\0"), "notes.txt is not what its name says"),
     "program as text": Hostile(_with_file("notes.txt", b"\x7fELF\x02\x01\0"), "notes.txt is not what its name says"),
     "binary after a MiB of text": Hostile(
-        _with_file("notes.txt", b"a" * 1_100_000 + b"\xff"), "notes.txt is not what its name says"
+        _with_file("vocab.txt", b"a" * 1_100_000 + b"\xff"), "vocab.txt is not what its name says"
     ),
 }
 _CONFIGS = {

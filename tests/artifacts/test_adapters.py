@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from functions.artifacts.adapters import check_adapter
+from functions.artifacts.adapters import TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.errors import ArtifactRefused
 from tests.artifacts.adapter_files import make_adapter, safetensors_bytes, tensors
 from tests.artifacts.hostile import pair
@@ -49,3 +49,13 @@ def test_ranks_may_differ_by_module(tmp_path: Path) -> None:
     content = {**tensors(rank=4), **pair("model.layers.0.self_attn.v_proj", 8, 8, rank=8)}
     (tmp_path / "adapter_model.safetensors").write_bytes(safetensors_bytes(content))
     assert check_adapter(tmp_path).rank == 8
+
+
+def test_only_tokenizers_may_be_large_text(tmp_path: Path) -> None:
+    adapter = make_adapter(tmp_path / "adapter")
+    text = b"x" * (TEXT_MAX_BYTES + 1)
+    (adapter / "tokenizer.json").write_bytes(text)
+    assert check_adapter(adapter).rank == 4
+    (adapter / "trainer_state.json").write_bytes(text)
+    with pytest.raises(ArtifactRefused, match=r"trainer_state\.json is over 1048576 bytes"):
+        check_adapter(adapter)

@@ -18,7 +18,7 @@ from tests.artifacts.kill_points import killed_at_each_step
 from tests.artifacts.test_assembly import Source, source
 from tests.artifacts.test_cache import NOW_UNIX_S, install, leftovers
 
-pytestmark = pytest.mark.servers  # seconds each, and most need a store
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # a process for each of up to fifty steps
 
 
 def visible(cache: ArtifactCache) -> list[Digest]:

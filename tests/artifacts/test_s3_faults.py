@@ -14,8 +14,9 @@ from functions.artifacts.fetch import fetch
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import hex_of
 from functions.artifacts.s3 import S3Settings, S3Store
-from tests.artifacts.conftest import CREDENTIALS, free_ports
+from tests.artifacts.conftest import CREDENTIALS
 from tests.artifacts.test_assembly import Source, source
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.servers
 
@@ -23,7 +24,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @contextmanager
-def store_that(answer: Answer, *, max_attempts: int = 1) -> Iterator[S3Store]:
+def store_that(answer: Answer, *, max_attempts: int = 1, read_timeout_s: float = 60.0) -> Iterator[S3Store]:
     """A client of an HTTP server that answers every GET so."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,7 +46,7 @@ def store_that(answer: Answer, *, max_attempts: int = 1) -> Iterator[S3Store]:
             CREDENTIALS,
             max_attempts=max_attempts,
             connect_timeout_s=30.0,
-            read_timeout_s=1.0,
+            read_timeout_s=read_timeout_s,
         )
     )
     try:
@@ -90,9 +91,12 @@ def stall(handler: BaseHTTPRequestHandler) -> None:
     handler.rfile.read(1)
 
 
-@pytest.mark.parametrize("answer", [slow_down, no_xml, cut_off, hang_up, stall])
-def test_a_broken_answer_is_an_unavailable_store(answer: Answer) -> None:
-    with store_that(answer) as store, pytest.raises(StoreUnavailable, match="the store failed on some/key"):
+@pytest.mark.parametrize(
+    ("answer", "read_timeout_s"), [(slow_down, 60.0), (no_xml, 60.0), (cut_off, 60.0), (hang_up, 60.0), (stall, 1.0)]
+)
+def test_a_broken_answer_is_an_unavailable_store(answer: Answer, read_timeout_s: float) -> None:
+    words = "the store failed on some/key"
+    with store_that(answer, read_timeout_s=read_timeout_s) as store, pytest.raises(StoreUnavailable, match=words):
         store.read_small("some/key", 1_000_000)
 
 

@@ -28,6 +28,7 @@ from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared
 from functions.registry.fleet_watch import FleetWatch
+from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Doorman
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
@@ -151,16 +152,18 @@ class World:
 
 
 @asynccontextmanager
-async def catalogue(folder: Path, database: Database, limits: Limits = LIMITS) -> AsyncIterator[World]:
+async def catalogue(
+    folder: Path, database: Database, limits: Limits = LIMITS, ingesting: Ingesting | None = None, **doorman: Any
+) -> AsyncIterator[World]:
     store = SnapshotStore(folder / "snapshot.json")
     await store.publish(published())
     truth = Truth(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, TOKEN, PEPPER, lambda: NOW_UNIX_S),
+        doorman=Doorman(store, TOKEN, PEPPER, lambda: NOW_UNIX_S, **doorman),
         limits=limits,
         evidence=EvidenceBook(),
-        ingesting=None,
+        ingesting=ingesting,
         pepper=PEPPER,
         key_environment="test",
         max_keys_per_tenant=3,

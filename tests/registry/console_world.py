@@ -17,7 +17,7 @@ from functions.decisions.rollout_events import Loaded
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.cli.rollouts import POLICY
 from tests.controller.configs import base, load, lora, pool, tenant, tier
-from tests.fleet.conftest import free_port
+from tests.ports import free_port
 from tests.registry.test_process import environment, registry
 
 DIGESTS = {"v1": Digest("sha256:" + "1" * 64), "v2": Digest("sha256:" + "2" * 64)}

@@ -6,7 +6,6 @@ Postgres refuses to run as root; where the tests do, the server runs as `nobody`
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,7 +18,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-_START_TIMEOUT_S = 60.0
+from tests.ports import free_port
+
+_START_TIMEOUT_S = 90.0
 _USER = "shoal"
 
 
@@ -35,7 +36,7 @@ class Postgres:
         return f"postgresql://{_USER}@127.0.0.1:{self.port}/{name}"
 
     def _dsn(self, database: str) -> str:
-        return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database} connect_timeout=5"
+        return f"host=127.0.0.1 port={self.port} user={_USER} dbname={database} connect_timeout=60"
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def running_postgres() -> Iterator[Postgres]:
     initdb = [str(binaries / "initdb"), "-A", "trust", "-U", _USER, "-E", "UTF8", "--no-sync", "-D", str(data)]
     made = subprocess.run(initdb, check=False, capture_output=True, text=True, **common)  # type: ignore[call-overload]
     assert made.returncode == 0, made.stderr
-    port = _free_port()
+    port = free_port()
     flags = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": 100}
     arguments = [str(binaries / "postgres"), "-D", str(data)]
     arguments += [part for name, value in flags.items() for part in ("-c", f"{name}={value}")]
@@ -84,9 +85,3 @@ def _until_it_answers(server: Postgres, process: "subprocess.Popen[bytes]", log:
             time.sleep(0.1)
         else:
             return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

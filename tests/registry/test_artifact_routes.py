@@ -329,5 +329,19 @@ async def test_an_upload_whose_time_runs_out_while_a_piece_is_written_is_told_so
 
     request = Request({"type": "http", "method": "POST", "path": "/v1/artifacts", "headers": []}, receive)
     with pytest.raises(ApiError, match="took over"):
-        async for _ in artifact_routes._blocks(request, 2**30):
+        async for _ in artifact_routes._blocks(request, IngestPolicy()):
             await asyncio.sleep(0.1)  # a slow disk
+
+
+async def test_an_upload_that_drips_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that come just often enough would hold one of the few places for half an hour."""
+    monkeypatch.setattr(artifact_routes, "RATE_GRACE_S", 0.05)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.02)  # the client's own pace
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "path": "/v1/artifacts", "headers": []}, receive)
+    with pytest.raises(ApiError, match="at least 32768 bytes/s are expected"):
+        async for _ in artifact_routes._blocks(request, IngestPolicy()):
+            raise AssertionError("a megabyte cannot have come")

@@ -10,7 +10,7 @@ from tests.browser import Page, browsing
 from tests.registry.console_world import HOSTILE, ConsoleWorld, console_world
 from tests.registry.test_process import TOKEN
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def browser() -> Iterator[Page]:
 
 def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleWorld) -> None:
     for path, media_type in (("", "text/html"), ("/console.js", "text/javascript"), ("/console.css", "text/css")):
-        answer = httpx.get(f"{world.url}/console{path}")
+        answer = httpx.get(f"{world.url}/console{path}", timeout=60)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(media_type)
         policy = answer.headers["content-security-policy"]
@@ -39,7 +39,7 @@ def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(world: ConsoleW
 @pytest.mark.parametrize("token", [None, "wrong", "shoal_test_ci_" + "0" * 49])
 def test_what_it_shows_is_the_operators_only(world: ConsoleWorld, token: str | None) -> None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    answer = httpx.get(f"{world.url}/console/state", headers=headers)
+    answer = httpx.get(f"{world.url}/console/state", headers=headers, timeout=60)
     assert answer.status_code == 401
     assert "acme" not in answer.text
 

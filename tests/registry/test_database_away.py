@@ -17,11 +17,11 @@ import pytest
 from functions.api import snapshot as snapshots
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.sql.engine import SQLITE_FILE
-from tests.fleet.conftest import free_port
+from tests.ports import free_port
 from tests.registry.catalogue_world import published
 from tests.registry.test_process import environment, registry
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
 CATALOGUE = ("/v1/models", "/v1/rollouts", "/v1/audit", "/internal/v1/changes")
 
@@ -84,9 +84,9 @@ def test_a_database_that_comes_later_is_taken_up_without_a_restart(
                 file.unlink()
             else:
                 later.enter_context(passed_on(door, int(re.findall(r":(\d+)/", url)[0])))
-            deadline_s = time.monotonic() + 120
+            deadline_s = time.monotonic() + 90
             while not client.get("/readyz").json()["database_ready"]:
-                assert time.monotonic() < deadline_s
+                assert time.monotonic() < deadline_s, "not taken up within 90 s"
                 time.sleep(0.1)
             assert client.get("/v1/audit/verify").json()["sound"] is True
 

@@ -139,7 +139,9 @@ async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Worl
     ]
     assert [row["key_id"] for row in found["keys"]] == ["ci"]
     assert key["key"] not in str(found)
-    assert rollout_wire.decode_rollout(msgspec.json.encode(found["rollouts"][0])).id == rollout
+    (told,) = found["rollouts"]
+    assert 0 < told.pop("seq") <= found["change"]
+    assert rollout_wire.decode_rollout(msgspec.json.encode(told)).id == rollout
     assert (await feed(catalogue, after=found["change"])) == found | {"models": [], "keys": [], "rollouts": []}
     await catalogue.call("DELETE", "/v1/tenants/acme/keys/ci")
     later = await feed(catalogue, after=found["change"])

@@ -1,16 +1,19 @@
 """The registry as a process: TLS, restart, SIGTERM under long polls, and mistakes in its settings."""
 
+import contextlib
 import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -22,9 +25,9 @@ from cryptography.x509.oid import NameOID
 from functions.api import snapshot as snapshots
 from functions.fleet.snapshots import EPOCH_HEADER, SNAPSHOT_PATH
 from tests.fleet.builders import snapshot
-from tests.fleet.conftest import free_port
+from tests.ports import free_port
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 TOKEN = "internal-token"
 
 
@@ -43,27 +46,34 @@ def environment(folder: Path, port: int, **changes: str) -> dict[str, str]:
 
 @contextmanager
 def registry(env: dict[str, str], base_url: str, verify: ssl.SSLContext | bool = True) -> Iterator[httpx.Client]:
-    process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env, stderr=subprocess.PIPE)
-    headers = {"authorization": f"Bearer {TOKEN}", "x-process": str(process.pid)}
-    try:
-        with httpx.Client(base_url=base_url, headers=headers, verify=verify, timeout=30) as client:
-            _until_ready(client, process)
-            yield client
-    finally:
-        process.kill()
-        process.communicate()
+    with tempfile.TemporaryFile() as log:  # not a pipe that nobody reads: once full, it stops whoever writes
+        process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env, stderr=log)
+        headers = {"authorization": f"Bearer {TOKEN}", "x-process": str(process.pid)}
+        try:
+            with httpx.Client(base_url=base_url, headers=headers, verify=verify, timeout=60) as client:
+                _until_ready(client, process, log)
+                yield client
+        finally:
+            process.kill()
+            process.wait()
 
 
-def _until_ready(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
+def _until_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: IO[bytes] | None = None) -> None:
     deadline_s = time.monotonic() + 90
     while time.monotonic() < deadline_s:
-        try:
+        with contextlib.suppress(httpx.TransportError):
             if client.get("/readyz").status_code == 200:
                 return
-        except httpx.TransportError:
-            time.sleep(0.05)
-        assert process.poll() is None, (process.stderr.read() if process.stderr else b"").decode()
-    raise AssertionError("the registry was not ready within 90 s")
+        assert process.poll() is None, _read(log)
+        time.sleep(0.05)
+    raise AssertionError(f"the registry was not ready within 90 s:\n{_read(log)}")
+
+
+def _read(log: IO[bytes] | None) -> str:
+    if log is None:
+        return "what it said is above"
+    log.seek(0)
+    return log.read().decode()
 
 
 def test_a_killed_registry_comes_back_with_what_it_acknowledged(tmp_path: Path) -> None:
@@ -81,15 +91,18 @@ def test_sigterm_ends_long_polls_at_once_and_exits_with_zero(tmp_path: Path, pat
     env = environment(tmp_path, port, SHOAL_REGISTRY_DRAIN_TIMEOUT_S="600")
     process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
             _until_ready(client, process)
-        with socket.create_connection(("127.0.0.1", port), timeout=50) as waiting:
-            request = f"GET {path}?wait_s=60 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
-            waiting.sendall(request.encode())
-            time.sleep(1)  # the request has to be read; nothing on the wire tells when it was
-            started_s = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            assert waiting.recv(100).startswith(b"HTTP/1.1 " + heard)
+            with socket.create_connection(("127.0.0.1", port), timeout=50) as waiting:
+                request = f"GET {path}?wait_s=60 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+                waiting.sendall(request.encode())
+                for _ in range(10):  # asked later and answered: the first has been read, and waits
+                    assert client.get(path, params={"wait_s": 0}).status_code == int(heard)
+                client.close()
+                started_s = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                assert waiting.recv(100).startswith(b"HTTP/1.1 " + heard)
         assert process.wait(50) == 0
         assert time.monotonic() - started_s < 50
     finally:

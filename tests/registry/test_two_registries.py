@@ -23,12 +23,12 @@ from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.sql.rollouts import Filter
-from tests.fleet.conftest import free_port
+from tests.ports import free_port
 from tests.registry.catalogue_world import digest, published
 from tests.registry.postgres import Postgres
 from tests.registry.world import TOKEN
 
-pytestmark = pytest.mark.drill
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 LETTERS = "cdef0123456789"
 MODELS = 4
 _READY_TIMEOUT_S = 90.0

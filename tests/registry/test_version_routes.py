@@ -39,6 +39,7 @@ async def test_a_version_never_changes(catalogue: World) -> None:
         ({"surprise": 1}, 400, "invalid_body"),
         ({"base_model": 3}, 400, "invalid_body"),
         ({"promote_to": "No Such Name"}, 400, "invalid_body"),
+        ({"promote_to": "incoming"}, 400, "reserved_channel"),
     ],
 )
 async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
@@ -48,6 +49,14 @@ async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
     assert (refused.status_code, error_of(refused)["code"]) == (status, code)
     assert len(error_of(refused)["message"]) > 20
     assert await catalogue.audited() == ["artifact.kept"]  # what the test itself brought in
+
+
+@pytest.mark.parametrize("channel", ["incoming", "incoming-2"])
+async def test_no_channel_has_the_name_of_those_that_name_what_is_being_loaded(catalogue: World, channel: str) -> None:
+    await catalogue.put("v1", "c")
+    refused = await catalogue.point("v1", channel)
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "reserved_channel")
+    assert (await catalogue.point("v1", f"{channel}-eu")).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/models/acme/Bot/versions/v1", "/v1/models/acme/bot/versions/v%001"])

@@ -2,7 +2,7 @@
 
     1 open a session with the ledger, and a private directory
     2 receive the files, bounded while reading
-    3 check the adapter, verify its signature
+    3 check the adapter, verify its signature, ask whether there is room for it
     4 take its objects out of the candidates for deletion; wait for those that are just being deleted
     5 put chunks, then the manifest
     6 close the session: where it had expired, nothing may rely on what was put
@@ -20,8 +20,10 @@ from functions.api.ids import Digest
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import check_adapter
+from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect_ledger import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.artifacts.fetch import fetch
 from functions.artifacts.ingest import from_https, from_s3
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
 from functions.artifacts.ingest.expectation import Expectation, Ingested
@@ -109,6 +111,19 @@ class Ingest:
                     raise ArtifactMissing(f"the store has {digest} in part only; publish it again")
             yield Held(digest, manifest.total_bytes, keys, session)
 
+    def check(self, digest: Digest, expect: Expectation) -> None:
+        """Check an artifact of the store once more, against a base that it did not come in for; nothing is changed.
+
+        ArtifactRefused says why it does not fit; ArtifactMissing where the store does not have it.
+        """
+        document = self.store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
+        manifest = manifests.decode_verified(document, digest, self.policy.limits)
+        with staging(self.staging_root) as directory:
+            Upload(directory, self.policy, self._publish).check_space(manifest.total_bytes)
+            cache = ArtifactCache(directory / "published")
+            fetched = fetch(self.store, cache, digest, limits=self.policy.limits, timeout_s=self.policy.deadline_s)
+            check_adapter(fetched, max_rank=expect.max_rank, base=expect.base)
+
     def clean_staging(self) -> int:
         """Remove what killed ingests left; how many there were."""
         return clean(self.staging_root)
@@ -118,8 +133,10 @@ class Ingest:
         finding = verify_signed(directory, expect.tenant, self.signatures or SignaturePolicy())
         manifest = published or directories.build_manifest(directory, self.policy.limits)
         digest = manifests.digest_of(manifests.encode(manifest))
+        if expect.admits is not None:
+            expect.admits(digest, manifest.total_bytes)
         self._rely_on(object_keys(digest, manifest))
-        put_content(self.store, directory, manifest)
+        put_content(self.store, directory, manifest, reread=published is None)
         return Ingested(digest, manifest.total_bytes, facts, finding)
 
     @contextmanager

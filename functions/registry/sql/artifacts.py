@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
+from functions.registry.sql.refusals import Refused
 from functions.registry.sql.tables import artifacts, versions
 from functions.registry.sql.transaction import Write
+
+MAX_CHECKED = 16  # bases that an artifact is remembered to fit, the last ones: it is checked again for another
 
 OPERATOR = ""  # the tenant of what the operator brought in; every tenant's versions may name it
 
@@ -24,16 +27,21 @@ class StoredArtifact:
     artifact_uri: str
     total_bytes: int
     facts: Any
+    checked: tuple[str, ...] = ()  # fingerprints of the bases that it was found to fit
 
 
-def keep(write: Write, artifact: StoredArtifact) -> bool:
-    """Whether it is new to its tenant."""
+def keep(write: Write, artifact: StoredArtifact, max_bytes: int | None = None) -> bool:
+    """Whether it is new to its tenant; Refused where all that the tenant has would be over `max_bytes`."""
     here = (artifacts.c.digest == artifact.digest, artifacts.c.tenant == artifact.tenant)
     known = write.connection.execute(select(artifacts.c.digest).where(*here)).one_or_none()
     if known is not None:
         write.connection.execute(update(artifacts).where(*here).values(used_unix_s=write.now_unix_s))
+        for fingerprint in artifact.checked:
+            fits(write, artifact.digest, artifact.tenant, fingerprint)
         write.audited("artifact.again", artifact.digest, artifact.tenant)
         return False
+    if max_bytes is not None:
+        refuse_without_room(write.connection, artifact.digest, artifact.tenant, artifact.total_bytes, max_bytes)
     write.connection.execute(
         insert(artifacts).values(
             digest=artifact.digest,
@@ -42,11 +50,41 @@ def keep(write: Write, artifact: StoredArtifact) -> bool:
             total_bytes=artifact.total_bytes,
             facts=msgspec.json.encode(artifact.facts).decode(),
             used_unix_s=write.now_unix_s,
+            checked=_encoded(artifact.checked),
         )
     )
     detail = {"artifact_uri": artifact.artifact_uri, "total_bytes": artifact.total_bytes}
     write.audited("artifact.kept", artifact.digest, artifact.tenant, **detail)
     return True
+
+
+def refuse_without_room(connection: Connection, digest: str, tenant: str, wanted_bytes: int, max_bytes: int) -> None:
+    """Refused where the tenant's artifacts would be over `max_bytes` with this one; what it has already costs nothing.
+
+    Worked example (test_a_tenants_artifacts_have_room_for_so_many_bytes): with a limit of 2,500 bytes, the third
+    artifact of 1,000 is refused.
+    """
+    mine = artifacts.c.tenant == tenant
+    if connection.execute(select(artifacts.c.digest).where(artifacts.c.digest == digest, mine)).first() is not None:
+        return
+    has_bytes = int(connection.scalar(select(func.coalesce(func.sum(artifacts.c.total_bytes), 0)).where(mine)) or 0)
+    if has_bytes + wanted_bytes > max_bytes:
+        message = (
+            f"{tenant} has {has_bytes} bytes of artifacts, and these {wanted_bytes} would be over the limit of "
+            f"{max_bytes}: delete versions that nobody calls, whose content is collected some time later, or ask the "
+            "operator for more (SHOAL_REGISTRY_MAX_ARTIFACT_BYTES_PER_TENANT)"
+        )
+        raise Refused("limit", "too_many_artifact_bytes", message)
+
+
+def fits(write: Write, digest: str, tenant: str, fingerprint: str) -> None:
+    """Remember that the content fits the base of that fingerprint."""
+    mine = (artifacts.c.digest == digest, artifacts.c.tenant.in_((tenant, OPERATOR)))
+    for row in write.connection.execute(select(artifacts.c.tenant, artifacts.c.checked).where(*mine)).all():
+        others = [known for known in _decoded(row.checked) if known != fingerprint]
+        kept = _encoded((*others, fingerprint)[-MAX_CHECKED:])
+        here = (artifacts.c.digest == digest, artifacts.c.tenant == row.tenant)
+        write.connection.execute(update(artifacts).where(*here).values(checked=kept))
 
 
 def used(write: Write, digest: str, tenant: str) -> bool:
@@ -72,7 +110,8 @@ def find(connection: Connection, digest: str, tenant: str | None) -> StoredArtif
     row = connection.execute(query.order_by(artifacts.c.tenant.desc()).limit(1)).one_or_none()
     if row is None:
         return None
-    return StoredArtifact(row.digest, row.tenant, row.artifact_uri, row.total_bytes, msgspec.json.decode(row.facts))
+    facts = msgspec.json.decode(row.facts)
+    return StoredArtifact(row.digest, row.tenant, row.artifact_uri, row.total_bytes, facts, _decoded(row.checked))
 
 
 def kept_digests(connection: Connection) -> set[str]:
@@ -88,3 +127,11 @@ def retire(write: Write, used_before_unix_s: float) -> list[str]:
         write.connection.execute(delete(artifacts).where(*old))
         write.audited("artifact.retired", "artifacts", "", digests=digests[:100], count=len(digests))
     return digests
+
+
+def _encoded(fingerprints: Collection[str]) -> str | None:
+    return msgspec.json.encode(tuple(fingerprints)).decode() if fingerprints else None
+
+
+def _decoded(fingerprints: str | None) -> tuple[str, ...]:
+    return msgspec.json.decode(fingerprints, type=tuple[str, ...]) if fingerprints else ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, func, insert, select, update
 
-from functions.registry.sql import artifacts, catalogue
+from functions.registry.sql import artifacts, catalogue, shares
 from functions.registry.sql.catalogue import StoredChannel, StoredModel
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.tables import channels, models, rollouts, versions
@@ -32,6 +32,9 @@ class Limits:
     models_per_tenant: int
     versions_per_model: int
     channels_per_model: int
+    snapshot_bytes_per_tenant: int = 8 * 1024**2  # as `shares` estimates them: an eighth of what a snapshot may have
+    model_names_per_tenant: int = 50_000  # deleted ones as well: their rows stay, since their versions' names do
+    version_names_per_model: int = 5_000  # likewise
 
 
 DEFAULT_POLICY = "default"
@@ -57,6 +60,7 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
         same = (versions.c.model == new.model, versions.c.name == new.name)
         write.connection.execute(update(versions).where(*same).values(deleted=False))
     else:
+        _check_room_for_name(write, new, limits)
         write.connection.execute(
             insert(versions).values(
                 model=new.model,
@@ -68,6 +72,7 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
                 deleted=False,
             )
         )
+    _refuse_over_share(write, new.tenant, limits)
     touch(write, new.model)
     subject = f"{new.model}@{new.name}"
     detail = {"digest": new.digest, "artifact_uri": new.artifact_uri, "base": new.base}
@@ -89,6 +94,7 @@ def point(write: Write, model: StoredModel, channel: str, version: str, limits: 
     values = {"version": version, "lock_version": after.lock_version, "moved_unix_s": after.moved_unix_s}
     if before is None:
         write.connection.execute(insert(channels).values(model=model.id, name=channel, **values))
+        _refuse_over_share(write, model.tenant, limits)
     else:
         here = (channels.c.model == model.id, channels.c.name == channel)
         write.connection.execute(update(channels).where(*here).values(**values))
@@ -153,6 +159,7 @@ def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel 
     row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
     if row is None:
         _check_room_for_model(write, new.tenant, limits)
+        _check_room_for_model_name(write, new.tenant, limits)
         write.connection.execute(
             insert(models).values(
                 id=new.model,
@@ -187,6 +194,38 @@ def _check_room_for_model(write: Write, tenant: str, limits: Limits) -> None:
     if (write.connection.scalar(query) or 0) >= limits.models_per_tenant:
         message = f"{tenant} has {limits.models_per_tenant} models, which is the limit; delete one"
         raise Refused("limit", "too_many_models", message)
+
+
+def _check_room_for_model_name(write: Write, tenant: str, limits: Limits) -> None:
+    query = select(func.count()).select_from(models).where(models.c.tenant == tenant)
+    if (write.connection.scalar(query) or 0) >= limits.model_names_per_tenant:
+        message = (
+            f"{tenant} has used {limits.model_names_per_tenant} names of models, deleted ones counted, which is the "
+            "limit: use one of them again, or ask the operator for more (SHOAL_REGISTRY_MAX_MODEL_NAMES_PER_TENANT)"
+        )
+        raise Refused("limit", "too_many_model_names", message)
+
+
+def _check_room_for_name(write: Write, new: NewVersion, limits: Limits) -> None:
+    query = select(func.count()).select_from(versions).where(versions.c.model == new.model)
+    if (write.connection.scalar(query) or 0) >= limits.version_names_per_model:
+        message = (
+            f"{new.model} has used {limits.version_names_per_model} names of versions, deleted ones counted, which is "
+            "the limit: make another model, or ask the operator for more (SHOAL_REGISTRY_MAX_VERSION_NAMES_PER_MODEL)"
+        )
+        raise Refused("limit", "too_many_version_names", message)
+
+
+def _refuse_over_share(write: Write, tenant: str, limits: Limits) -> None:
+    """What was written so far is undone by the refusal."""
+    taken_bytes = shares.snapshot_bytes(write.connection, tenant)
+    if taken_bytes > limits.snapshot_bytes_per_tenant:
+        message = (
+            f"models, versions and channels of {tenant} would take {taken_bytes} bytes of the published snapshot, and "
+            f"{limits.snapshot_bytes_per_tenant} is the limit: delete versions that nobody calls, or ask the operator "
+            "for more (SHOAL_REGISTRY_MAX_SNAPSHOT_BYTES_PER_TENANT)"
+        )
+        raise Refused("limit", "snapshot_share_full", message)
 
 
 def _check_room_for_version(before: StoredModel | None, new: NewVersion, limits: Limits) -> None:

@@ -21,7 +21,6 @@ from functions.registry.sql.tables import models, state, versions
 from functions.registry.sql.tables import rollouts as rollouts_table
 
 PAGE_ROWS = 1000
-_WEIGHTS_READ = 8192  # a write touches a handful of rows: far more than a page of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,12 @@ def position(connection: Connection) -> tuple[str, int]:
 def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Changes:
     """The next page above `after`."""
     lineage, last = position(connection)  # first: what is committed while we read has a higher number, and waits
-    weights = _weights(connection, after, last)
+    horizon = _horizon(connection, after, last, page_rows)
+    weights = _weights(connection, after, horizon)
     upto = _cut(weights, page_rows)
     if upto is None:
         return Changes(lineage, last, False, (), (), ())
-    more = upto < weights[-1][0] or len(weights) == _WEIGHTS_READ
+    more = upto < weights[-1][0] or horizon < last
     return Changes(
         lineage=lineage,
         change=upto if more else last,
@@ -56,6 +56,21 @@ def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Cha
         keys=tuple(api_keys.changed(connection, after, upto)),
         rollouts=tuple(rollouts.changed(connection, after, upto)),
     )
+
+
+def _horizon(connection: Connection, after: int, last: int, page_rows: int) -> int:
+    """A write that the page ends before or with: whatever lies behind so many rows need not be counted."""
+    beyond = [
+        connection.scalar(
+            select(table.c.change)
+            .where(table.c.change > after, table.c.change <= last)
+            .order_by(table.c.change)
+            .offset(page_rows)
+            .limit(1)
+        )
+        for table in (models, keys_table, rollouts_table)
+    ]
+    return min((int(change) for change in beyond if change is not None), default=last)
 
 
 def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, int]]:
@@ -70,7 +85,7 @@ def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, i
         ),
     ).subquery()
     query = select(touched.c.change, func.sum(touched.c.weight)).group_by(touched.c.change).order_by(touched.c.change)
-    return [(int(change), int(weight)) for change, weight in connection.execute(query.limit(_WEIGHTS_READ))]
+    return [(int(change), int(weight)) for change, weight in connection.execute(query)]
 
 
 def _cut(weights: list[tuple[int, int]], page_rows: int) -> int | None:

@@ -1,5 +1,8 @@
 """The database as the registry uses it: reads, writes in one line, and locks that one registry at a time may hold.
 
+Calls wait in two lines, each with threads of its own: tenants', and the operator's, in which the controller stands and
+whoever stops a bad rollout with the installation's token. However many tenants call, that one moves.
+
 A write waits for its turn in this process first, then for the other registries' in the database: so a burst of writes
 holds one connection, not all of them. What loses against another transaction is run again, a few times.
 
@@ -14,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,15 +26,32 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from functions.registry.sql import failures
 from functions.registry.sql.audit import Actor
-from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, POOL_SIZE, as_of_one_moment, make_engine
+from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, as_of_one_moment, make_engine
 from functions.registry.sql.failures import Contended, DatabaseUnavailable
 from functions.registry.sql.transaction import Write
 
 MAX_ATTEMPTS = 5
 _POLL_S = 0.05
-MAX_PENDING = 512  # calls that wait for a thread; the next is told to come back
+THREADS = 8
+OPERATOR_THREADS = 2
+MAX_PENDING = 512  # calls in one line; the next is told to come back
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Line:
+    threads: ThreadPoolExecutor
+    pending: int = 0
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        if self.pending >= MAX_PENDING:
+            raise DatabaseUnavailable("too many requests wait for the registry's database; try again")
+        self.pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+        finally:
+            self.pending -= 1
 
 
 class Database:
@@ -42,8 +63,8 @@ class Database:
         self._engine = make_engine(url)
         self._clock = clock
         self._turn = threading.Lock()
-        self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="sql")
-        self._pending = 0
+        self._tenants = _Line(ThreadPoolExecutor(THREADS, thread_name_prefix="sql"))
+        self._operator = _Line(ThreadPoolExecutor(OPERATOR_THREADS, thread_name_prefix="sql-operator"))
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -80,17 +101,11 @@ class Database:
         """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, nothing else."""
         return self._committed(lambda connection: (work(connection), True))
 
-    async def run(self, work: Callable[[], Answer]) -> Answer:
+    async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
         """`work` in one of the database's own threads: an ingest that blocks must not hold up a read."""
         if not self.ready:
             raise DatabaseUnavailable("the registry's database is not there yet; see the registry's log")
-        if self._pending >= MAX_PENDING:
-            raise DatabaseUnavailable("too many requests wait for the registry's database; try again")
-        self._pending += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self._pending -= 1
+        return await (self._operator if for_operator else self._tenants).run(work)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each write of this process, in the writing thread."""
@@ -107,7 +122,8 @@ class Database:
                 yield is_ours
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._tenants.threads.shutdown(wait=True, cancel_futures=True)
+        self._operator.threads.shutdown(wait=True, cancel_futures=True)
         self._engine.dispose()
 
     def _committed(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:

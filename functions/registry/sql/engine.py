@@ -16,7 +16,7 @@ BEGIN_OPTION = "shoal_begin"  # of a connection: how its transaction begins on S
 CONNECT_TIMEOUT_S = 3
 LOCK_TIMEOUT_S = 10  # a write of another registry takes milliseconds; a frozen one must not hold everybody for ever
 STATEMENT_TIMEOUT_S = 30
-POOL_SIZE = 8
+POOL_SIZE = 10  # as many as `database` has threads for both of its lines
 
 SQLITE_FILE = "registry.db"
 

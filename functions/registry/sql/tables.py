@@ -42,7 +42,7 @@ models = Table(
     Column("id", Id, primary_key=True),  # tenant/name
     Column("tenant", Text, nullable=False),
     Column("base", Text, nullable=False),
-    Column("rollout", Text, nullable=False),  # a RolloutPolicy's name; empty: the built-in one
+    Column("rollout", Text, nullable=False),  # a RolloutPolicy's name
     Column("created_unix_s", Float, nullable=False),
     Column("change", BigInteger, nullable=False),
     Column("deleted", Boolean, nullable=False),
@@ -85,6 +85,7 @@ artifacts = Table(
     Column("total_bytes", BigInteger, nullable=False),
     Column("facts", Text, nullable=False),  # JSON
     Column("used_unix_s", Float, nullable=False),  # brought in, or named by a version, last
+    Column("checked", Text),  # JSON: fingerprints of the bases that it was found to fit; NULL: of none
 )
 
 rollouts = Table(

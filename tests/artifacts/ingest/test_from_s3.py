@@ -17,8 +17,8 @@ from functions.artifacts.manifest import CHUNK_MIN_BYTES, MANIFEST_NAME
 from functions.artifacts.publish import publish_directory, put_content
 from functions.artifacts.s3 import S3Settings, S3Store
 from tests.artifacts.adapter_files import make_adapter
-from tests.artifacts.conftest import free_ports
 from tests.artifacts.hostile import AGAINST_BASE, BASE, HOSTILE
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.servers
 EXPECT = Expectation(tenant=TenantId("acme"), base=BASE)

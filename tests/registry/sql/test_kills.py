@@ -21,7 +21,7 @@ from functions.registry.sql.tables import rollouts as table
 from functions.registry.sql.transaction import Write
 from tests.registry.catalogue_world import LIMITS, digest, published
 
-pytestmark = pytest.mark.drill
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 MODEL = ModelId("acme/bot")
 POLICY = published().rollouts[1]
 MAX_STATEMENTS = 80

@@ -1,0 +1,81 @@
+"""What a version will hold: content that is in the store, and that fits the base which the version names.
+
+    named by its address   known already → that         else bring it in, checked against the base
+    named by its digest    known already → that         else was it found to fit this base? check it now, if not
+
+An engine that is given another base's adapter fails inside its step, with everybody's requests in it: so what came in
+without a base, for another one, or before the base has changed, is checked again. Where no facts of the base are at
+hand (SHOAL_REGISTRY_MODELS_DIR), the engine is the one who says so.
+"""
+
+from dataclasses import dataclass
+
+from functions.api.ids import Digest, ModelId, TenantId
+from functions.registry.errors import ApiError
+from functions.registry.sql import artifacts, catalogue
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.catalogue import StoredVersion
+from functions.registry.truth import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    model: ModelId
+    version: str
+    base: str
+    digest: str | None  # this or the address
+    artifact_uri: str | None
+
+    @property
+    def tenant(self) -> TenantId:
+        return TenantId(self.model.partition("/")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    digest: str
+    uri: str = ""
+    fits: str = ""  # the fingerprint of a base that it was just found to fit, to be remembered with the version
+
+
+async def content_of(truth: Truth, actor: Actor, wanted: Wanted) -> Content:
+    """The version's content; ArtifactRefused where it does not fit, ApiError where it cannot be looked at now."""
+    known = await _known_version(truth, wanted)
+    if wanted.artifact_uri is None:
+        digest = Digest(wanted.digest or "")
+        is_known = known is not None and known.digest == digest
+        return Content(digest) if is_known else Content(digest, fits=await _fitting(truth, wanted, digest))
+    if known is not None and known.artifact_uri == wanted.artifact_uri:
+        return Content(known.digest, known.artifact_uri)  # a version never changes: there is nothing to fetch again
+    if truth.ingesting is None:
+        raise no_store()
+    with truth.ingesting.place(wanted.tenant):
+        # The operator may name places of the operator's own; what comes from there belongs to the tenant all the same.
+        expect = await truth.expectation(wanted.tenant, wanted.base)
+        ingested, _ = await truth.ingesting.from_uri(wanted.artifact_uri, expect, actor)
+    return Content(ingested.digest, wanted.artifact_uri)
+
+
+def no_store() -> ApiError:
+    message = "this registry has no object store configured (SHOAL_REGISTRY_S3_ENDPOINT_URL): nothing can be brought in"
+    return ApiError(503, "no_store", message)
+
+
+async def _fitting(truth: Truth, wanted: Wanted, digest: Digest) -> str:
+    """The fingerprint of the base, where the content had to be checked against it; empty where there was no need."""
+    ingesting, database = truth.ingesting, truth.database
+    if ingesting is None:
+        return ""  # nothing has come in here, so there is nothing to check
+    expect = await truth.expectation(wanted.tenant, wanted.base)
+    found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, wanted.tenant)))
+    if expect.base is None or found is None or expect.base_fingerprint in found.checked:
+        return ""
+    with ingesting.place(wanted.tenant):
+        await ingesting.check(digest, expect)
+    return expect.base_fingerprint
+
+
+async def _known_version(truth: Truth, wanted: Wanted) -> StoredVersion | None:
+    database = truth.database
+    stored = await database.run(lambda: database.read(lambda c: catalogue.model(c, wanted.model)))
+    return stored.version(wanted.version) if stored is not None else None

@@ -1,0 +1,95 @@
+"""No tenant takes the snapshot's room from the others, nor fills the tables with names that it no longer uses."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from functions.api.ids import Digest, EngineName, ModelId, PoolName
+from functions.api.snapshot import ModelEntry, VersionEntry
+from functions.registry.sql import catalogue, changes, shares
+from functions.registry.sql.database import Database
+from tests.registry.catalogue_world import LIMITS, World
+from tests.registry.catalogue_world import catalogue as serving
+from tests.registry.world import error_of
+
+
+@asynccontextmanager
+async def limited(tmp_path: Path, database: Database, **limits: Any) -> AsyncIterator[World]:
+    async with serving(tmp_path, database, replace(LIMITS, **limits)) as world:
+        yield world
+
+
+def in_the_snapshot(world: World, model: str) -> int:
+    """The bytes of the model's line."""
+    stored = world.database.read(lambda c: catalogue.model(c, model))
+    assert stored is not None
+    versions = tuple(
+        VersionEntry(it.name, Digest(it.digest), EngineName(f"{model}@{it.digest[:23]}"), it.artifact_uri)
+        for it in stored.versions
+    )
+    channels = {name: channel.version for name, channel in stored.channels.items()}
+    entry = ModelEntry(ModelId(model), PoolName(stored.base), "lora", versions, channels, "", stored.rollout)
+    return len(msgspec.json.encode(entry)) + 1
+
+
+async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: World) -> None:
+    await catalogue.put("v1", "c", promote_to="stable")
+    estimate = catalogue.database.read(lambda c: shares.snapshot_bytes(c, "acme"))
+    assert (estimate, in_the_snapshot(catalogue, "acme/bot")) == (597, 312)
+    for number in range(2, 12):
+        await catalogue.put(f"v{number}", "d", model="acme/" + "m" * 60)
+    estimate = catalogue.database.read(lambda c: shares.snapshot_bytes(c, "acme"))
+    taken = sum(in_the_snapshot(catalogue, model) for model in ("acme/bot", "acme/" + "m" * 60))
+    assert taken <= estimate <= 1.6 * taken
+
+
+async def test_a_tenant_has_its_share_and_takes_nobody_elses(tmp_path: Path, database: Database) -> None:
+    async with limited(tmp_path, database, snapshot_bytes_per_tenant=597) as world:
+        assert (await world.put("v1", "c", promote_to="stable")).status_code == 201
+        for refused in (await world.put("v2", "d"), await world.point("v1", "beta")):
+            assert (refused.status_code, error_of(refused)["code"]) == (409, "snapshot_share_full")
+        assert [version["name"] for version in (await world.get("/v1/models/acme/bot"))["versions"]] == ["v1"]
+        assert (await world.put("v1", "c", model="globex/bot")).status_code == 201
+        assert (await world.call("DELETE", "/v1/models/acme/bot")).status_code == 204
+        assert (await world.put("v1", "c", model="acme/new")).status_code == 201
+
+
+async def test_names_of_models_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
+    async with limited(tmp_path, database, model_names_per_tenant=2) as world:
+        for name in ("acme/one", "acme/two"):
+            assert (await world.put("v1", "c", model=name)).status_code == 201
+            assert (await world.call("DELETE", f"/v1/models/{name}")).status_code == 204
+        refused = await world.put("v1", "c", model="acme/three")
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_model_names")
+        assert (await world.put("v1", "c", model="acme/one")).status_code == 201
+
+
+async def test_names_of_versions_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
+    async with limited(tmp_path, database, version_names_per_model=2) as world:
+        for name in ("v1", "v2"):
+            assert (await world.put(name, "c")).status_code == 201
+            assert (await world.call("DELETE", f"/v1/models/acme/bot/versions/{name}")).status_code == 204
+        refused = await world.put("v3", "c")
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_version_names")
+        assert (await world.put("v1", "c")).status_code == 201
+
+
+async def test_a_page_of_changes_counts_no_further_than_it_reaches(catalogue: World) -> None:
+    for number in range(8):
+        await catalogue.put("v1", "c", model=f"acme/m{number}")
+
+    def told(after: int) -> changes.Changes:
+        return catalogue.database.read(lambda c: changes.since(c, after, page_rows=4))
+
+    after, seen = 0, []
+    while (page := told(after)).models:
+        seen += [model.id for model in page.models]
+        after = page.change
+        assert page.more == (len(seen) < 8)
+    assert seen == [f"acme/m{number}" for number in range(8)]
+    horizon = catalogue.database.read(lambda c: changes._horizon(c, 0, after, 4))
+    assert 0 < horizon < after

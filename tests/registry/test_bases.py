@@ -1,0 +1,44 @@
+"""What adapters are checked against is what lies in the base's folder now."""
+
+import os
+from pathlib import Path, PurePosixPath
+
+from functions.registry.bases import Bases
+from tests.registry.base_folders import MODULE, put_facts
+
+
+def width_of(bases: Bases, folder: str) -> int:
+    known = bases.known("chat", PurePosixPath(folder))
+    assert known is not None
+    return known.facts.modules[MODULE][0]
+
+
+def test_a_pool_that_moves_to_another_folder_has_that_ones_facts(tmp_path: Path) -> None:
+    put_facts(tmp_path, "old", 576)
+    put_facts(tmp_path, "new", 960)
+    bases = Bases(tmp_path)
+    assert (width_of(bases, "old"), width_of(bases, "new"), width_of(bases, "old")) == (576, 960, 576)
+
+
+def test_files_that_change_in_place_are_read_again_and_tell_themselves_apart(tmp_path: Path) -> None:
+    file = put_facts(tmp_path, "base", 576)
+    bases = Bases(tmp_path)
+    before = bases.known("chat", PurePosixPath("base"))
+    assert before is not None
+    assert bases.known("chat", PurePosixPath("base")) is before  # nothing changed: nothing is read
+    at_ns = file.stat().st_mtime_ns
+    put_facts(tmp_path, "base", 960)
+    os.utime(file, ns=(at_ns + 1, at_ns + 1))
+    after = bases.known("chat", PurePosixPath("base"))
+    assert after is not None
+    assert after.facts.modules[MODULE] == (960, 960)
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_base_that_is_not_at_hand_is_looked_for_again(tmp_path: Path) -> None:
+    bases = Bases(tmp_path)
+    assert bases.known("chat", PurePosixPath("base")) is None
+    assert bases.known("chat", PurePosixPath("../base")) is None
+    assert Bases(None).known("chat", PurePosixPath("base")) is None
+    put_facts(tmp_path, "base", 576)
+    assert width_of(bases, "base") == 576

@@ -1,0 +1,32 @@
+"""A model's policy is there even where nobody declares it: no channel moves at once because a name is gone."""
+
+import msgspec
+import pytest
+
+from functions.registry.declared import Declared
+from tests.registry.catalogue_world import World, published
+
+
+async def without(world: World, *names: str) -> None:
+    snapshot = published(world.store.epoch + 1)
+    left = tuple(policy for policy in snapshot.rollouts if policy.name not in names)
+    await world.store.publish(msgspec.structs.replace(snapshot, rollouts=left))
+
+
+@pytest.mark.parametrize("gone", [("default",), ("slow", "default"), ("slow",)])
+async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: World, gone: tuple[str, ...]) -> None:
+    policy = "slow" if "slow" in gone else "default"
+    assert (await catalogue.put("v1", "c", promote_to="stable", rollout=policy)).status_code == 201
+    assert (await catalogue.put("v2", "d")).status_code == 201
+    await without(catalogue, *gone)
+    moved = await catalogue.point("v2")
+    assert (moved.status_code, moved.json()["moved"]) == (202, False)
+    stages = [stage.percent for stage in Declared(catalogue.store).policy(policy).stages]
+    assert stages == ([1, 10, 50, 100] if "default" in gone else [10, 100])  # as built in, or as declared
+
+
+async def test_default_may_be_named_where_nobody_declares_it(catalogue: World) -> None:
+    await without(catalogue, "default")
+    assert (await catalogue.put("v1", "c", rollout="default")).status_code == 201
+    refused = await catalogue.put("v1", "c", model="acme/other", rollout="nowhere")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "policy_not_found")

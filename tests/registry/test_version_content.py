@@ -1,0 +1,113 @@
+"""Nothing becomes a version over a base that it does not fit, however it came in, and nobody has more than a share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+
+from functions.artifacts.ingest import Ingest, IngestPolicy
+from functions.artifacts.s3 import S3Store
+from functions.registry.ingesting import Ingesting
+from functions.registry.sql.database import Database
+from functions.registry.sql.ledger import SqlLedger
+from tests.artifacts.adapter_files import make_adapter
+from tests.artifacts.memory_store import MemoryStore
+from tests.registry import catalogue_world
+from tests.registry.base_folders import put_facts
+from tests.registry.catalogue_world import World
+from tests.registry.world import error_of
+
+FITS, DOES_NOT = 8, 16  # features of `base`, which the adapter is for, and of `large`
+MAX_BYTES = 3000
+
+
+class Counted(MemoryStore):
+    """Which counts what is read of it."""
+
+    reads = 0
+
+    def read_small(self, key: str, max_bytes: int) -> bytes:
+        self.reads += 1
+        return super().read_small(key, max_bytes)
+
+
+class Checking(World):
+    objects: Counted
+    models: Path
+
+    async def upload(self, directory: Path, who: str = "acme-writer", **fields: str) -> httpx.Response:
+        files = [("file", (path.name, path.read_bytes())) for path in sorted(directory.iterdir())]
+        return await self.call("POST", "/v1/artifacts", who, files=files, data=fields)
+
+    async def register(self, digest: str, base: str, model: str) -> httpx.Response:
+        body = {"digest": digest, "base_model": base}
+        return await self.call("PUT", f"/v1/models/acme/{model}/versions/v1", "acme-writer", json=body)
+
+
+@pytest.fixture
+async def checking(tmp_path: Path, database: Database) -> AsyncIterator[Checking]:
+    models = tmp_path / "models"
+    put_facts(models, "base", FITS)
+    put_facts(models, "large", DOES_NOT)
+    objects = Counted()
+    policy = IngestPolicy(reserve_free_bytes=0)
+    ingest = Ingest(cast(S3Store, objects), tmp_path / "staging", policy, ledger=SqlLedger(database))
+    ingesting = Ingesting(ingest, database, models, 64, 3, 2, max_tenant_bytes=MAX_BYTES)
+    async with catalogue_world.catalogue(tmp_path, database, ingesting=ingesting) as world:
+        made = Checking(world.database, world.store, world.truth, world.client)
+        made.objects, made.models = objects, models
+        yield made
+    ingesting.close()
+
+
+def an_adapter(folder: Path, seed: int = 0) -> Path:
+    return make_adapter(folder, seed=seed, base_model_name_or_path="base", target_modules=["q_proj"])
+
+
+@pytest.mark.parametrize("fields", [{}, {"base_model": "base"}])
+async def test_content_is_checked_against_the_base_that_the_version_names(
+    checking: Checking, tmp_path: Path, fields: dict[str, str]
+) -> None:
+    digest = (await checking.upload(an_adapter(tmp_path / "adapter"), **fields)).json()["digest"]
+    refused = await checking.register(digest, "large", "wrong")
+    assert (refused.status_code, error_of(refused)["code"]) == (422, "artifact_refused")
+    assert "large" in error_of(refused)["message"] or "16" in error_of(refused)["message"]
+    assert (await checking.call("GET", "/v1/models/acme/wrong")).status_code == 404
+    assert (await checking.register(digest, "base", "right")).status_code == 201
+
+
+async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(checking: Checking, tmp_path: Path) -> None:
+    digest = (await checking.upload(an_adapter(tmp_path / "adapter"))).json()["digest"]
+    assert (await checking.register(digest, "base", "one")).status_code == 201
+    reads = checking.objects.reads
+    assert (await checking.register(digest, "base", "two")).status_code == 201
+    assert checking.objects.reads == reads
+    put_facts(checking.models, "base", 24)
+    assert (await checking.register(digest, "base", "three")).status_code == 422
+    assert (await checking.register(digest, "base", "one")).status_code == 200  # a version stays what it is
+
+
+async def test_a_base_that_was_named_at_the_upload_needs_no_second_look(checking: Checking, tmp_path: Path) -> None:
+    adapter = an_adapter(tmp_path / "adapter")
+    digest = (await checking.upload(adapter)).json()["digest"]
+    assert (await checking.upload(adapter, base_model="base")).status_code == 200
+    reads = checking.objects.reads
+    assert (await checking.register(digest, "base", "bot")).status_code == 201
+    assert checking.objects.reads == reads
+
+
+async def test_a_tenants_artifacts_have_room_for_so_many_bytes(checking: Checking, tmp_path: Path) -> None:
+    first = an_adapter(tmp_path / "first", seed=1)
+    each_bytes = (await checking.upload(first)).json()["total_bytes"]
+    fitting = MAX_BYTES // each_bytes
+    for seed in range(2, fitting + 1):
+        assert (await checking.upload(an_adapter(tmp_path / str(seed), seed=seed))).status_code == 201
+    stored = set(checking.objects.objects)
+    more = an_adapter(tmp_path / "more", seed=fitting + 1)
+    refused = await checking.upload(more)
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_artifact_bytes")
+    assert set(checking.objects.objects) == stored  # refused before it was stored
+    assert (await checking.upload(first)).status_code == 200  # what it has already takes no more room
+    assert (await checking.upload(more, "globex-writer")).status_code == 201
