@@ -6,16 +6,24 @@
     unnamed   the rest: loaded ahead last, reachable by `@version` all the same
 
 Ranked so that a cut anywhere leaves out the least: moving, then the default channel, other channels, the rest; each by
-name, a moving one by its model, so that a new version stands beside the one that it follows. Pure.
+name. The moving ones go round by tenant, two at a time, since a new version is nothing without the one that it follows:
+however many rollouts a tenant begins, or pauses for ever, the places that others' need are not behind them.
+
+    turn = two versions of one model, old before new; a tenant's by model; the first of each tenant, then the second, …
+
+Worked example (test_one_tenants_rollouts_do_not_keep_anothers_out): 40 models of acme move, and one of globex, where
+eight versions may: acme/a0, globex/bot, acme/a1, acme/a10, each with both versions. By model alone globex's would be
+the 81st and 82nd.
+Pure.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Literal
 
-from functions.api.ids import DEFAULT_CHANNEL, Digest, EngineName, PoolName
+from functions.api.ids import DEFAULT_CHANNEL, Digest, EngineName, PoolName, is_incoming
 from functions.api.snapshot import ModelEntry, Snapshot
-from functions.decisions.rollout_steering import INCOMING
 
 Need = Literal["moving", "named", "unnamed"]
 
@@ -55,37 +63,44 @@ class Wishes:
 
 def wanted_in(snapshot: Snapshot, pool: PoolName) -> Wishes:
     """Every adapter version of the pool, the most important first."""
-    ranked: list[tuple[int, str, int, EngineName, WantedAdapter]] = []
-    for model in snapshot.models:
+    turns: dict[str, list[list[WantedAdapter]]] = {}  # by tenant
+    still: list[tuple[int, EngineName, WantedAdapter]] = []
+    for model in sorted(snapshot.models, key=lambda model: model.id):
         if model.type != "lora" or model.pool != pool:
             continue
         controls, arriving = _moving(model)
+        moving: list[tuple[bool, EngineName, WantedAdapter]] = []
         for version in model.versions:
             need, rank = _need(model, version.name, controls | arriving)
             wanted = WantedAdapter(version.engine_name, version.digest, version.artifact_uri, need)
-            family = model.id if need == "moving" else ""
-            ranked.append((rank, family, version.name in arriving, wanted.name, wanted))
-    return Wishes.of(entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:-1]))
+            if need == "moving":
+                moving.append((version.name in arriving, wanted.name, wanted))
+            else:
+                still.append((rank, wanted.name, wanted))
+        ordered = _in_order(moving)
+        pairs = [ordered[at : at + 2] for at in range(0, len(ordered), 2)]
+        turns.setdefault(model.id.partition("/")[0], []).extend(pairs)
+    rounds = zip_longest(*(turns[tenant] for tenant in sorted(turns)), fillvalue=())
+    return Wishes.of((*chain.from_iterable(chain.from_iterable(rounds)), *_in_order(still)))
+
+
+def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[WantedAdapter]:
+    return [wanted for *_, wanted in sorted(entries, key=lambda entry: entry[:2])]
 
 
 def _moving(model: ModelEntry) -> tuple[set[str], set[str]]:
     """The versions of a model in rollout: those that serve, and those on their way in."""
     arriving = {split.candidate for split in model.splits}
     controls = {model.channels[split.channel] for split in model.splits if split.channel in model.channels}
-    incoming = {version for channel, version in model.channels.items() if _is_incoming(channel)}
+    incoming = {version for channel, version in model.channels.items() if is_incoming(channel)}
     if incoming:
         arriving |= incoming
-        controls |= {version for channel, version in model.channels.items() if not _is_incoming(channel)}
+        controls |= {version for channel, version in model.channels.items() if not is_incoming(channel)}
     return controls - arriving, arriving
 
 
-def _is_incoming(channel: str) -> bool:
-    """`incoming`, and `incoming-2` and so on, where several channels move at once."""
-    name, dash, number = channel.partition("-")
-    return name == INCOMING and (not dash or number.isdecimal())
-
-
 def _need(model: ModelEntry, version: str, moving: set[str]) -> tuple[Need, int]:
+    """And the rank of its kind."""
     if version in moving:
         return "moving", 0
     if model.channels.get(DEFAULT_CHANNEL) == version:

@@ -61,6 +61,7 @@ class AdapterPlan:
     awaited: tuple[EngineName, ...]  # pinned, not loaded yet, and not known to fail
     refused: Mapping[EngineName, str]  # wants that find no room now, with the reason
     left_out: Mapping[EngineName, str]  # pinned or failed, not loaded, with the reason
+    without_room: tuple[EngineName, ...]  # a rollout's, not loaded, and too many for this engine; by rank
     room: int  # places free now that nobody waits for
     cold: int  # adapters that wait for a first request
     state: AdapterState
@@ -88,7 +89,8 @@ def plan(
     refused = pass_.without_room()
     state = replace(state, wants={name: want for name, want in state.wants.items() if name not in refused})
     limit = f"over this replica's limit of {policy.max_adapters} adapters"
-    left_out = {name: limit for name in over if name not in engine.loaded}
+    without_room = tuple(name for name in over if name not in engine.loaded)
+    left_out = dict.fromkeys(without_room, limit)
     left_out |= dict.fromkeys(pass_.pins_waiting, _DRAINED if _anyone_leaves(state) else _BUSY)
     left_out |= {name: str(failure) for name, failure in state.failures.items()}
     present = engine.loaded | engine.loading | {adapter.name for adapter in pass_.load}
@@ -99,6 +101,7 @@ def plan(
         awaited=tuple(n for n in pinned if n not in engine.loaded and n not in state.failures),
         refused=refused,
         left_out=left_out,
+        without_room=without_room,
         room=max(0, pass_.room - len(pass_.wants_waiting)),
         cold=len(wishes.by_name) - sum(name in wishes.by_name for name in present),
         state=state,

@@ -27,6 +27,22 @@ def cost_tokens(uncached_prompt_tokens: int, output_tokens: int) -> int:
     return uncached_prompt_tokens + OUTPUT_WEIGHT * output_tokens
 
 
+def uncounted_cost_tokens(prompt_tokens: int, delivered_tokens: int, *, at_work: bool, begun: bool) -> int | None:
+    """The same of a request that ended before its engine had counted; None: as much as was expected.
+
+        no engine had it, or all that had it failed    0                           that is not its tenant's doing
+        it ended in its stream                         prompt + 2 x delivered      however short it was expected to be
+        it ended before anything came                  None                        its prompt is being read for it
+
+    `at_work`: an engine has it and has not failed. So whoever leaves early gains nothing by it. Worked example
+    (test_what_a_request_costs_its_tenant_in_the_end): 1,000 tokens of prompt, 50 expected, gone after 300: 1,600, not
+    the 1,100 that were charged when it went.
+    """
+    if begun:
+        return cost_tokens(prompt_tokens, delivered_tokens)
+    return None if at_work else 0
+
+
 class Ticket(msgspec.Struct, eq=False):  # a ticket equals itself alone
     number: int  # in the order of arrival: breaks ties
     tenant: TenantId

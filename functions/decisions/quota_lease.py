@@ -21,8 +21,13 @@ Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, 
 250 tokens in the round, and for nothing before. Demand is 75, the ask 1.5 x 75 x 2 = 225; with 25 in hand it wants
 200 more. At a demand of 250 the ask is 750, cut to 1,200 / 4 = 300: what the whole limit earns in 0.3 s.
 
+What several that ask at once owe together is asked for once, and none of them comes where it is refused.
+
 Concurrency is leased in places: as many as are taken and were lately at most, and one more; a gateway that is silent
-for 10 s has given its places back. Neighbours: `functions.fleet.quota_leases` is the bus's side of this.
+for 10 s has given its places back. Of several that ask at once each asks for places up to its own: of ten where there
+are eight, eight come (test_of_a_burst_as_many_come_as_there_are_places_for).
+
+Neighbours: `functions.fleet.quota_leases` is the bus's side of this.
 """
 
 from functions.decisions.quota_account import (
@@ -148,18 +153,30 @@ class AccountLease:
                 return OverLimit("requests_per_minute", bucket.limit, wait_s)
         return None
 
-    def missing(self, account: QuotaAccount, costs: Costs) -> dict[int, int]:
-        """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places."""
+    def missing(self, account: QuotaAccount, costs: Costs, place: int) -> dict[int, int]:
+        """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places.
+
+        `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
+        its own, so that as many come as there are places for.
+        """
         found: dict[int, int] = {}
-        if account.slots is not None and account.in_flight > account.slots:
-            found[CONCURRENCY] = account.in_flight - account.slots
+        if account.slots is not None:
+            place = min(place, account.in_flight)
+            if place > account.slots:
+                found[CONCURRENCY] = place - account.slots
         for index, bucket in account.limited:
             cost = costs[index] if index != REQUESTS else bucket.grain
             if cost and bucket.level > 0:
                 found[index] = min(bucket.level, cost)  # what others owe is asked for with them
-            elif index >= KV and bucket.level > 0:
-                found[index] = bucket.level  # debt, which has to be paid before anybody comes
         return found
+
+    def owed(self, account: QuotaAccount, costs: Costs) -> dict[int, int]:
+        """Debt where the request costs nothing before its end: it has to be paid before anybody comes, and once."""
+        return {
+            index: bucket.level
+            for index, bucket in account.limited
+            if index >= KV and not costs[index] and bucket.level > 0
+        }
 
     def deny(self, index: int, wait_us: int, now_us: int) -> None:
         """The bus has none before then."""

@@ -28,6 +28,7 @@ class Failure(Enum):
     ADAPTER_MISSING = "adapter_missing"  # the engine does not have the adapter that its agent announced
     ABORTED = "aborted"  # 200, then finish_reason abort without a token: the engine is draining
     BAD_ANSWER = "bad_answer"  # not HTTP, not the media type that was asked for, or without an end
+    TOO_LARGE = "too_large"  # what was asked for makes an answer over the bounds: the request's doing, on any replica
 
 
 # Failures after which a load of the adapter on another replica is worth its cost: the replica is gone, or lacks it. One
@@ -35,6 +36,8 @@ class Failure(Enum):
 WORTH_A_LOAD = frozenset(
     {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
 )
+# What a failure says about the replica rather than about the request.
+EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
 RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 
@@ -88,5 +91,7 @@ def may_retry(
 ) -> bool:
     """Whether one more attempt is allowed after these failures; the budget is asked separately, and last."""
     if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= max_attempts:
+        return False
+    if Failure.TOO_LARGE in failures:
         return False
     return failures.count(Failure.ENGINE_ERROR) < _MAX_ENGINE_ERRORS

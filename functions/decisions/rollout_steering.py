@@ -15,7 +15,9 @@ last rollout of the channel with its state; P, where it is (the snapshot before)
     otherwise                               a move from P (without P: from where R ended) to T
 
 R's place: the channel points at R's start. While the new version loads, `incoming` names it; when it is loaded, the
-split sends R's share to it. Versions that R needs stay, although nobody declares them any more.
+split sends R's share to it. Versions that R needs stay, although nobody declares them any more. One that is paused
+before its version was loaded serves nobody and asks for no place in an engine: `incoming` names it again when it is
+resumed.
 A move is a new rollout where the policy has several stages: until its row is there, nothing flips. With one stage it is
 a plain flip, which `functions.controller.holding` holds until the version is loaded.
 
@@ -30,13 +32,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from functions.api.ids import ModelId, RolloutId, engine_name
+from functions.api.ids import INCOMING, ModelId, RolloutId, engine_name, is_incoming
 from functions.api.snapshot import ModelEntry, RolloutEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.decisions.rollout import Rollout, RolloutSpec, id_of
 from functions.decisions.rollout_events import AnyEvent, Superseded, Withdrawn
-
-INCOMING = "incoming"
 
 ChannelOf = tuple[ModelId, str]
 
@@ -81,6 +81,7 @@ class _Place:
     version: VersionEntry
     split: SplitEntry | None = None
     incoming: VersionEntry | None = None
+    is_loading: bool = True  # else `incoming` is only kept
     commands: tuple[Command, ...] = ()
     held: str = ""
 
@@ -128,7 +129,7 @@ def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
 
 def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
     splits = {split.channel: split for split in model.splits}
-    named = {version for channel, version in model.channels.items() if channel.partition("-")[0] == INCOMING}
+    named = {version for channel, version in model.channels.items() if is_incoming(channel)}
     places: dict[str, _Place] = {}
     for channel, name in model.channels.items():
         row, split, here = rows.latest.get((model.id, channel)), splits.get(channel), _named(model, name)
@@ -245,7 +246,7 @@ class _Model:
 
 def _at(row: Rollout) -> _Place:
     """The rollout's place."""
-    place = _Place(_start_of(row), incoming=_end_of(row))
+    place = _Place(_start_of(row), incoming=_end_of(row), is_loading=row.state == "loading")
     if row.percent:
         place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
     return place
@@ -269,7 +270,7 @@ def _shown(model: ModelEntry, places: Mapping[str, _Place]) -> ModelEntry:
         channels[channel] = place.version.name
         if place.split is not None:
             splits.append(place.split)
-        elif place.incoming is not None:
+        elif place.incoming is not None and place.is_loading:
             channels[_incoming_name(channels)] = place.incoming.name
     return msgspec.structs.replace(
         model,

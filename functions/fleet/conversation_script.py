@@ -1,7 +1,9 @@
 """The scripts that the bus runs for `conversation_store`, in Lua: a value, and the shelf on which its tenant's lie.
 
 A shelf is a sorted set of names by when they expire, and a hash of their sizes with the sum under `*`. What has expired
-is taken off it with the next value; where it is over its bound, what would expire first goes.
+is taken off it with the next value; where it is over its bound, what would expire first goes. So it does where all that
+lies on the server takes more of its memory than conversations may: heartbeats and quotas live there, too. Where what
+the shelf has would not do, nothing is kept.
 """
 
 _SHELF = """
@@ -24,16 +26,24 @@ REPLACE = (
 -- KEYS  1 the value  2 the shelf's order  3 the shelf's sizes
 -- ARGV  1 prefix of values  2 name  3 sha1 of the value that must be there, '' for none  4 the new value
 --       5 seconds to keep it  6 the most bytes of a shelf  7 bytes that a value costs besides its own
--- gives 1 where it was replaced
+--       8 percent of the server's memory up to which values may be kept
+-- gives 1 where it was replaced, 0 where another value is there, 2 where there is no room on the server
 local there = redis.call('GET', value_key)
 if (there and redis.sha1hex(there) or '') ~= ARGV[3] then return 0 end
 local now = tonumber(redis.call('TIME')[1])
 local ttl, most = tonumber(ARGV[5]), tonumber(ARGV[6])
+local size = #ARGV[4] + tonumber(ARGV[7])
 if redis.call('EXISTS', order_key) == 0 then redis.call('DEL', sizes_key) end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', order_key, '-inf', now, 'LIMIT', 0, 100)) do take_off(gone) end
+local own = tonumber(redis.call('HGET', sizes_key, '*') or '0')
+local memory = redis.call('INFO', 'memory')
+local used = tonumber(string.match(memory, '\\nused_memory:(%d+)'))
+local bound = tonumber(string.match(memory, '\\nmaxmemory:(%d+)'))  -- 0: none
+local over = bound > 0 and used + size - bound * tonumber(ARGV[8]) / 100 or 0
+if over > own then return 2 end
+if over > 0 then most = math.min(most, own + size - over) end
 take_off(name)
 redis.call('SET', value_key, ARGV[4], 'EX', ttl)
-local size = #ARGV[4] + tonumber(ARGV[7])
 redis.call('ZADD', order_key, now + ttl, name)
 redis.call('HSET', sizes_key, name, size)
 local sum = redis.call('HINCRBY', sizes_key, '*', size)

@@ -9,6 +9,9 @@ that whoever opens sessions without end loses their own and fills nobody's memor
     bytes on a shelf = sum over its values of (length + VALUE_COST_BYTES) <= shelf_bytes
     worked example (test_a_shelf_is_bounded): shelves of 10,000 bytes, values of 2,488 + 512: three of them fit
 
+All tenants' together take at most half of what the server may hold (its `maxmemory`): a bus that is full takes neither
+heartbeats nor quotas. Beyond that a tenant's own oldest go, and where it has none the new one is not kept.
+
 Its connections are its own: conversations never wait behind heartbeats, nor these behind them.
 """
 
@@ -26,7 +29,9 @@ KEY_PREFIX = "shoal:conversation:"
 SHELF_PREFIX = "shoal:conversations:"
 VALUE_MAX_BYTES = 2 * 1024 * 1024
 VALUE_COST_BYTES = 512  # of a value's key, its expiry and its place on the shelf
-SHELF_BYTES = 256 * 1024 * 1024
+SHELF_BYTES = 32 * 1024 * 1024
+MEMORY_PERCENT = 50  # of the server's, up to which conversations are kept
+_NO_ROOM = 2
 _TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 32  # of one gateway; who finds none free waits as long as for an answer
 
@@ -38,7 +43,7 @@ class ConversationStore(Protocol):
         """What is kept under a name."""
 
     async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        """Keep `new` for so long if `old` is still there (None: nothing); False if not."""
+        """Keep `new` for so long if `old` is still there (None: nothing); False if not. No room: BusUnavailable."""
 
     async def delete(self, shelf: str, name: str) -> bool:
         """Whether there was something. Whoever has read it finds it gone, and cannot replace it."""
@@ -72,11 +77,14 @@ class ValkeyConversations:
 
     async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
         known = hashlib.sha1(old, usedforsecurity=False).hexdigest() if old is not None else ""
-        bounds = [max(1, ceil(ttl_s)), self._shelf_bytes, VALUE_COST_BYTES]
+        bounds = [max(1, ceil(ttl_s)), self._shelf_bytes, VALUE_COST_BYTES, MEMORY_PERCENT]
         try:
-            return bool(await self._replace(_keys(shelf, name), [KEY_PREFIX, name, known, new, *bounds]))
+            outcome = int(await self._replace(_keys(shelf, name), [KEY_PREFIX, name, known, new, *bounds]))
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
+        if outcome == _NO_ROOM:
+            raise BusUnavailable("half of the bus's memory is in use: give it a larger maxmemory")
+        return outcome == 1
 
     async def delete(self, shelf: str, name: str) -> bool:
         try:

@@ -35,7 +35,7 @@ local function account_of(key)
   local found = accounts[key]
   if found then return found end
   local kept = redis.call('HGETALL', key)
-  found = {kept = {}, levels = {}, places = {}, others = 0, known = #kept > 0, longest_s = 60}
+  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, known = #kept > 0, longest_s = 60}
   for i = 1, #kept, 2 do
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
@@ -47,6 +47,8 @@ local function account_of(key)
         redis.call('HDEL', key, field)
       elseif string.sub(field, 3) ~= ask.g then
         found.others = found.others + tonumber(places)
+      else
+        found.mine = tonumber(places)
       end
     else
       found.kept[field] = value
@@ -99,6 +101,9 @@ local function grant(wish, all)
   if wish[2] >= 0 then
     local free = math.max(0, wish[2] - account.others - places)
     places = math.max(0, places + math.min(wish[4], free))
+    if all then  -- urgent asks of one gateway may cross on their way: the smaller one takes nothing back
+      places = math.max(places, account.places[ask.g] or account.mine)
+    end
     account.places[ask.g] = places
   end
   for i, rate in ipairs(wish[5]) do

@@ -3,6 +3,8 @@
 Per (rollout, stage) the book keeps the last word of every gateway process, and adds them when asked. A gateway that is
 started anew begins again at nothing; what its former process said stays: of each gateway the two newest processes are
 kept apart (both may be alive while one hands over to the other), an older one is added to a sum and heard no more.
+Newer is who started later by its own clock. That may have been set back between two starts: where both that are known
+have been silent for SILENT_S, one that seems to be older is their successor.
 
 Everything is bounded: gateways, stages, bytes. A stage that nobody has spoken of for a day is forgotten, and the one
 that has been silent for longest where the book is full: gateways say all again every so often, so that what is still
@@ -27,7 +29,9 @@ MAX_STAGES = 2048
 MAX_BYTES = 64 * 1024 * 1024  # a stage of one gateway is about 5 KB in practice, 70 KB at its worst
 FORGET_AFTER_S = 86_400.0
 _LOOK_INTERVAL_S = 60.0
+SILENT_S = 45.0  # three of a gateway's whole reports, which come every 15 s
 _PROCESSES_PER_GATEWAY = 2
+_CLOSED_REMEMBERED = 64  # processes of a gateway whose late beats would count twice
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(StageStats)
@@ -44,7 +48,21 @@ class _Process:
 @dataclass(slots=True)
 class _Gateway:
     processes: dict[int, _Process] = field(default_factory=dict)  # by incarnation
-    closed_incarnation: int = -1  # up to here, processes are part of the sums
+    closed: dict[int, None] = field(default_factory=dict)  # part of the sums, the last of them
+
+    def takes(self, incarnation: int, now_unix_s: float) -> bool:
+        """Whether a process that is not known counts from now on."""
+        if incarnation in self.closed:
+            return False
+        known = self.processes.values()
+        is_newer = incarnation > max(self.closed, default=-1)
+        is_newer = is_newer and (len(known) < _PROCESSES_PER_GATEWAY or incarnation > min(self.processes))
+        return is_newer or all(now_unix_s - process.heard_unix_s >= SILENT_S for process in known)
+
+    def oldest(self, now_unix_s: float) -> int:
+        """Of those who are silent, else of all, the one that was started first."""
+        heard = {incarnation: process.heard_unix_s for incarnation, process in self.processes.items()}
+        return min(heard, key=lambda incarnation: (now_unix_s - heard[incarnation] < SILENT_S, incarnation))
 
 
 @dataclass(slots=True)
@@ -116,13 +134,13 @@ class EvidenceBook:
                 self.refused_total += 1
                 return False
             gateway = self._gateways[beat.gateway_id] = _Gateway()
-        if beat.incarnation <= gateway.closed_incarnation:
-            return False
         process = gateway.processes.get(beat.incarnation)
         if process is None:
+            if not gateway.takes(beat.incarnation, now_unix_s):
+                return False
             gateway.processes[beat.incarnation] = _Process(beat.sequence, now_unix_s)
-            self._close_old(beat.gateway_id, gateway)
-            return beat.incarnation > gateway.closed_incarnation
+            self._close_old(beat.gateway_id, gateway, now_unix_s)
+            return True
         if beat.sequence <= process.sequence:
             return False
         process.sequence, process.heard_unix_s = beat.sequence, now_unix_s
@@ -137,12 +155,14 @@ class EvidenceBook:
         stage.size_bytes += grown_bytes
         self._size_bytes += grown_bytes
 
-    def _close_old(self, gateway_id: str, gateway: _Gateway) -> None:
+    def _close_old(self, gateway_id: str, gateway: _Gateway, now_unix_s: float) -> None:
         """Add what older processes of a gateway said to the sums; their late beats would count twice from here on."""
         while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
-            oldest = min(gateway.processes)
+            oldest = gateway.oldest(now_unix_s)
             del gateway.processes[oldest]
-            gateway.closed_incarnation = max(gateway.closed_incarnation, oldest)
+            gateway.closed[oldest] = None
+            while len(gateway.closed) > _CLOSED_REMEMBERED:
+                del gateway.closed[min(gateway.closed)]
             for stage in self._stages.values():
                 self._move_to_former(stage, (gateway_id, oldest))
 

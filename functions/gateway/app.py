@@ -13,7 +13,8 @@ from functions.gateway.callers import identify
 from functions.gateway.core import Gateway
 from functions.gateway.envelope import Envelope
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, model_not_found
-from functions.gateway.listing import Listing, describe_model
+from functions.gateway.listed_lately import ListedLately
+from functions.gateway.listing import describe_model
 from functions.gateway.plain import PlainEndpoint
 from functions.gateway.request_headers import read_headers
 from functions.gateway.routes import ROUTES, dialect_of
@@ -50,13 +51,13 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
-    listing = Listing()
+    listed = ListedLately(gateway.clock)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         catalogue, caller = identify(gateway, request)
-        listed = listing.models(catalogue, gateway.fleet, caller.tenant)
-        return Response(listed, media_type="application/json")
+        content = listed.models(catalogue, gateway.fleet, caller.tenant)
+        return Response(content, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from functions.gateway import answers, errors
 from functions.gateway.dialects import Relay
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake import Admitted
-from functions.gateway.relay import BadAnswer, Renaming, Usage, WholeAnswer
+from functions.gateway.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.upstream import UpstreamConnection
 from functions.telemetry.gap_histogram import Gaps
 
@@ -250,6 +250,9 @@ class Attempt:
     def _pass_on(self, relay: Relay, data: bytes) -> None:
         try:
             out = relay.feed(data)
+        except AnswerTooLarge as error:
+            self._too_large(str(error))
+            return
         except BadAnswer as error:
             if self.begun:
                 self.break_off(Failure.BAD_ANSWER, str(error))
@@ -300,14 +303,35 @@ class Attempt:
             self.break_off(Failure.BAD_ANSWER, "the stream ended without [DONE]")
 
     def _collect(self, data: bytes) -> None:
-        limits = self._gateway.limits
         self._parts_bytes += len(data)
-        if self._parts_bytes > (limits.answer_bytes if self._status == 200 else limits.error_body_bytes):
-            self.fail(Failure.BAD_ANSWER, f"an answer of over {self._parts_bytes} bytes")
+        if self._parts_bytes > self._bound_bytes():
+            self._outgrown(f"an answer of over {self._bound_bytes()} bytes")
         elif self._parts is None:
             self._parts = [data]
         else:
             self._parts.append(data)
+
+    def _bound_bytes(self) -> int:
+        """Of an answer that is collected."""
+        limits = self._gateway.limits
+        if self._status != 200:
+            return limits.error_body_bytes
+        return limits.answer_bytes * self._admitted.route.dialect.answer_factor
+
+    def _outgrown(self, detail: str) -> None:
+        if self._status == 200:
+            self._too_large(detail)
+        else:
+            self.fail(Failure.BAD_ANSWER, detail)
+
+    def _too_large(self, detail: str) -> None:
+        """Not the replica's fault, and no other one's answer would be smaller: the request is told to ask for less."""
+        answer = errors.answer_too_large(detail)
+        if self.begun:
+            self._break_off(answer, Failure.TOO_LARGE, detail)
+        else:
+            self.drop()
+            self._owner.attempt_refused(self, answer)
 
     def _answered_whole(self, body: bytes) -> None:
         try:

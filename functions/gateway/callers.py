@@ -1,4 +1,4 @@
-"""Who calls a route that is no engine's: the same keys, the same refusals."""
+"""Who calls a route that is no engine's: the same keys, the same refusals, and a bound of its own."""
 
 from fastapi import Request
 
@@ -11,8 +11,10 @@ from functions.gateway.request_headers import read_headers
 
 
 def identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
-    """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
+    """The snapshot in use, and whose request this is; raises Refused (401, 403, 429, 503)."""
     if gateway.catalogue is None:
         raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
     read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
-    return gateway.catalogue, gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
+    caller = gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
+    gateway.lookups.count(caller.tenant)
+    return gateway.catalogue, caller

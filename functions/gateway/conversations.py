@@ -30,6 +30,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ConversationStore
 from functions.gateway.errors import Refused, unavailable
 from functions.gateway.lengths import BYTES_PER_TOKEN, text_bytes
+from functions.gateway.recall_places import RecallPlaces
 
 _log = logging.getLogger(__name__)
 _NONCE_BYTES = 12
@@ -68,6 +69,7 @@ class Conversations:
 
     def __init__(self, store: ConversationStore, pepper: bytes) -> None:
         self._store = store
+        self.places = RecallPlaces()
         self._name_key = hmac.digest(pepper, b"conversation-name", hashlib.sha256)
         self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
 

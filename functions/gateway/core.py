@@ -33,19 +33,21 @@ from functions.gateway.hedging import Hedging
 from functions.gateway.intake import Admitted, Intake, WireRequest
 from functions.gateway.limits import Limits
 from functions.gateway.load_client import Loader
+from functions.gateway.lookups import Lookups
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefixes import Prefixes, TellingReplicas
 from functions.gateway.quarantine import PromptQuarantine
 from functions.gateway.quota_metrics import QuotaCollector
 from functions.gateway.quotas import Entry, TenantQuotas
 from functions.gateway.relay import Usage
-from functions.gateway.request_headers import RawHeaders, request_id_of
+from functions.gateway.request_headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.router import Router
 from functions.gateway.routes import CHAT, Route
 from functions.gateway.sink import Answering, MoreHeaders, Sink
 from functions.gateway.splits import Splits, SplitUse
 from functions.gateway.timeline import Timeline
 from functions.gateway.tracing import ended
+from functions.gateway.uploads import Upload, Uploads
 from functions.gateway.upstream import UpstreamPool
 from functions.gateway.waiting_room import WaitingRooms
 from functions.gateway.waiting_room_metrics import LadderCollector, RoomsCollector
@@ -101,6 +103,8 @@ class Gateway:
         self.splits = Splits(clock)
         self.evidence = RolloutEvidence(gateway_id, int(wall_clock() * 1000), clock, wall_clock)
         self.intake = Intake(pepper=pepper, limits=limits, splits=self.splits)
+        self.uploads = Uploads(limits.uploads_bytes, partial(metrics.shed, "uploads_full"))
+        self.lookups = Lookups(limits.lookups_per_minute, clock)
         self.quotas = TenantQuotas()
         metrics.registry.register(QuotaCollector(self.quotas))
         self.retry_budgets: dict[PoolName, RetryBudget] = {}
@@ -168,6 +172,8 @@ class Gateway:
             wire = WireRequest(request_id, headers, body)
             known = self.intake.recognise(catalogue, wire, self.wall_clock())
             now_s = self.clock()  # one reading for all of the intake, which nothing interrupts
+            if known.read.is_late(now_s - received_s):  # nobody waits for it any more: an engine must not
+                raise Refused(errors.arrived_too_late())
             composer = self.composer if route is CHAT and not composed else None
             if composer is not None and composer.concerns(catalogue, known.caller.tenant):
                 return composer.take(catalogue, known, wire, sink, received_s)
@@ -177,11 +183,11 @@ class Gateway:
             sizes = admitted.features if route.is_read else NO_TOKENS
             reserved = entry.reserve(sizes, now_s, admitted.service_class)
         except Refused as refused:
-            self._turn_away(sink, route, request_id, refused, entry)
+            self.turn_away(sink, route, request_id, refused, entry)
             return None
         except Exception:
             _log.exception("request %s failed in the intake", request_id)
-            self._turn_away(sink, route, request_id, Refused(errors.internal_error()), entry)
+            self.turn_away(sink, route, request_id, Refused(errors.internal_error()), entry)
             return None
         timeline.admitted_s = self.clock()
         exchange = Exchange(self, catalogue, admitted, sink, timeline=timeline, entry=entry)
@@ -202,17 +208,20 @@ class Gateway:
         if exchange.ended:  # the client left meanwhile
             return
         if refused is None:
-            self._start(exchange)
+            exchange.check(self.clock())  # its deadline may have passed meanwhile
+            if not exchange.ended:
+                self._start(exchange)
             return
         exchange.ended = True
         admitted = exchange.admitted
-        self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
+        self.turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
-    def precheck(self, headers: RawHeaders) -> None:
-        """Before a body is read: may it come, and from this caller? Raises Refused."""
+    def precheck(self, headers: RawHeaders) -> Upload:
+        """Before a body is read: may it come, from this caller, and is there room? Raises Refused."""
         if self.catalogue is None:
             raise Refused(_NOT_READY)
-        self.intake.precheck(self.catalogue, headers, self.wall_clock())
+        caller = self.intake.precheck(self.catalogue, headers, self.wall_clock())
+        return self.uploads.begin(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(
         self, sink: Sink, request_id: str, answer: ErrorAnswer, more: MoreHeaders = (), dialect: Dialect = OPENAI
@@ -221,7 +230,9 @@ class Gateway:
         headers = answers.error_headers(request_id, answer, more)
         sink.whole(answer.status, headers, dialect.error_body(answer, request_id))
 
-    def _turn_away(self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: Entry | None) -> None:
+    def turn_away(
+        self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: Entry | None = None
+    ) -> None:
         """Refuse a request that may already have been counted."""
         more = entry.headers if entry is not None else ()
         if isinstance(refused, OverQuota):
@@ -259,7 +270,7 @@ class Gateway:
         if status == 200 and attempt is not None and exchange.usage is not None:
             self._learn(exchange, attempt.prediction, exchange.usage)
         self.rooms.left(exchange)
-        self.rooms.ended(exchange)
+        self.rooms.ended(exchange, quota_settlement.cost_in_room(exchange, attempt))
         gave_up = code == errors.DEADLINE_EXCEEDED and exchange.admitted.deadline_ms is not None
         left = status == CLIENT_LEFT or gave_up
         spent = quota_settlement.settle(exchange, attempt, self.fleet, self.clock(), client_left=left)

@@ -220,14 +220,14 @@ class RecordedRooms(WaitingRooms):
                 self.recorder.note("left", id=exchange.admitted.request_id)
             super().left(exchange)
 
-    def ended(self, exchange: Waiting) -> None:
+    def ended(self, exchange: Waiting, cost: int | None) -> None:
         with self.recorder.one_event():
             place = self._places.get(exchange)
             if place is not None and place[1].number not in self._of:
                 usage = exchange.usage
                 counted = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) if usage else None
-                self.recorder.note("over", id=exchange.admitted.request_id, usage=counted)
-            super().ended(exchange)
+                self.recorder.note("over", id=exchange.admitted.request_id, usage=counted, cost=cost)
+            super().ended(exchange, cost)
 
     def sweep(self, now_s: float) -> None:
         with self.recorder.one_event(now_s):

@@ -111,6 +111,23 @@ def deadline_exceeded(message: str) -> ErrorAnswer:
     return ErrorAnswer(504, "server_error", DEADLINE_EXCEEDED, message)
 
 
+def arrived_too_late() -> ErrorAnswer:
+    return deadline_exceeded(
+        "The deadline passed before the request had arrived whole. Send it again with more time in X-Shoal-Deadline-Ms."
+    )
+
+
+ANSWER_TOO_LARGE = "answer_too_large"
+
+
+def answer_too_large(detail: str) -> ErrorAnswer:
+    message = (
+        f"What was asked for makes {detail}, which is more than is passed on. Ask for less at a time: fewer inputs, "
+        "choices, tokens or log probabilities; for embeddings, encoding_format 'base64' or fewer dimensions."
+    )
+    return ErrorAnswer(400, "invalid_request_error", ANSWER_TOO_LARGE, message)
+
+
 def upstream_lost() -> ErrorAnswer:
     message = "The replica was lost while it answered; what came before is all there is. Send the request again."
     return ErrorAnswer(502, "server_error", "upstream_lost", message)

@@ -18,7 +18,7 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.admission import GIVES_WAY
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.retry import Failure, may_retry
+from functions.decisions.retry import EVIDENCE, Failure, may_retry
 from functions.decisions.routing import NoReplica, Prediction, ReplicaView
 from functions.gateway import answers, errors, quota_settlement
 from functions.gateway.attempt import Attempt
@@ -37,8 +37,6 @@ from functions.gateway.timeline import Timeline
 if TYPE_CHECKING:
     from functions.gateway.core import Gateway
 
-# What a failure says about the replica rather than about the request.
-_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
 CLIENT_LEFT = 499
 
 
@@ -146,7 +144,7 @@ class Exchange:
 
     def _move(self, moved: Admitted) -> None:
         """To another pool, through its waiting room."""
-        self._gateway.rooms.ended(self)
+        self._gateway.rooms.ended(self, quota_settlement.cost_in_room(self, self._attempt))
         self._drop_attempts()
         self._attempt = self._second = None  # what they were is not the new pool's
         self._tried, self.failures = {}, ()
@@ -256,6 +254,8 @@ class Exchange:
         if self.detour is not None and self.detour.is_away:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
+            if answer.code == errors.ANSWER_TOO_LARGE:
+                self.usage = quota_settlement.unread(self.admitted)
             self._give_up(answer)
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
@@ -305,7 +305,7 @@ class Exchange:
         self._tried[attempt.replica.id] = failure
         gateway = self._gateway
         gateway.quarantine.failed(self, attempt.replica.id, failure, gateway.clock())
-        gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in _EVIDENCE)
+        gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in EVIDENCE)
 
     # what the clock, the fleet and the client say
 

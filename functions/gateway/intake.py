@@ -110,13 +110,13 @@ class Intake:
         self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
         self._tables = {route.path: route.table(limits) for route in ROUTES}
 
-    def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> None:
+    def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> Caller:
         """Before a body is read: `admit`'s first steps in `admit`'s order, so that both refuse alike."""
         if (announced_bytes(headers) or 0) > self.limits.body_bytes:
             raise Refused(body_too_large(self.limits.body_bytes))
         read = read_headers(headers, "", self.limits)
         check_json_body(headers)
-        self.identify(catalogue, read, now_unix_s)
+        return self.identify(catalogue, read, now_unix_s)
 
     def recognise(self, catalogue: Catalogue, wire: WireRequest, now_unix_s: float) -> Recognised:
         """Who calls; raises Refused where the headers are not in order or the key opens nothing."""

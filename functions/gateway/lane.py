@@ -27,6 +27,7 @@ from functions.gateway.guarded import GuardedHttpTools
 from functions.gateway.request_headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.routes import HOT_ROUTES, Route
 from functions.gateway.sink import Answering, Headers
+from functions.gateway.uploads import FREE_BYTES, Upload
 
 _HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
@@ -36,7 +37,6 @@ _header_line = b": ".join
 _NEVER_S = float("inf")
 _UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
 _LEAST_READ_BYTES = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
-_PRECHECK_ABOVE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
 
 
 class _NotHot(Exception):
@@ -68,6 +68,7 @@ class LaneProtocol(asyncio.Protocol):
         "_state",
         "_transport",
         "_unread_bytes",
+        "_upload",
         "_url",
         "_write_paused",
     )
@@ -100,6 +101,7 @@ class LaneProtocol(asyncio.Protocol):
         self._received_s = 0.0
         self._unread_bytes = 0  # of answers, when it was last looked
         self._expects_continue = False
+        self._upload: Upload | None = None  # of a body that is not known to be small
 
     # what the transport calls
 
@@ -141,6 +143,7 @@ class LaneProtocol(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_left()
+        self._end_upload()
         self._leave()
 
     def pause_writing(self) -> None:
@@ -215,8 +218,8 @@ class LaneProtocol(asyncio.Protocol):
         self._received_s = now_s = self._gateway.clock()
         self._phase, self._deadline_s = "body", now_s + self._gateway.limits.body_s
         announced = announced_bytes(self._headers)
-        if announced is None or announced > _PRECHECK_ABOVE_BYTES or self._expects_continue:
-            self._gateway.precheck(self._headers)
+        if announced is None or announced > FREE_BYTES or self._expects_continue:
+            self._upload = self._gateway.precheck(self._headers)
         if self._expects_continue:
             self._transport.write(_CONTINUE)
 
@@ -229,6 +232,8 @@ class LaneProtocol(asyncio.Protocol):
             self._body += body
         if len(self._body) > self._gateway.limits.body_bytes:
             raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
+        if self._upload is not None and len(self._body) > self._upload.bound_bytes:
+            self._upload.came(len(self._body))
 
     def on_message_complete(self) -> None:
         if not self._parser.should_keep_alive():
@@ -237,6 +242,8 @@ class LaneProtocol(asyncio.Protocol):
         self._phase, self._deadline_s = "busy", _NEVER_S  # its exchange has times of its own
         body = bytes(self._body)
         self._body = self._url = b""
+        if self._upload is not None:
+            self._end_upload()
         headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
         exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
         if exchange is not None and not exchange.ended:
@@ -302,12 +309,20 @@ class LaneProtocol(asyncio.Protocol):
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Answer and close: what follows on this connection cannot be trusted to be a request."""
         self._close_after = True
+        self._end_upload()
         if self._phase == "busy":  # an answer is under way; a second one would corrupt it
             self._transport.abort()
             return
         self._refused = True
         self._phase = "busy"
         self._gateway.refuse(self, request_id_of(self._headers), answer)
+
+    def _end_upload(self) -> None:
+        """The body is whole, or what came of it goes."""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.end()
+        self._body = b""
 
     def _head(self, status: int, headers: Headers, framing: bytes) -> bytes:
         return b"%b%b\r\n%b%b" % (

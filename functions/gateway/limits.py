@@ -26,7 +26,7 @@ class Limits:
 
     # What an answer may weigh
     event_bytes: int = 1024 * 1024  # one server-sent event; held whole before it is passed on
-    answer_bytes: int = 32 * 1024 * 1024  # a non-streamed answer, held whole so that it may still be retried
+    answer_bytes: int = 32 * 1024 * 1024  # a non-streamed answer, held whole to be retried; pooling: twice that
     error_body_bytes: int = 64 * 1024  # an engine's error
 
     # How long anyone may wait, seconds
@@ -48,8 +48,12 @@ class Limits:
     # What is not tried for ever
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 
+    # How often a tenant may ask for what no engine answers
+    lookups_per_minute: int = 1800  # 300 of them at once (`lookups`)
+
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two
+    uploads_bytes: int = 256 * 1024 * 1024  # of large bodies on their way, together: 64 of the largest (`uploads`)
     idle_upstreams_per_replica: int = 256
     cold_waiting_per_adapter: int = 256  # requests that wait for one adapter: what one replica can then take at once
     cold_waiting: int = 2048  # for any; for one tenant's, half

@@ -120,6 +120,9 @@ class Metrics:
         self.compositions = CompositionFigures(self.registry)
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=self.registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=self.registry)
+        self._uploads = Gauge(
+            "shoal_upload_bytes", "Held for bodies over 64 KiB that are on their way", registry=self.registry
+        )
         self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
         self._age = Gauge(
             "shoal_snapshot_age_seconds", "Since the registry last vouched for it", registry=self.registry
@@ -205,6 +208,7 @@ class Metrics:
         self.prefixes.scrape()
         self._open.set(gateway.open_exchanges)
         self._connections.set(len(gateway.watched))
+        self._uploads.set(gateway.uploads.held_bytes)
         self._cold_waiting.set(gateway.cold.waiting if gateway.cold is not None else 0)
         self._scrape_pins(gateway.splits.pins)
         begun, won = gateway.hedging.begun_total, gateway.hedging.won_total

@@ -10,7 +10,7 @@ Neighbours: `relay` is the same for `data:`-only streams; `dialects` has the gra
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from functions.gateway.relay import BadAnswer, Renaming, Sign, Usage
+from functions.gateway.relay import BadAnswer, Renaming, Sign, Usage, outgrown
 
 _EVENT_END = b"\n\n"
 _NAME = b"event: "
@@ -54,7 +54,7 @@ class NamedEventRelay:
         whole = data.rfind(_EVENT_END) + len(_EVENT_END) if _EVENT_END in data else 0
         self._held = data[whole:]
         if len(self._held) > self._max_event_bytes:
-            raise BadAnswer(f"an event of over {self._max_event_bytes} bytes")
+            raise outgrown(self._held.startswith(_NAME), self._max_event_bytes)
         passed = []
         for event in data[:whole].split(_EVENT_END)[:-1]:
             if self.done or self.error is not None:

@@ -18,6 +18,7 @@ from functions.gateway.limits import Limits
 from functions.gateway.request_headers import request_id_of
 from functions.gateway.routes import Route
 from functions.gateway.sink import Answering, Headers
+from functions.gateway.uploads import Upload
 
 _PAUSE_ABOVE_BYTES = 64 * 1024
 
@@ -40,8 +41,8 @@ class PlainEndpoint:
         sink = PlainSink()
         exchange: Answering | None = None
         try:
-            gateway.precheck(headers)
-            body = await _read_body(receive, gateway.limits)
+            with gateway.precheck(headers) as upload:
+                body = await _read_body(receive, gateway.limits, upload)
         except Refused as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
@@ -103,7 +104,7 @@ class PlainSink:
         self._changed.set()
 
 
-async def _read_body(receive: Receive, limits: Limits) -> bytes:
+async def _read_body(receive: Receive, limits: Limits, upload: Upload) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     try:
@@ -116,6 +117,8 @@ async def _read_body(receive: Receive, limits: Limits) -> bytes:
                 size_bytes += len(part)
                 if size_bytes > limits.body_bytes:
                     raise Refused(errors.body_too_large(limits.body_bytes))
+                if size_bytes > upload.bound_bytes:
+                    upload.came(size_bytes)
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)

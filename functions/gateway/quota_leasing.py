@@ -31,6 +31,8 @@ from functions.gateway.quota_wishes import (
     is_done_with,
     judged_here,
     missing,
+    owed,
+    places_of,
     take_asked,
     take_round,
     wish_of_round,
@@ -145,24 +147,37 @@ class QuotaLeases:
 
     async def _ask_for(self, batch: list["_Pending"]) -> None:
         """What comes too late for the request that asked is still this gateway's: the bus has given it."""
-        groups = [Group(True, tuple(missing(pending.entry, self._active))) for pending in batch]
+        debts = owed((pending.entry for pending in batch), self._active)
+        groups = [Group(True, tuple(missing(pending.entry, pending.places, self._active))) for pending in batch]
         if self.regime.step != "leased":
             for pending in batch:
                 self._judge(pending)
             return
         try:
-            answer = await self._broker.ask(self._gateway_id, groups)
+            answer = await self._broker.ask(self._gateway_id, [*debts.values(), *groups])
         except BusUnavailable as error:
             self._lost(str(error))
             for pending in batch:
                 self._judge(pending)
             return
         now_us = self._now_us()
-        for pending, group, granted in zip(batch, groups, answer.granted, strict=True):
+        unpaid: dict[str, OverLimit] = {}
+        for (key, debt), granted in zip(debts.items(), answer.granted[: len(debts)], strict=True):
+            over = take_asked(self._active, debt, granted, now_us)
+            if over is not None:
+                unpaid[key] = over
+        for pending, group, granted in zip(batch, groups, answer.granted[len(debts) :], strict=True):
             over = take_asked(self._active, group, granted, now_us)
+            if over is not None and self._has_come(pending):
+                over = None
+            over = over or next((unpaid[key] for key in pending.entry.keys if key in unpaid), None)
             if not pending.told:
                 self.asks["granted" if over is None else "denied"] += 1
                 pending.tell(over)
+
+    def _has_come(self, pending: "_Pending") -> bool:
+        """Whether what the bus refused was given back here meanwhile, by a request that has ended."""
+        return not any(True for _ in missing(pending.entry, pending.places, self._active))
 
     def _judge(self, pending: "_Pending") -> None:
         """The bus has not answered in time."""
@@ -209,10 +224,11 @@ class QuotaLeases:
 class _Pending:
     """One request that waits for its limits, and is told once."""
 
-    __slots__ = ("_done", "entry", "told")
+    __slots__ = ("_done", "entry", "places", "told")
 
     def __init__(self, entry: Entry, done: Done) -> None:
         self.entry = entry
+        self.places = places_of(entry)
         self._done = done
         self.told = False
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from functions.api.ids import PoolName
+from functions.decisions.admission_ticket import cost_tokens, uncounted_cost_tokens
 from functions.decisions.request_cost import gpu_seconds, kv_token_seconds
 from functions.gateway.relay import Usage
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from functions.gateway.cascade import Trial
     from functions.gateway.core import Gateway
     from functions.gateway.exchange import Exchange
+    from functions.gateway.intake import Admitted
 
 
 class Spent(NamedTuple):
@@ -63,16 +65,34 @@ def settle(
         spent, delivered_tokens = _NOTHING, 0
     else:
         spent, delivered_tokens = _spent(exchange, attempt, fleet, client_left), _delivered_tokens(exchange, attempt)
+    worked = spent is not _NOTHING
     if aside is not None:
-        if spent is _NOTHING and usage is None:
+        if not worked and usage is None:
             usage = Usage()  # the answer itself has not cost anything
         spent = Spent(
             spent.kv_token_seconds + aside.spent.kv_token_seconds, spent.gpu_seconds + aside.spent.gpu_seconds
         )
     beside = aside.usage if aside is not None else None
-    exchange.entry.settle(usage, delivered_tokens, spent.kv_token_seconds, spent.gpu_seconds, now_s, beside=beside)
+    exchange.entry.settle(
+        usage, delivered_tokens, spent.kv_token_seconds, spent.gpu_seconds, now_s, beside=beside, worked=worked
+    )
     exchange.entry.leave(now_s)
     return spent
+
+
+def cost_in_room(exchange: "Exchange", attempt: "Attempt | None") -> int | None:
+    """What fairness has its tenant down for, in `cost_tokens`; None: as much as was expected of it."""
+    usage = exchange.usage
+    if usage is not None:
+        return cost_tokens(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
+    if attempt is None:
+        return 0
+    return uncounted_cost_tokens(
+        exchange.admitted.features.prompt_tokens,
+        _delivered_tokens(exchange, attempt),
+        at_work=_is_at_work(exchange, attempt),
+        begun=exchange.begun,
+    )
 
 
 def told(exchange: "Exchange", attempt: "Attempt") -> Usage | None:
@@ -82,6 +102,16 @@ def told(exchange: "Exchange", attempt: "Attempt") -> Usage | None:
     if usage is None or attempt.done or usage.completion_tokens >= delivered_tokens:
         return usage
     return msgspec.structs.replace(usage, completion_tokens=delivered_tokens)
+
+
+def unread(admitted: "Admitted") -> Usage | None:
+    """Of an answer too large to be passed on: an engine has made it, and is paid for it as was foreseen.
+
+    A stream was stopped at its first event; what comes whole was made whole.
+    """
+    if not admitted.route.is_read:
+        return None
+    return Usage(admitted.features.prompt_tokens, 0 if admitted.stream else admitted.features.expected_output_tokens)
 
 
 def aside_of(

@@ -7,7 +7,7 @@ Amounts here are grains, on the wire millionths. Neighbours: `quota_leasing` ask
 knows what to want; `functions.fleet.quota_leases` has the messages.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from functions.decisions.quota_account import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit, QuotaAccount
 from functions.decisions.quota_lease import CREDIT_DIVISOR, AccountLease, shared_burst
@@ -62,26 +62,46 @@ def is_done_with(account: QuotaAccount, now_us: int) -> bool:
     return idle and all(-bucket.grain < bucket.level <= 0 for _, bucket in account.limited)
 
 
-def missing(entry: Entry, active: Mapping[str, QuotaAccount]) -> Iterator[Wish]:
-    """Of each account; empty where enough has come meanwhile."""
-    for key, account in entry.keyed_accounts():
+def places_of(entry: Entry) -> tuple[int, ...]:
+    """How many of each of its accounts are under way, it among them: asked as it enters."""
+    return tuple(account.in_flight for account in entry.accounts)
+
+
+def missing(entry: Entry, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[Wish]:
+    """Of each account; empty where enough has come meanwhile. `taken`: `places_of` the entry."""
+    for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
             continue
-        missing = account.lease.missing(account, entry.reservation.held)
+        missing = account.lease.missing(account, entry.reservation.held, place)
         places = missing.pop(CONCURRENCY, 0)
-        rates = []
-        for index, grains in missing.items():
-            bucket = account.buckets[index]
-            if bucket is not None:
-                micro = -(-grains // PERIODS_S[index])
-                rates.append(
-                    RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro)
-                )
+        rates = _rates(account, missing)
         limit = account.limits.concurrent_requests
         if places or rates:
-            yield Wish(
-                key, limit if places and limit is not None else NO_LIMIT, account.lease.places, places, tuple(rates)
-            )
+            yield Wish(key, limit if places and limit is not None else NO_LIMIT, account.lease.places, places, rates)
+
+
+def owed(entries: Iterable[Entry], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
+    """What the accounts of those who ask together owe: each account's once, however many there are."""
+    found: dict[str, Group] = {}
+    for entry in entries:
+        for key, account in entry.keyed_accounts():
+            if key in found or account.lease is None or active.get(key) is not account:
+                continue
+            debts = account.lease.owed(account, entry.reservation.held)
+            if debts:
+                found[key] = Group(True, (Wish(key, NO_LIMIT, account.lease.places, 0, _rates(account, debts)),))
+    return found
+
+
+def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateWish, ...]:
+    """Grains, by dimension."""
+    rates = []
+    for index, grains in wanted.items():
+        bucket = account.buckets[index]
+        if bucket is not None:
+            micro = -(-grains // PERIODS_S[index])
+            rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
+    return tuple(rates)
 
 
 def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:

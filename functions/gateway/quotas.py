@@ -152,19 +152,20 @@ class Entry:
         now_s: float,
         *,
         beside: Usage | None = None,
+        worked: bool = False,
     ) -> None:
         """Charge what it really cost; what comes after the first call changes nothing.
 
-        Without a usage: what was delivered, and the prompt as it was reserved if an engine worked on it. `beside`: what
-        another model was asked for the same request.
+        Without a usage: what was delivered, and the prompt as it was reserved if an engine `worked` on it, for however
+        short a time. `beside`: what another model was asked for the same request.
         """
         reservation = self.reservation
         if usage is not None:
             prompt_tokens, cached_tokens = usage.prompt_tokens, min(usage.cached_tokens, usage.prompt_tokens)
             output_tokens = usage.completion_tokens
         else:
-            worked = counted_output_tokens > 0 or kv_token_seconds > 0.0
-            prompt_tokens, cached_tokens = (reservation.input_tokens if worked else 0), 0
+            pays = worked or counted_output_tokens > 0 or kv_token_seconds > 0.0
+            prompt_tokens, cached_tokens = (reservation.input_tokens if pays else 0), 0
             output_tokens = counted_output_tokens
         if beside is not None:
             prompt_tokens += beside.prompt_tokens
@@ -236,20 +237,15 @@ class TenantQuotas:
     def enter(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> Entry:
         """Count one more request of a tenant; raises OverQuota (429) where that is one too many."""
         now_us = int(now_s * US_PER_S)
-        limits = quota.limits if quota is not None else UNLIMITED
-        keys: tuple[str, ...] = (tenant,)
-        accounts: tuple[QuotaAccount, ...] = (self._account(tenant, limits, now_us),)
-        if key is not None and key.limits is not None:
-            keys = (tenant, f"{tenant}/{key.key_id}")
-            accounts = (*accounts, self._account(keys[1], key.limits, now_us))
-        over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
-        if over is not None:
-            whose = _whose(over, accounts, quota.name if quota is not None else "")
-            raise quota_answers.over_quota(over, whose, self.dice(), quota_answers.request_headers(accounts))
+        keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
         for account in accounts:
             account.in_flight += 1
             account.take(_ONE_REQUEST, now_us)
         return Entry(self, keys, accounts, quota, quota_answers.request_headers(accounts))
+
+    def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
+        """Whether one more request could enter now, which is not counted; raises OverQuota (429) where not."""
+        self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
 
     def ask(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         """Have what `reserve` lacked asked for; `done` is called once, later, with the refusal or None."""
@@ -273,6 +269,22 @@ class TenantQuotas:
             key, account = self.accounts.popitem(last=False)
             if not account.is_idle(now_us):
                 self.accounts[key] = account
+
+    def _that_may_enter(
+        self, tenant: TenantId, quota: QuotaEntry | None, now_us: int, key: KeyEntry | None
+    ) -> tuple[tuple[str, ...], tuple[QuotaAccount, ...]]:
+        """The accounts of a request, and their names; raises OverQuota (429) where one of them is full."""
+        limits = quota.limits if quota is not None else UNLIMITED
+        keys: tuple[str, ...] = (tenant,)
+        accounts: tuple[QuotaAccount, ...] = (self._account(tenant, limits, now_us),)
+        if key is not None and key.limits is not None:
+            keys = (tenant, f"{tenant}/{key.key_id}")
+            accounts = (*accounts, self._account(keys[1], key.limits, now_us))
+        over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
+        if over is not None:
+            whose = _whose(over, accounts, quota.name if quota is not None else "")
+            raise quota_answers.over_quota(over, whose, self.dice(), quota_answers.request_headers(accounts))
+        return keys, accounts
 
     def _account(self, key: str, limits: QuotaLimits, now_us: int) -> QuotaAccount:
         account = self.accounts.get(key)

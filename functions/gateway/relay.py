@@ -36,6 +36,16 @@ class BadAnswer(Exception):
     """The engine's answer is not what it should be; the request may be tried elsewhere if nothing was sent."""
 
 
+class AnswerTooLarge(BadAnswer):
+    """It is as large as was asked for, and larger than is passed on: another replica's would be no smaller."""
+
+
+def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
+    """What to raise where something without an end is over the bound: what begins as no event is no answer at all."""
+    why = f"an event of over {bound_bytes} bytes"
+    return AnswerTooLarge(why) if is_event else BadAnswer(why)
+
+
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens as the engine counted them; clamped, since an absurd count must not reach an account."""
 
@@ -166,7 +176,7 @@ class StreamRelay:
         if type(self._held) is bytes:
             self._held = bytearray(self._held)
         self._held += data
-        self._bound(len(self._held))
+        self._bound(self._held)
         return b""
 
     def _hold_back(self, data: bytes) -> bytes:
@@ -176,13 +186,13 @@ class StreamRelay:
         whole = data.rfind(_EVENT_END) + len(_EVENT_END)
         if whole < len(_EVENT_END):
             whole = 0
-        self._bound(len(data) - whole)
         self._held = data[whole:]
+        self._bound(self._held)
         return data[:whole]
 
-    def _bound(self, event_bytes: int) -> None:
-        if event_bytes > self._max_event_bytes:
-            raise BadAnswer(f"an event of over {self._max_event_bytes} bytes")
+    def _bound(self, held: bytes | bytearray) -> None:
+        if len(held) > self._max_event_bytes:
+            raise outgrown(held.startswith(_OBJECT), self._max_event_bytes)
 
     def _several(self, data: bytes) -> bytes:
         """Events of one read that all begin as the last one did; nothing where one of them does not."""

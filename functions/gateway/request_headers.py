@@ -60,6 +60,10 @@ class RequestHeaders:
     session: str | None = None
     trace_id: str = ""  # of a well-formed `traceparent`; a malformed one is none (W3C: ignore it)
 
+    def is_late(self, since_s: float) -> bool:
+        """Whether the caller's own deadline has passed, so long after the request began to arrive."""
+        return self.deadline_ms is not None and since_s * 1000.0 >= self.deadline_ms
+
 
 def request_id_of(headers: RawHeaders) -> str:
     """The caller's request id where it is well-formed, else one made here: an error answer carries it too."""
@@ -156,10 +160,17 @@ def _service_class(value: bytes) -> ServiceClass:
 
 
 def _session(value: bytes, limits: Limits) -> str | None:
-    """Any text: it is only ever hashed. None where it is empty."""
-    if len(value) > limits.session_chars:
+    """Any text: it is only ever hashed. None where it is empty.
+
+    In UTF-8, as a body's `session_id` is, so that both name one session; what is no UTF-8 is Latin-1.
+    """
+    try:
+        session = value.decode()
+    except UnicodeDecodeError:
+        session = value.decode("latin-1")
+    if len(session) > limits.session_chars:
         raise bad_request(f"X-Session-ID is over {limits.session_chars} characters.", param="X-Session-ID")
-    return value.decode("latin-1") or None
+    return session or None
 
 
 def _deadline_ms(value: bytes) -> int:

@@ -301,6 +301,8 @@ def _limits(settings: GatewaySettings) -> Limits:
     return replace(
         Limits(),
         connections=min(settings.max_connections, bearable),
+        uploads_bytes=settings.uploads_bytes,
+        lookups_per_minute=settings.lookups_per_minute,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
         quarantine_after_replicas=settings.quarantine_after_replicas,

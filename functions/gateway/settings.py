@@ -49,6 +49,18 @@ class GatewaySettings(BaseSettings):
     max_connections: int = Field(
         9500, ge=1, description="Client connections; lowered to what the file descriptor limit bears."
     )
+    uploads_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=8 * 1024 * 1024,
+        description="Bytes of bodies over 64 KiB that may be on their way to this process at a time; one tenant's at "
+        "most half. Beside it, each connection may hold 64 KiB. Twice the largest body at least, or that never comes.",
+    )
+    lookups_per_minute: int = Field(
+        1800,
+        ge=6,
+        description="Calls for models, files, batches and deleted conversations that one tenant may make here; a sixth "
+        "at once. No quota counts them, and each takes the loop or the store.",
+    )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
     jit_wait_s: float = Field(
         15.0,
@@ -98,10 +110,10 @@ class GatewaySettings(BaseSettings):
         96, ge=1, description="Lines of batches that this gateway has under way at a time; half of them one tenant's."
     )
     conversation_tenant_bytes: int = Field(
-        256 * 1024 * 1024,
+        32 * 1024 * 1024,
         ge=4 * 1024 * 1024,
         description="What the bus keeps of one tenant's conversations; those not used for longest go first. The same "
-        "at all gateways. The bus's memory must bear it for each tenant that keeps conversations.",
+        "at all gateways. All tenants' together fill half of the bus's maxmemory at most: for many, give it more.",
     )
     prefix_blocks: int = Field(
         500_000,

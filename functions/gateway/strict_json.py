@@ -53,6 +53,17 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
     return parsed
 
 
+def values_in(value: Any) -> int:
+    """Containers and keys of what was parsed, as `parse_object` counts them."""
+    return _values(orjson.dumps(value))
+
+
+def has_at_most(value: Any, max_values: int) -> bool:
+    """Whether `values_in` is no more; for most it is told in a fourth of the time."""
+    document = orjson.dumps(value)
+    return _values_at_most(document) <= max_values or _values(document) <= max_values
+
+
 def _lost_a_key(body: bytes, compact: bytes) -> bool:
     if b"\\u003" in body:
         return _outside_strings(compact).count(b":") != _outside_strings(body).count(b":")

@@ -142,17 +142,15 @@ class WaitingRooms:
             if room.admission.waiting:
                 self._serve_soon(room)
 
-    def ended(self, exchange: Waiting) -> None:
-        """What was dispatched has ended, however it ended; nothing where it never was, or was told before."""
+    def ended(self, exchange: Waiting, cost: int | None) -> None:
+        """What was dispatched has ended, however it ended; nothing where it never was, or was told before.
+
+        `cost` is what it took in the end (`cost_tokens`), None: as much as was expected."""
         place = self._places.get(exchange)
         if place is None or place[1].number in self._of:
             return
         del self._places[exchange]
         room, ticket = place
-        usage = exchange.usage
-        cost = None
-        if usage is not None:
-            cost = cost_tokens(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
         room.admission.ended(ticket, cost)
         if room.admission.waiting:
             self._serve_soon(room)

@@ -8,7 +8,7 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import EngineName, ModelId, PoolName, RolloutId, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions import adapters
-from functions.decisions.adapters import AdapterState, EngineAdapters, Wishes
+from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, Wishes
 from tests.decisions.adapter_engine import POLICY, Engine, digest, names, wanted
 
 
@@ -70,6 +70,32 @@ def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() 
     moving = [*bot, _name("acme/zoo", "v1"), _name("acme/zoo", "v2")]
     assert found.moving == tuple(moving)
     assert [adapter.name for adapter in found.ranked] == [*moving, _name("acme/ant", "v1"), _name("acme/zoo", "v3")]
+
+
+def test_one_tenants_rollouts_do_not_keep_anothers_out() -> None:
+    greedy = [model(f"acme/a{n}", ["v1", "v2"], {"stable": "v1", "incoming": "v2"}) for n in range(40)]
+    bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
+    wishes = adapters.wanted_in(snapshot(*greedy, bot), PoolName("base"))
+    both = ("v1", "v2")
+    first = [("acme/a0", both), ("globex/bot", both), ("acme/a1", both), ("acme/a10", both)]
+    assert wishes.moving[:8] == tuple(_name(id_, version) for id_, versions in first for version in versions)
+    made = adapters.plan(
+        wishes, EngineAdapters(frozenset()), AdapterState(), 0.0, AdapterPolicy(max_adapters=16, max_prefetches=16)
+    )
+    assert _name("globex/bot", "v2") in {adapter.name for adapter in made.load}
+    assert _name("acme/a10", "v2") not in made.without_room
+    assert made.without_room == wishes.moving[8:]
+
+
+def test_a_models_many_versions_do_not_tear_the_next_ones_apart() -> None:
+    """Turns are of one model: three versions are two turns."""
+    many = model("acme/ant", ["v1", "v2", "v3"], {"stable": "v1", "incoming": "v2", "incoming-2": "v3"})
+    zoo = model("acme/zoo", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
+    bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
+    cat = model("globex/cat", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
+    wishes = adapters.wanted_in(snapshot(zoo, many, cat, bot), PoolName("base"))
+    ids = [name.partition("@")[0] for name in wishes.moving]
+    assert ids == ["acme/ant"] * 2 + ["globex/bot"] * 2 + ["acme/ant"] + ["globex/cat"] * 2 + ["acme/zoo"] * 2
 
 
 def _name(model_id: str, version: str) -> EngineName:

@@ -66,7 +66,7 @@ def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -
     over = lease.short(account, output(10), 0)
     assert over is not None and over.retry_after_s == 0.0
     account.take(output(10), 0)
-    assert lease.missing(account, output(10)) == {OUTPUT: 10 * GRAIN}
+    assert lease.missing(account, output(10), 1) == {OUTPUT: 10 * GRAIN}
     lease.deny(OUTPUT, US_PER_S, 0)
     over = lease.short(account, output(10), US_PER_S // 2)
     assert over is not None and over.retry_after_s == 0.5
@@ -74,11 +74,20 @@ def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -
     assert lease.short(account, output(20), US_PER_S // 2) is None, "it has come meanwhile"
 
 
+def test_who_asks_at_once_asks_for_places_up_to_its_own() -> None:
+    account = leased_account(concurrent_requests=8)
+    lease = lease_of(account)
+    account.in_flight = 3
+    assert [lease.missing(account, output(1), place) for place in (1, 2, 3)] == [{5: 1}, {5: 2}, {5: 3}]
+    account.in_flight = 1  # the others have left meanwhile
+    assert lease.missing(account, output(1), 3) == {5: 1}
+
+
 def test_places_are_asked_for_one_ahead_and_given_back() -> None:
     account = leased_account(concurrent_requests=8)
     lease = lease_of(account)
     account.in_flight = 3
-    assert lease.short(account, output(1), 0) is not None and lease.missing(account, output(1)) == {5: 3}
+    assert lease.short(account, output(1), 0) is not None and lease.missing(account, output(1), 3) == {5: 3}
     assert lease.wants_places(account) == 4
     lease.places = account.slots = 4
     account.in_flight = 0
@@ -105,7 +114,7 @@ def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() 
     account.take((0, 0, 0, 0, 5 * GRAINS[GPU]), 0)
     over = lease.short(account, output(10), 0)
     assert over is not None and (over.dimension, over.retry_after_s) == ("gpu_seconds_per_hour", 0.0)
-    assert lease.missing(account, output(10)) == {GPU: 5 * GRAINS[GPU]}
+    assert lease.owed(account, output(10)) == {GPU: 5 * GRAINS[GPU]} and not lease.missing(account, output(10), 1)
     account.learn(10, 1.0, 5 * GRAINS[GPU])
     bucket = account.buckets[GPU]
     assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * GRAINS[GPU], "and ahead of the next"

@@ -21,6 +21,7 @@ RATIO = 0.2
         ((Failure.ENGINE_ERROR,), 0.0, 0, True),
         ((Failure.ENGINE_ERROR, Failure.ENGINE_ERROR), 0.0, 0, False),
         ((Failure.ENGINE_ERROR, Failure.OVERLOADED), 0.0, 0, True),
+        ((Failure.TOO_LARGE,), 0.0, 0, False),
     ],
 )
 def test_when_one_more_attempt_is_allowed(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import ModelId, PoolName, engine_name
+from functions.api.ids import INCOMING, ModelId, PoolName, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, Snapshot, VersionEntry
 from functions.decisions.rollout import IllegalTransition, Rollout, id_of, transition
 from functions.decisions.rollout_events import (
@@ -22,7 +22,7 @@ from functions.decisions.rollout_events import (
     Superseded,
     Withdrawn,
 )
-from functions.decisions.rollout_steering import INCOMING, Create, Rows, Steered, Tell, moved_with, steer
+from functions.decisions.rollout_steering import Create, Rows, Steered, Tell, moved_with, steer
 from tests.decisions.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)
@@ -100,10 +100,12 @@ def test_a_running_stage_splits_its_share(passed: int, percent: int) -> None:
     assert (split.candidate, split.sticky, entry.channels) == ("v2", "session", {"stable": "v1"})
 
 
-def test_a_pause_keeps_the_split() -> None:
+def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for_no_place() -> None:
     (split,) = only(steered(OLD, NEW, rows(rollout(Loaded(), StagePassed(), Paused(ME))))).splits
     assert split.percent == 10
-    assert only(steered(OLD, NEW, rows(rollout(Paused(ME))))).splits == ()
+    entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(Paused(ME)))))
+    assert (entry.channels, [one.name for one in entry.versions]) == ({"stable": "v1"}, ["v1", "v2"])
+    assert INCOMING in only(steered(OLD, NEW, rows(rollout(Paused(ME), Resumed(ME))))).channels
 
 
 @pytest.mark.parametrize("previous", [None, OLD, NEW])

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
+__all__ = ["free_port"]
+
 PASSWORD = "pass:word@with/odd#characters"
 
 
@@ -25,13 +29,6 @@ def start_valkey(port: int, folder: Path) -> "subprocess.Popen[bytes]":
         time.sleep(0.02)
     process.kill()
     raise AssertionError("valkey-server did not start within 60 s")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

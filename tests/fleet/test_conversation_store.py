@@ -15,7 +15,8 @@ from functions.fleet.conversation_store import (
     VALUE_MAX_BYTES,
     ValkeyConversations,
 )
-from tests.fleet.conftest import PASSWORD, free_port
+from tests.fleet.conftest import PASSWORD
+from tests.ports import free_port
 
 pytestmark = pytest.mark.servers
 SHELF = "acme"
@@ -60,6 +61,35 @@ async def test_a_shelf_is_bounded(store: ValkeyConversations) -> None:
     assert await store.replace(SHELF, "e", None, b"x" * 20_000, 600), "a single one is kept, whatever its size"
     assert [name for name in "abcde" if await store.read(name)] == ["e"]
     assert await sizes(store) == {b"e": b"20512", b"*": b"20512"}
+
+
+@pytest.fixture
+async def small_bus(store: ValkeyConversations) -> AsyncIterator[int]:
+    """A server on which conversations may take 2 MiB more; the bytes of each of eight that would fill them."""
+    used_bytes = int((await store._client.info("memory"))["used_memory"])
+    await store._client.config_set("maxmemory", 2 * (used_bytes + 2 * 2**20))
+    yield 256 * 1024
+    await store._client.config_set("maxmemory", 0)
+
+
+async def test_a_tenant_alone_leaves_half_of_the_bus_to_others(store: ValkeyConversations, small_bus: int) -> None:
+    for at in range(20):
+        await store.replace(SHELF, f"s{at}", None, b"x" * small_bus, 60 + at)
+    kept = [at for at in range(20) if await store.read(f"s{at}")]
+    assert 3 <= len(kept) <= 8 and kept == list(range(20 - len(kept), 20)), "its own oldest have gone"
+    memory = await store._client.info("memory")
+    assert memory["used_memory"] < 0.6 * memory["maxmemory"]
+    assert await store._client.set("shoal:replica:r0", b"x" * 1000), "heartbeats and quotas have room"
+
+
+async def test_where_others_fill_the_bus_nothing_more_is_kept(store: ValkeyConversations, small_bus: int) -> None:
+    for at in range(20):
+        await store.replace("globex", f"s{at}", None, b"x" * small_bus, 60 + at)
+    theirs = [at for at in range(20) if await store.read(f"s{at}")]
+    with pytest.raises(BusUnavailable, match="larger maxmemory"):
+        await store.replace(SHELF, "mine", None, b"x" * small_bus, 60)
+    assert await store.read("mine") is None
+    assert [at for at in range(20) if await store.read(f"s{at}")] == theirs, "nobody loses theirs to another"
 
 
 async def test_what_has_expired_is_taken_off_the_shelf(store: ValkeyConversations) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, RateWish, ValkeyQuotaBroker, Wish
-from tests.fleet.conftest import PASSWORD, free_port, start_valkey
+from tests.fleet.conftest import PASSWORD, start_valkey
+from tests.ports import free_port
 
 pytestmark = pytest.mark.servers
 SLOW = 3600  # a limit of 3,600 an hour: one a second, so that time does not blur what a test sees
@@ -95,6 +96,14 @@ async def test_places_are_never_granted_twice_and_come_back(broker: ValkeyQuotaB
     await broker.ask("g0", [Group(False, (places(-2, held=3),))])
     urgent = await broker.ask("g1", [Group(True, (places(1, held=2),))])
     assert urgent.granted[0].ok and urgent.granted[0].grants[0].places == 3
+
+
+async def test_urgent_asks_that_cross_take_no_places_back(broker: ValkeyQuotaBroker) -> None:
+    later = await broker.ask("g0", [Group(True, (places(number),)) for number in (3, 4, 6)])
+    assert [(granted.ok, granted.grants[0].places) for granted in later.granted] == [(True, 3), (True, 4), (False, 0)]
+    earlier = await broker.ask("g0", [Group(True, (places(number),)) for number in (1, 2)])
+    assert [granted.grants[0].places for granted in earlier.granted] == [4, 4]
+    assert not (await broker.ask("g1", [Group(True, (places(2),))])).granted[0].ok, "one of five is left"
 
 
 async def test_places_of_a_gateway_that_died_come_back(broker: ValkeyQuotaBroker) -> None:

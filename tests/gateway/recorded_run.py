@@ -23,8 +23,9 @@ from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from tests.gateway.processes import GatewayProcess, exited, free_port
+from tests.gateway.processes import GatewayProcess, exited
 from tests.gateway.world import ACME_KEY, BATCH_KEY, GLOBEX_KEY, POOL, heartbeat
+from tests.ports import free_port
 
 REPLICAS = 3
 BLOCKS = 96  # of 16 tokens
@@ -78,7 +79,7 @@ async def record(gateway: RecordedGateway, requests: int) -> list[int]:
     async with engines(gateway.folder) as ports, beats(gateway.bus_url, ports):
         with gateway.start() as process:
             await gateway.ready()
-            statuses = await ask(gateway.plain_port, requests)
+            statuses = await ask(gateway.plain_port, requests, ports)
             process.send_signal(signal.SIGTERM)
             assert await exited(process) == 0, gateway.log()
     return statuses
@@ -139,16 +140,30 @@ async def beats(bus_url: str, ports: list[int]) -> AsyncIterator[None]:
         await task
 
 
-async def ask(port: int, requests: int) -> list[int]:
-    """Chats of two tenants and a batch key, in bursts that are more than the engines can do at once."""
+async def ask(port: int, requests: int, engine_ports: list[int]) -> list[int]:
+    """Chats of two tenants and a batch key, in bursts that are more than the engines can do at once.
+
+    At first the engines stand still, until somebody is refused: however slowly this asks, some must wait.
+    """
     rng = Random(1)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0, limits=limits) as http:
-        under_way = []
-        for number in range(requests):
+        under_way: list[asyncio.Task[int]] = []
+        await _freeze(http, engine_ports, frozen=True)
+        while len(under_way) < requests // 2 and not any(task.done() for task in under_way):
+            under_way.append(asyncio.create_task(_stream(http, len(under_way), rng.randrange(12), rng)))
+            await asyncio.sleep(0.01)
+        await _freeze(http, engine_ports, frozen=False)
+        for number in range(len(under_way), requests):
             under_way.append(asyncio.create_task(_stream(http, number, rng.randrange(12), rng)))
             await asyncio.sleep(rng.expovariate(1 / 0.01) if number % 40 else 0.3)
         return await asyncio.gather(*under_way)
+
+
+async def _freeze(http: httpx.AsyncClient, ports: list[int], *, frozen: bool) -> None:
+    for port in ports:
+        answer = await http.post(f"http://127.0.0.1:{port}/sim/faults", json={"freeze": frozen})
+        answer.raise_for_status()
 
 
 async def _stream(http: httpx.AsyncClient, number: int, chat: int, rng: Random) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -19,7 +20,8 @@ from functions.gateway.batches.validation import Validation
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line
-from tests.gateway.world import World
+from tests.gateway.quota_rig import Shared
+from tests.gateway.world import World, quota
 
 ACME = TenantId("acme")
 
@@ -44,6 +46,22 @@ async def test_large_answers_come_few_at_a_time() -> None:
         for turn in begun:
             await turn.__aexit__(None, None, None)
         assert answers.held == 0
+
+
+@pytest.mark.parametrize(("limit", "gateways", "lines"), [(8, 1, 4), (8, 3, 1), (256, 4, 32), (1, 2, 1)])
+async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together(
+    limit: int, gateways: int, lines: int
+) -> None:
+    world = World(policies={"quotas": (quota(concurrent_requests=limit),)})
+    if gateways > 1:
+        shared = Shared(gateways, concurrent_requests=limit)
+        await shared.meet()
+        world.gateway.quotas.leasing = shared.leases[0]
+    turns = turns_of(world, HeldBytes(10**9, 10**9))
+    async with AsyncExitStack() as begun:
+        while turns._may():
+            await begun.enter_async_context(turns.next())
+        assert turns.in_flight == lines
 
 
 async def test_one_large_answer_is_forgotten_in_time() -> None:

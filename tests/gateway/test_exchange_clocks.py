@@ -1,17 +1,22 @@
 """The exchange's clocks, and clients that leave or do not read."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
+from functions.gateway.errors import Refused
+from functions.gateway.quotas import Entry
 from functions.gateway.routes import CHAT
 from functions.gateway.sink import Headers
 from tests.gateway import sse
+from tests.gateway.client_rig import CHAT_BODY, post
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import END, HELLO, Playing
-from tests.gateway.world import BOT_V1, headers, heartbeat, limits
+from tests.gateway.test_quotas import new_wire
+from tests.gateway.world import BOT_V1, headers, heartbeat, limits, quota
 
 # deadlines
 
@@ -36,6 +41,41 @@ async def test_the_deadline_while_dialling(play: Playing) -> None:
     assert p.client.status == 504 and p.quiet()
     engine = await p.connects()
     assert engine.requests == [], "nobody waits for it any more"
+
+
+@pytest.mark.parametrize("lane", ["fast", "plain"])
+async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(play: Playing, lane: str) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
+    wire = await new_wire(p, lane)
+    request = post(CHAT_BODY, x_shoal_deadline_ms="500")
+    wire >> request[:-10]
+    await p.settle()
+    p.world.clock.forward(0.5)
+    wire >> request[-10:]
+    await p.settle()
+    assert not p.dials, "no engine works for nobody"
+    assert (wire.answer.status, wire.answer.code) == (504, "deadline_exceeded")
+    assert "X-Shoal-Deadline-Ms" in wire.answer.error["message"]
+    assert p.quiet() and p.gateway.quotas.in_flight(TenantId("acme")) == 0
+    wire >> post(CHAT_BODY, x_shoal_deadline_ms="500")
+    await p.settle()
+    assert len(p.dials) == 1, "the connection goes on"
+
+
+async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engine(
+    play: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = play("r0")
+    told: list[Callable[[Refused | None], None]] = []
+    monkeypatch.setattr(Entry, "reserve", lambda *_: False)
+    monkeypatch.setattr(p.gateway.quotas, "ask", lambda _entry, _now, done: told.append(done))
+    p.ask(header_x_shoal_deadline_ms="500")
+    p.world.clock.forward(0.5)
+    told[0](None)
+    await p.settle()
+    assert not p.dials
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded")
+    assert p.quiet()
 
 
 async def test_no_retry_after_the_deadline(play: Playing) -> None:

@@ -1,5 +1,7 @@
 """Ids, keys and forms: what of a client's text gets where."""
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +100,15 @@ def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
     assert (own.value.answer.status, full.value.answer.status) == (429, 503)
     with places.taken("acme"):
         assert places._held == {"acme": 1}
+
+
+def test_no_tenant_has_two_places_where_others_would_have_none() -> None:
+    places = UploadPlaces(most=8, most_per_tenant=2)
+    with ExitStack() as held:
+        for tenant in ("a", "a", "b", "b", "c", "c", "d"):
+            held.enter_context(places.taken(tenant))
+        with pytest.raises(Refused) as again, places.taken("d"):
+            raise AssertionError
+        assert again.value.answer.status == 503
+        with places.taken("e"), pytest.raises(Refused), places.taken("f"):
+            raise AssertionError

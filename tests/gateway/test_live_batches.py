@@ -21,10 +21,11 @@ from tests.gateway.batch_rig import (
     metric,
     results,
     until,
+    until_metric,
 )
 from tests.gateway.world import GLOBEX_KEY
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ async def test_the_life_of_a_batch_with_the_stock_client(one: BatchGateway, engi
         assert failure["custom_id"] == "wrong" and failure["response"]["status_code"] == 400
         assert over.usage is not None and over.usage.total_tokens > 0
         assert await metric(one, 'shoal_requests_total{class="batch",code="200"') == 40
-        assert await metric(one, 'shoal_batches_total{status="completed"}') == 1
+        await until_metric(one, 'shoal_batches_total{status="completed"}', 1)
 
         listed = await client.files.list(purpose="batch_output")
         assert {one.id for one in listed.data} >= {over.output_file_id, over.error_file_id}

@@ -26,7 +26,7 @@ from tests.replica.cold_rig import metric, publish_many
 from tests.replica.processes import AgentProcess, Engine, wait_for
 from tests.replica.snapshots import keep, make_snapshot, name_of
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 ADAPTERS = 7
 COLD_WAIT_S = 60.0  # longer than in production: a shared machine may take long over a load
 
@@ -49,7 +49,7 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int, *engine_arguments: str) -> Iterator[Fleet]:
+def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int) -> Iterator[Fleet]:
     """Both agents are ready and have loaded ahead what they mean to."""
     digests = publish_many(store, folder, ADAPTERS, first=first)
     model = ModelId("acme/broken")
@@ -61,7 +61,7 @@ def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int, *engine_argu
         for number in range(2):
             own = folder / f"node-{number}"
             own.mkdir()
-            engines.append(stack.enter_context(Engine(own, arguments=engine_arguments).run()))
+            engines.append(stack.enter_context(Engine(own).run()))
             settings = {"MAX_ADAPTERS": "4"}
             agent = AgentProcess(
                 own, engines[-1], bus_url, store.settings, settings=settings, replica_id=f"cold-{number}"
@@ -122,12 +122,11 @@ async def test_fifty_clients_at_once_on_one_cold_adapter(
 async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    slow_loads = ("--sim-adapter-load-ms", "1500")
-    with (
-        a_fleet(store, valkey_url, tmp_path, 200, *slow_loads) as fleet,
-        in_front(fleet, valkey_url, certificate) as live,
-    ):
+    """Both engines stand still while it is killed: no load can have ended before."""
+    with a_fleet(store, valkey_url, tmp_path, 200) as fleet, in_front(fleet, valkey_url, certificate) as live:
         model = next(model for model in fleet.cold() if model != "acme/broken")
+        for engine in fleet.engines:
+            engine.signal(signal.SIGSTOP)
         asking = asyncio.ensure_future(ask(live, Way("fast", tls=False), trust, model))
         asked = None
         while asked is None:
@@ -136,6 +135,8 @@ async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
         victim = next(agent for agent in fleet.agents if agent.replica_id == asked)
         assert victim.running is not None
         victim.running.send_signal(signal.SIGKILL)
+        for engine in fleet.engines:
+            engine.signal(signal.SIGCONT)
         answer = await asking
         assert (answer.status, answer.headers["x-shoal-model"]) == (200, f"{model}@v1")
         assert answer.headers["x-shoal-replica"] != asked

@@ -15,7 +15,7 @@ from functions.api.snapshot import ConversationsPart
 from functions.gateway.limits import Limits
 from tests.contract.servers import running
 from tests.gateway import world
-from tests.gateway.live import LiveGateway, quiet
+from tests.gateway.live import CALL_S, LiveGateway, quiet
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, POOL, catalogue
 
 pytestmark = pytest.mark.servers
@@ -40,7 +40,7 @@ def two(
 @asynccontextmanager
 async def calling(gateway: LiveGateway, trust: ssl.SSLContext) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
-        httpx.AsyncClient(verify=trust) as http,
+        httpx.AsyncClient(verify=trust, timeout=CALL_S) as http,
         openai.AsyncOpenAI(
             base_url=f"https://localhost:{gateway.tls_port}/v1", api_key=ACME_KEY, http_client=http, max_retries=2
         ) as client,
@@ -82,7 +82,7 @@ async def test_a_session_is_deleted_at_any_gateway(two: tuple[LiveGateway, LiveG
         for recalled in (b"recalled=0", b"recalled=2"):
             first = await ai.chat.completions.with_raw_response.create(**asked)
             assert first.headers["x-shoal-conversation"].encode() == recalled
-    async with httpx.AsyncClient(verify=trust, timeout=60) as http:
+    async with httpx.AsyncClient(verify=trust, timeout=CALL_S) as http:
         url = f"https://localhost:{other.tls_port}/v1/conversations"
         named = {"X-Session-ID": "a/../b;c %2F"}
         rival = await http.delete(url, headers={"authorization": f"Bearer {GLOBEX_KEY}", **named})

@@ -8,7 +8,7 @@ import openai
 import orjson
 import pytest
 
-from tests.gateway.live import PATIENCE_S, LiveGateway, Served, Way, client, engine, quiet
+from tests.gateway.live import CALL_S, PATIENCE_S, LiveGateway, Served, Way, client, engine, quiet
 from tests.gateway.world import ACME_KEY, POOL
 
 pytestmark = pytest.mark.servers
@@ -61,16 +61,21 @@ async def test_a_broken_response_says_so_in_its_numbering(live: LiveGateway, tru
         ):
             event = orjson.dumps({"type": kind, "sequence_number": number, **more})
             await served.event(b"event: %b\ndata: %b\n\n" % (kind.encode(), event))
+        await served.go_on.wait()  # the client has them: read together with the reset, they would be lost with it
         served.writer.transport.abort()
 
     async with (
-        engine(live, breaks),
-        httpx.AsyncClient(verify=trust) as http,
+        engine(live, breaks) as played,
+        httpx.AsyncClient(verify=trust, timeout=CALL_S) as http,
         openai.AsyncOpenAI(
             base_url=f"https://localhost:{live.tls_port}/v1", api_key=ACME_KEY, http_client=http, max_retries=0
         ) as ai,
     ):
-        events = [event async for event in await ai.responses.create(model=POOL, input="hi", stream=True)]
+        events = []
+        async for event in await ai.responses.create(model=POOL, input="hi", stream=True):
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                played.served[0].go_on.set()
     assert [event.type for event in events] == ["response.created", "response.output_text.delta", "error"]
     assert [event.sequence_number for event in events] == [0, 1, 2]
     assert events[-1].type == "error" and events[-1].code == "upstream_lost"

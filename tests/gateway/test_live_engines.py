@@ -1,6 +1,7 @@
 """Engines that die, hang or talk nonsense, on real sockets: what the client sees, and that nothing is left open."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -203,13 +204,11 @@ async def test_every_replica_failing_is_told_once(live: LiveGateway, trust: ssl.
 
 async def test_a_port_that_nobody_listens_on(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with engine(live, preferred=True) as gone, engine(live) as good, client(live, way, trust) as caller:
-        free = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        port = free.sockets[0].getsockname()[1]
-        free.close()
-        await free.wait_closed()
-        live.beat(gone.name, port, prefill_ms_per_token=0.0, service_ms=0.0)
-        await caller.send(post())
-        assert (await caller.answer()).headers["x-shoal-replica"] == good.name
+        with socket.socket() as silent:  # holds the port, so that nobody else comes to listen there
+            silent.bind(("127.0.0.1", 0))
+            live.beat(gone.name, silent.getsockname()[1], prefill_ms_per_token=0.0, service_ms=0.0)
+            await caller.send(post())
+            assert (await caller.answer()).headers["x-shoal-replica"] == good.name
 
 
 @pytest.mark.parametrize("body", [STREAM_BODY, CHAT_BODY], ids=["stream", "whole"])

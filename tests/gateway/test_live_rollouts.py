@@ -15,11 +15,14 @@ import orjson
 import pytest
 import valkey
 
+from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.session_hash import session_hash
+from functions.fleet import session_pins
 from functions.fleet.rollout_stats import EvidenceBook
+from functions.fleet.session_pins import PinBatch, pins_of
 from functions.fleet.valkey_bus import STATS_CHANNEL, ValkeyBus
 from functions.gateway.limits import Limits
-from tests.artifacts.conftest import free_ports
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, post
 from tests.gateway.live import (
@@ -34,7 +37,8 @@ from tests.gateway.live import (
     quiet,
     well,
 )
-from tests.gateway.world import BOT_V1, BOT_V2, ROLLOUT, catalogue, in_rollout, snapshot
+from tests.gateway.world import BOT_V1, BOT_V2, NOW_UNIX_S, ROLLOUT, catalogue, in_rollout, snapshot
+from tests.ports import free_port
 from tests.replica.conftest import valkey_server
 
 pytestmark = pytest.mark.servers
@@ -140,6 +144,15 @@ async def until(condition: Any, what: str) -> None:
         await asyncio.sleep(0.02)
 
 
+async def all_told(pair: Pair, sessions: int) -> None:
+    """Both gateways have heard of so many sessions' pins, and of their own: behind the last word none comes late."""
+    await until(lambda: pair.pins(0) == pair.pins(1) == sessions, "not all pins were heard")
+    last = pins_of(ROLLOUT, 300.0, [session_hash(TenantId("acme"), "the last word")])
+    async with ValkeyBus(pair.bus_url) as bus:
+        await bus.publish_pins(session_pins.encode(PinBatch("test", NOW_UNIX_S, (last,))), 300.0)
+    await until(lambda: pair.pins(0) == pair.pins(1) == sessions + 1, "the last word was not heard")
+
+
 def named(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number}" for number in range(count)]
 
@@ -152,12 +165,12 @@ async def test_sessions_keep_their_version_across_stages_and_gateways(pair: Pair
         old = named(f"old-{lane}", 400)
         first = await groups(a, old, lane)
         assert 15 <= list(first.values()).count("candidate") <= 70, "10 % of 400, within four standard deviations"
-        controls = list(first.values()).count("control")
-        await until(lambda: pair.pins(1) >= controls, "the other gateway has not heard of the pins")
+        await until(lambda: pair.pins(1) == len(old), "the other gateway has not heard of all pins")
         pair.stage(60, stage=1)
         assert await groups(b, old, lane) == first, "at the other gateway, at a larger share"
         fresh = await groups(b, named(f"new-{lane}", 400), lane)
         assert 200 <= list(fresh.values()).count("candidate") <= 280, "60 % of 400"
+        await all_told(pair, len(old) + len(fresh))
         pair.ended("v2")
         assert pair.pins(0) == pair.pins(1) == 0
         versions = {answer.headers["x-shoal-model"] for answer in (await ask_all(a, old, lane)).values()}
@@ -171,13 +184,13 @@ async def test_a_gateway_that_starts_later_knows_the_sessions(
     async with shared_engine(pair) as played:
         sessions = named("late", 200)
         first = await groups(pair.gateways[0], sessions)
-        controls = list(first.values()).count("control")
-        await until(lambda: pair.pins(1) >= controls, "the pins are not on the bus")
+        await until(lambda: pair.pins(1) == len(sessions), "the pins are not on the bus")
         made = catalogue(50, **in_rollout(60, stage=1))
         with LiveGateway(Limits(), certificate, gateway_id="gw-late", bus_url=pair.bus_url, first=made) as late:
             late.beat(played.name, played.port, service_ms=0.0)
             await until(
-                lambda: late.call(lambda: len(late.gateway.splits.pins)) >= controls, "it has not read the kept pins"
+                lambda: late.call(lambda: len(late.gateway.splits.pins)) == len(sessions),
+                "it has not read all kept pins",
             )
             assert await groups(late, sessions) == first
 
@@ -330,7 +343,7 @@ def told(book: EvidenceBook) -> Seen:
 async def test_without_a_bus_each_gateway_keeps_its_own_and_tells_all_once_it_is_back(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    port = free_ports(1)[0]
+    port = free_port()
     url, book = f"valkey://127.0.0.1:{port}/0", EvidenceBook()
     made = catalogue(5, **in_rollout(50, stage=0))
     with LiveGateway(Limits(), certificate, gateway_id="gw-alone", bus_url=url, first=made) as live:

@@ -14,7 +14,7 @@ import pytest
 from functions.api.snapshot import PoolEntry
 from functions.gateway.limits import Limits
 from tests.contract.servers import Engine, running
-from tests.gateway.live import LiveGateway, quiet
+from tests.gateway.live import CALL_S, LiveGateway, quiet
 from tests.gateway.world import ACME_KEY, POOL, catalogue
 
 pytestmark = pytest.mark.servers
@@ -48,7 +48,7 @@ async def calling(
     gateway: LiveGateway, trust: ssl.SSLContext, *, strict: bool = True
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
-        httpx.AsyncClient(verify=trust) as http,
+        httpx.AsyncClient(verify=trust, timeout=CALL_S) as http,
         openai.AsyncOpenAI(
             base_url=f"https://localhost:{gateway.tls_port}/v1",
             api_key=ACME_KEY,
@@ -111,7 +111,7 @@ async def test_messages_with_anthropics_client(generating: LiveGateway) -> None:
     anthropic = pytest.importorskip("anthropic", reason="the anthropic package is not installed: pip install anthropic")
     url = f"http://127.0.0.1:{generating.plain_port}"
     asked: dict[str, Any] = {"model": POOL, "max_tokens": 64, "messages": [{"role": "user", "content": QUESTION}]}
-    async with anthropic.AsyncAnthropic(base_url=url, api_key=ACME_KEY, max_retries=2) as ai:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=ACME_KEY, max_retries=2, timeout=CALL_S) as ai:
         whole = await ai.messages.create(**asked, system="Be brief.")
         assert "Paris" in whole.content[0].text and whole.model == POOL and whole.usage.output_tokens > 0
         async with ai.messages.stream(**asked) as stream:
@@ -131,7 +131,7 @@ async def test_messages_with_anthropics_client(generating: LiveGateway) -> None:
 async def test_messages_as_bytes(generating: LiveGateway, trust: ssl.SSLContext) -> None:
     """What no client library hides: the names of events, and the key in its own header."""
     base_url = f"https://localhost:{generating.tls_port}"
-    async with httpx.AsyncClient(verify=trust, base_url=base_url, timeout=60) as http:
+    async with httpx.AsyncClient(verify=trust, base_url=base_url, timeout=CALL_S) as http:
         body = {"model": POOL, "max_tokens": 8, "stream": True, "messages": [{"role": "user", "content": "one two"}]}
         answer = await http.post("/v1/messages", json=body, headers={"x-api-key": ACME_KEY})
         names = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]

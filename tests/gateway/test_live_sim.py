@@ -15,11 +15,12 @@ import pytest
 from functions.engines.sim.faults import Malformed
 from tests.contract.adapters import make_adapter
 from tests.contract.servers import Engine, running
-from tests.gateway.live import LiveGateway, quiet
+from tests.fleets import wait_until
+from tests.gateway.live import CALL_S, PATIENCE_S, LiveGateway, quiet
 from tests.gateway.world import ACME_KEY, BOT_V1, DIGEST_V1, POOL, catalogue, quota
 
 pytestmark = pytest.mark.servers
-WELL = {"reset_after_tokens": None, "malformed": None}
+WELL = {"reset_after_tokens": None, "malformed": None, "slow_factor": 1.0}
 BROKEN_LATE = ("huge_line", "non_json", "truncated_chunk", "wrong_content_length")  # after the first token has gone out
 _lives = itertools.count(1)  # a new agent's beats make the gateway forget its evidence against the old one
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -35,7 +36,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
         adapter = make_adapter(folder / "adapter", base=POOL, seed=1)
         for engine in started:
             body = {"lora_name": BOT_V1, "lora_path": str(adapter)}
-            httpx.post(f"{engine.base_url}/v1/load_lora_adapter", json=body).raise_for_status()
+            httpx.post(f"{engine.base_url}/v1/load_lora_adapter", json=body, timeout=CALL_S).raise_for_status()
         yield started
 
 
@@ -43,8 +44,9 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
 def fleet(live: LiveGateway, engines: list[Engine]) -> Iterator[list[Engine]]:
     """Both engines are known; the first is preferred while both are idle, whatever the test before has shown of it."""
     life = next(_lives)
+    wait_until("the gateway has let go of the last test's requests", lambda: live.open_requests() == 0, PATIENCE_S)
     for number, engine in enumerate(engines):
-        httpx.post(f"{engine.base_url}/sim/faults", json=WELL).raise_for_status()
+        set_faults(engine, **WELL)
         live.beat(
             f"sim-{number}", engine.port, prefill_ms_per_token=float(number), adapters=(BOT_V1,), incarnation=life
         )
@@ -53,10 +55,14 @@ def fleet(live: LiveGateway, engines: list[Engine]) -> Iterator[list[Engine]]:
         live.beat(f"sim-{number}", engine.port, phase="dead", incarnation=life)
 
 
+def set_faults(engine: Engine, **faults: Any) -> None:
+    httpx.post(f"{engine.base_url}/sim/faults", json=faults, timeout=CALL_S).raise_for_status()
+
+
 @pytest.fixture
 async def ai(live: LiveGateway, trust: ssl.SSLContext) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
-        httpx.AsyncClient(verify=trust) as http,
+        httpx.AsyncClient(verify=trust, timeout=CALL_S) as http,
         openai.AsyncOpenAI(
             base_url=f"https://localhost:{live.tls_port}/v1",
             api_key=ACME_KEY,
@@ -102,9 +108,12 @@ async def test_the_engines_own_refusals_have_the_callers_names(fleet: list[Engin
 
 
 async def test_an_engine_that_resets_mid_stream(fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI) -> None:
-    httpx.post(f"{fleet[0].base_url}/sim/faults", json={"reset_after_tokens": 3}).raise_for_status()
+    """Seconds after its first token: a gateway that reads both at once has sent nothing yet, and asks the other."""
+    set_faults(fleet[0], reset_after_tokens=6, slow_factor=50.0)
     with pytest.raises(openai.APIError) as lost:
-        stream = await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=64, stream=True)
+        stream = await ai.chat.completions.create(
+            model=POOL, messages=MESSAGES, max_tokens=64, stream=True, extra_body={"ignore_eos": True}
+        )
         async for _ in stream:
             pass
     assert lost.value.code == "upstream_lost"
@@ -116,7 +125,7 @@ async def test_a_malformed_stream_ends_in_an_error_or_is_made_good(
     fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI, kind: str
 ) -> None:
     """The first engine talks nonsense, the second is well: no nonsense reaches the client."""
-    httpx.post(f"{fleet[0].base_url}/sim/faults", json={"malformed": kind}).raise_for_status()
+    set_faults(fleet[0], malformed=kind)
     text = ""
     try:
         stream = await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=16, stream=True)
@@ -132,6 +141,8 @@ async def test_a_malformed_stream_ends_in_an_error_or_is_made_good(
 async def test_a_client_that_leaves_frees_the_engine_within_a_second(
     fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI, tmp_path: Path
 ) -> None:
+    for engine in fleet:
+        set_faults(engine, slow_factor=20.0)  # else their streams end by themselves, in 5 s
     streams = []
     for _ in range(5):
         stream = await ai.chat.completions.create(
@@ -148,7 +159,7 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
 
 
 async def running_requests(engine: Engine) -> float:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=CALL_S) as http:
         metrics = (await http.get(f"{engine.base_url}/metrics")).text
     lines = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
     return sum(float(line.split()[-1]) for line in lines)

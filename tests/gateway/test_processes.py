@@ -21,7 +21,7 @@ from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
 from tests.gateway.processes import GatewayProcess, beating, exited, valkey
 from tests.gateway.world import ROLLOUT, in_rollout
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 
 
 def lasting(until: asyncio.Event) -> Script:
@@ -163,7 +163,7 @@ async def test_sigterm_refuses_newcomers_and_lets_streams_finish(gateway: Gatewa
                 await caller.send(post(STREAM_BODY))
                 await caller.until(b'"content":"."')
                 process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(60.0):
                     while not refused(gateway):
                         await asyncio.sleep(0.05)
                 enough.set()
@@ -208,6 +208,7 @@ async def test_a_predecessor_that_was_killed_leaves_nothing_in_the_way(gateway: 
 
 async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) -> None:
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port is kept in TIME_WAIT (tests/ports.py)
         taken.bind(("127.0.0.1", gateway.plain_port))
         taken.listen()
         with gateway.start() as process:
@@ -237,7 +238,7 @@ async def test_what_ends_in_the_drain_is_told_before_the_end(tmp_path: Path, cer
                     for caller in streams:
                         await caller.until(b"[DONE]")
                     assert await exited(process) == 0
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60.0):
                         while counted(book) < 5:
                             await asyncio.sleep(0.02)
                     following.cancel()

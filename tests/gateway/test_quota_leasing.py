@@ -2,13 +2,16 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from functions.decisions.quota_account import OUTPUT
+from functions.decisions.quota_account import GPU, OUTPUT
 from functions.decisions.request_features import RequestFeatures
 from functions.decisions.token_bucket import burst_of
+from functions.fleet.quota_leases import Answer, Group
+from functions.gateway.quotas import Entry
 from functions.gateway.relay import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
@@ -224,3 +227,71 @@ async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothin
         await asyncio.sleep(0)
     assert told == [None] and quotas.in_flight(ACME) == 0
     assert all(bucket.level <= 0 for _, bucket in quotas.accounts[ACME].limited)
+
+
+async def at_once(shared: Shared, gateway: int, requests: int) -> list[Entry]:
+    """Those that came, of so many in one instant."""
+    entered = await asyncio.gather(*(shared.enters(gateway, 10) for _ in range(requests)))
+    return [entry for entry in entered if entry is not None]
+
+
+@pytest.mark.parametrize("requests", [8, 9, 20, 200])
+async def test_of_a_burst_as_many_come_as_there_are_places_for(requests: int) -> None:
+    shared = Shared(2, concurrent_requests=8)
+    await shared.meet()
+    elsewhere = await at_once(shared, 1, 3)
+    assert len(elsewhere) == 3
+    came = await at_once(shared, 0, requests)
+    assert len(came) == 5
+    for entry in came:
+        shared.ends(entry, 10)
+    assert len(await at_once(shared, 0, 5)) == 5, "what was refused holds no place"
+
+
+async def test_a_burst_at_all_gateways_never_takes_more_places_than_there_are() -> None:
+    shared = Shared(3, concurrent_requests=10)
+    await shared.meet()
+    came = [entry for group in await asyncio.gather(*(at_once(shared, at, 9) for at in range(3))) for entry in group]
+    assert len(came) == 10
+
+
+async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(2, concurrent_requests=2)
+    await shared.meet()
+    first, second = await at_once(shared, 0, 2)
+    answers = shared.broker.ask
+
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+        answer = await answers(gateway_id, groups)
+        assert not answer.granted[-1].ok
+        shared.ends(first, 10)
+        return answer
+
+    monkeypatch.setattr(shared.broker, "ask", ask)
+    assert len(await at_once(shared, 0, 1)) == 1
+    assert shared.quotas[0].in_flight(ACME) == 2 and second.reservation.state == "reserved"
+
+
+async def owes_gpu_seconds(shared: Shared, owed_s: float) -> None:
+    [entry] = await at_once(shared, 0, 1)
+    entry.settle(Usage(1, 10), 10, 0.0, owed_s, shared.clock())
+    entry.leave(shared.clock())
+
+
+async def test_what_a_burst_owes_is_asked_for_once() -> None:
+    """1,200 s may be used at once; 32 of them, asked for by each of sixty, would be 1,920."""
+    shared = Shared(2, gpu_seconds_per_hour=7200)
+    await shared.meet()
+    await owes_gpu_seconds(shared, 32.0)
+    assert len(await at_once(shared, 0, 60)) == 60
+    bucket = shared.quotas[0].accounts[ACME].buckets[GPU]
+    assert bucket is not None and bucket.level == 0, "nothing is left over, nothing is owed"
+
+
+async def test_nobody_comes_while_what_is_owed_cannot_be_paid() -> None:
+    shared = Shared(2, gpu_seconds_per_hour=7200)
+    await shared.meet()
+    for _ in range(2):  # the first 800 s are there to be paid with
+        await owes_gpu_seconds(shared, 800.0)
+    assert await at_once(shared, 0, 60) == []
+    assert shared.quotas[0].in_flight(ACME) == 0

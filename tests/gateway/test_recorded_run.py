@@ -17,7 +17,7 @@ from tests.gateway.processes import valkey
 from tests.gateway.recorded_run import BLOCKS, REPLICAS, SECTIONS, SHORT, RecordedGateway, record, tampered
 from tests.gateway.world import POOL
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
 
 REQUESTS = 200
 ENGINE = EngineProfile(  # the flags of `recorded_run`

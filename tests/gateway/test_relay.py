@@ -7,7 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from functions.gateway.relay import BadAnswer, Renaming, StreamRelay, Usage, engine_error, first_sign, read_usage
+from functions.gateway.relay import (
+    AnswerTooLarge,
+    BadAnswer,
+    Renaming,
+    StreamRelay,
+    Usage,
+    engine_error,
+    first_sign,
+    read_usage,
+)
 from functions.gateway.relay import whole_answer as read_whole
 from tests.gateway import sse
 from tests.gateway.world import BOT_V1
@@ -201,8 +210,15 @@ def test_an_event_up_to_the_bound_passes(size: int) -> None:
 
 def test_an_event_over_the_bound_is_refused_and_not_kept() -> None:
     relayed = relay(limit=1000)
-    with pytest.raises(BadAnswer, match="1000 bytes"):
+    with pytest.raises(BadAnswer, match="1000 bytes") as refused:
         fed(relayed, *([b"x" * 100] * 11))
+    assert not isinstance(refused.value, AnswerTooLarge), "it began as no event: the engine's fault"
+
+
+@pytest.mark.parametrize("pieces", [[b'data: {"choices"' + b"x" * 1001], [b'data: {"a":', *[b"x" * 100] * 11]])
+def test_an_event_that_is_too_large_is_told_from_what_is_no_event(pieces: list[bytes]) -> None:
+    with pytest.raises(AnswerTooLarge, match="1000 bytes"):
+        fed(relay(limit=1000), *pieces)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,24 @@ def test_reads_what_means_something_here() -> None:
     assert not hasattr(read, "tenant"), "a tenant is never taken from a header"
 
 
+@pytest.mark.parametrize(
+    ("value", "session"),
+    [
+        (b"s-1", "s-1"),
+        ("東京".encode(), "東京"),
+        (("東" * 512).encode(), "東" * 512),
+        ("café".encode("latin-1"), "café"),
+        (b"", None),
+    ],
+)
+def test_a_session_is_named_in_utf_8_as_in_bodies_or_in_latin_1(value: bytes, session: str | None) -> None:
+    assert read_headers([HOST, (b"x-session-id", value)], "id", limits()).session == session
+
+
+def test_a_session_is_at_most_512_characters() -> None:
+    assert refusal([HOST, (b"x-session-id", ("東" * 513).encode())]) == (400, "invalid_request")
+
+
 def test_takes_as_many_headers_as_the_limit() -> None:
     assert len(list(check_headers([HOST] + [(b"x-%d" % i, b"") for i in range(63)], limits()))) == 64
 

@@ -5,6 +5,7 @@ overtaken and looks again. That is all the agreement there is, and it needs no c
 as long as the batch is open; whoever works on it touches the marker, and writes there how far it is.
 """
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,7 +21,6 @@ from functions.gateway.files.store import FileStore
 _log = logging.getLogger(__name__)
 _RECORD_MAX_BYTES = 256 * 1024  # a hundred problems and sixteen pairs of metadata are 60 KB
 _RECORDS_MAX = 1000  # moves and claims of one batch are bounded far below
-OPEN_MAX = 20_000  # markers that a look takes in
 LISTED_MAX = 20_000  # records of one tenant
 
 _Kind = TypeVar("_Kind")
@@ -37,6 +37,10 @@ class Overtaken(Exception):
 class LogBroken(Exception):
     """A record's number is taken and the record is not there, or it is none that this release can read. Look again
     later; the others are as they were."""
+
+
+class TooManyOpen(Exception):
+    """The tenant may have no more batches that are not over: wait for one, or cancel one."""
 
 
 class InDoubt(StoreUnavailable):
@@ -56,11 +60,14 @@ class BatchLog:
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
-    async def open(self, record: BatchRecord) -> None:
+    async def open(self, record: BatchRecord, most: int | None = None) -> None:
         """The first record. Its marker comes before it: a batch without one would never be worked on. And once more
-        after it: a record that took long may have been given up, marker and all. Raises InDoubt.
+        after it: a record that took long may have been given up, marker and all. Raises InDoubt, and TooManyOpen where
+        the tenant has more than `most` with it: then there is none of it.
         """
         await self.touch(record, Beat(record.input_file_id))
+        if most is not None:
+            await self._count(record, most)
         try:
             await self.append(record)
         except StoreUnavailable as error:
@@ -69,6 +76,19 @@ class BatchLog:
             await self.touch(record, Beat(record.input_file_id))
         except StoreUnavailable as error:
             _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
+
+    async def _count(self, record: BatchRecord, most: int) -> None:
+        """By markers, its own among them, so that of several gateways which make one at once none counts too few. All
+        of them may count too many: then each is refused, though one would fit."""
+        try:
+            if len(await self.all_open(record.tenant)) <= most:
+                return
+        except StoreUnavailable:
+            with contextlib.suppress(StoreUnavailable):
+                await self.forget(record.tenant, record.id)
+            raise
+        await self.forget(record.tenant, record.id)
+        raise TooManyOpen(f"{record.tenant} has more than {most} batches that are not over")
 
     async def latest(self, tenant: str, batch_id: str) -> BatchRecord | None:
         """None where there is no such batch of this tenant's."""
@@ -108,9 +128,13 @@ class BatchLog:
         await self._store.delete([names.marker_key(tenant, batch_id)])
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
-        found = await self._store.found(names.marker_key(tenant, "") if tenant else "open/", OPEN_MAX)
-        batches = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in found if one.key.count("/") > 1]
-        return [one for one in batches if names.is_id("batch", one.id)]
+        """All there are, since whoever is cut off would never be worked on, and what it reads would be collected. There
+        are as many as tenants may have at a time (`BatchLimits.open_per_tenant`), a thousand to a call of the store."""
+        batches: list[OpenBatch] = []
+        async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):
+            found = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in page if one.key.count("/") > 1]
+            batches += [one for one in found if names.is_id("batch", one.id)]
+        return batches
 
     async def ids(self, tenant: str) -> list[str]:
         """All of a tenant's batches, the oldest first."""

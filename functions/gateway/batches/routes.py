@@ -18,7 +18,7 @@ from functions.decisions.batch_record import BatchRecord, LineProblem
 from functions.decisions.batch_window import window_s
 from functions.gateway import errors
 from functions.gateway.batches.conductor import ENDPOINTS
-from functions.gateway.batches.log import InDoubt, LogBroken, Overtaken
+from functions.gateway.batches.log import InDoubt, LogBroken, Overtaken, TooManyOpen
 from functions.gateway.batches.service import Batches, offered
 from functions.gateway.batches.shown import shown
 from functions.gateway.callers import identify
@@ -57,7 +57,9 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         batches = offered(gateway)
         try:
             asked = await _asked(request)
-            return JSONResponse(shown(await _created(batches, caller, asked)))
+            async with batches.creations.turn(caller.tenant):
+                created = await _created(batches, caller, asked)
+            return JSONResponse(shown(created))
         except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
         except ClientDisconnect:
@@ -102,7 +104,7 @@ async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecor
         message = f"There is no file {quote(asked.input_file_id)} with the purpose batch. Upload it first."
         raise bad_request(message, param="input_file_id", code="file_not_found")
     if len(await batches.log.all_open(tenant)) >= limits.open_per_tenant:
-        raise _too_many(f"You have {limits.open_per_tenant} batches that are not over. Wait for one, or cancel one.")
+        raise _too_many_open(limits.open_per_tenant)
     if len(await batches.log.ids(tenant)) >= _KEPT_MAX:
         raise _too_many(f"You have {_KEPT_MAX} batches. They go after their retention; send larger ones.")
     now_unix_s = batches.gateway.wall_clock()
@@ -119,7 +121,10 @@ async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecor
         error_file_id=names.new_id("file", now_unix_s),
         metadata=asked.metadata or {},
     )
-    opened = await _opened(batches, record)
+    try:
+        opened = await _opened(batches, record)
+    except TooManyOpen as error:  # another gateway made some meanwhile
+        raise _too_many_open(limits.open_per_tenant) from error
     batches.conductor.said(opened)
     return opened
 
@@ -129,7 +134,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
     So a second record competes for the first one's number. One of them is the batch, whichever comes first.
     """
     try:
-        await batches.log.open(record)
+        await batches.log.open(record, batches.limits.open_per_tenant)
     except InDoubt:
         problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
         given_up = batch_moves.failed(record, (problem,), int(batches.gateway.wall_clock()))
@@ -233,6 +238,10 @@ async def _asked(request: Request) -> Asked:
         return msgspec.convert(parsed, Asked)
     except msgspec.ValidationError as error:
         raise bad_request(f"The body cannot be used: {error}.") from error
+
+
+def _too_many_open(most: int) -> Refused:
+    return _too_many(f"You have {most} batches that are not over. Wait for one, or cancel one.")
 
 
 def _too_many(message: str) -> Refused:

@@ -6,6 +6,7 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import S3Store
 from functions.gateway.batches.collecting import Collecting
 from functions.gateway.batches.conductor import Conductor
+from functions.gateway.batches.creations import Creations
 from functions.gateway.batches.limits import BatchLimits
 from functions.gateway.batches.log import BatchLog, LogBroken
 from functions.gateway.batches.metrics import BatchMetrics
@@ -31,6 +32,7 @@ class Batches:
         self.shelf = Shelf(self.store, limits.file_retention_s)
         self.log = BatchLog(self.store)
         self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
+        self.creations = Creations(limits.open_per_tenant)
         self.listings = ListingPlaces(limits.listings_per_tenant)
         places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))

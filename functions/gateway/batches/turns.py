@@ -5,8 +5,15 @@ Beside a line in flight there is room for its answer, as large as the largest th
 takes 2% off what is expected: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after 168.
 (test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
 
-Half of what a tenant may have under way at a time is left to its own calls. Lines take their turn in the order in which
-they asked for it; the one in front looks again whenever a line ends, and ten times a second.
+Half of what a tenant may have under way at a time, over all gateways, is left to its own calls:
+
+    lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // gateways)
+
+Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): of eight,
+three gateways have one line each under way, one alone has four.
+
+Lines take their turn in the order in which they asked for it; the one in front looks again whenever a line ends, and
+ten times a second.
 """
 
 import asyncio
@@ -80,4 +87,7 @@ class Turns:
         catalogue = self._gateway.catalogue
         quota = catalogue.quota_of(self._tenant) if catalogue is not None else None
         most = quota.limits.concurrent_requests if quota is not None else None
-        return max(1, most // 2) if most is not None else self._places.most
+        if most is None:
+            return self._places.most
+        leasing = self._gateway.quotas.leasing
+        return max(1, most // 2 // (leasing.gateways if leasing is not None else 1))

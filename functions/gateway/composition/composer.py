@@ -42,7 +42,11 @@ class Composer:
     def take(
         self, catalogue: Catalogue, known: Recognised, wire: WireRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """A chat of such a tenant. One whose body is not in order goes the usual way, which counts and refuses it."""
+        """A chat of such a tenant. One whose body is not in order goes the usual way, which counts and refuses it.
+
+        Raises OverQuota (429) where its tenant's quota is used up: nothing is read or recalled for it then.
+        """
+        self.check_quota(known)
         try:
             body = self.gateway.intake.read_body(CHAT, wire.body)
         except Refused:
@@ -54,6 +58,10 @@ class Composer:
         composition = Composition(self, asked, body, sink)
         composition.start()
         return composition
+
+    def check_quota(self, known: Recognised) -> None:
+        """Whether one more request of its sender could come now, which is not counted; raises OverQuota (429)."""
+        self.gateway.quotas.check(known.caller.tenant, known.tier, self.gateway.clock(), known.key)
 
     def round(self, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Answering | None:
         return self.gateway.handle(CHAT, headers, body, sink, received_s, composed=True)

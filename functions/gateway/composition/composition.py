@@ -22,10 +22,12 @@ from functions.decisions.catalogue import Catalogue
 from functions.gateway import context_overflow, errors
 from functions.gateway.composition import spoken
 from functions.gateway.composition.gathering import Gathered, Passing
+from functions.gateway.composition.recalled_room import too_much
 from functions.gateway.conversations import Conversation
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.intake import Recognised, WireRequest
 from functions.gateway.request_headers import RawHeaders
+from functions.gateway.routes import CHAT
 from functions.gateway.sink import Answering, Headers, Sink
 from functions.gateway.strict_json import JsonObject
 from functions.gateway.tools import declared as tools
@@ -103,10 +105,10 @@ class Composition:
             if not self.ended:  # left before it began
                 await self._compose()
         except Refused as refused:
-            self._refuse(refused.answer)
+            self._refuse(refused)
         except Exception:
             _log.exception("request %s failed in its composition", self._asked.wire.request_id)
-            self._refuse(errors.internal_error())
+            self._refuse(Refused(errors.internal_error()))
         finally:
             if not self.ended:  # cancelled: the process ends
                 self._end()
@@ -132,7 +134,11 @@ class Composition:
             return None
         figures = self._composer.gateway.metrics.compositions
         try:
-            conversation = await conversations.load(asked.tenant.name, asked.session)
+            async with conversations.places.taken(asked.tenant.name):
+                self._composer.check_quota(asked.known)  # from here to the request's own entry nothing waits
+                conversation = await conversations.load(asked.tenant.name, asked.session)
+        except OverQuota:
+            raise
         except Refused:
             figures.conversation("unavailable")
             raise
@@ -153,14 +159,17 @@ class Composition:
         """
         new = self._body["messages"]
         self._body["messages"] = conversation.continued(new)
-        recalled = len(self._body["messages"]) - len(new)
+        last = conversation.recalled_until(new)
+        last -= self._forget(too_much(self._body, self._composer.gateway.limits), last)
         if self._asked.tenant.context_overflow == "refuse":
-            gone = self._composer.overflow(self._asked, self._body)
-            last = conversation.recalled_until(new)
-            forgotten = range(gone.start, min(gone.stop, last))
-            recalled -= len(forgotten)
-            self._body["messages"][forgotten.start : forgotten.stop] = []
-        return recalled
+            self._forget(self._composer.overflow(self._asked, self._body), last)
+        return len(self._body["messages"]) - len(new)
+
+    def _forget(self, gone: range, last: int) -> int:
+        """Of these messages, those that were said before, which end at `last`; how many they were."""
+        forgotten = range(gone.start, min(gone.stop, last))
+        self._body["messages"][forgotten.start : forgotten.stop] = []
+        return len(forgotten)
 
     async def _shorten(self) -> None:
         """Where the tenant has overlong chats summarised: the oldest turns become a summary, if a model makes one.
@@ -325,14 +334,14 @@ class Composition:
             self._end()
             self._sink.whole(status, self._dressed(headers), body)
 
-    def _refuse(self, answer: ErrorAnswer) -> None:
+    def _refuse(self, refused: Refused) -> None:
         if self.ended:
             return
         self._end()
         if self.begun:  # a second answer would corrupt the first
             self._sink.cut()
             return
-        self._composer.gateway.refuse(self._sink, self._asked.wire.request_id, answer)
+        self._composer.gateway.turn_away(self._sink, CHAT, self._asked.wire.request_id, refused)
 
     def _dressed_stream(self, headers: Headers) -> Headers:
         self.begun = True

@@ -6,6 +6,7 @@
     batches/<tenant>/<batch id>/<number>             what a batch is (`batches.log`)
     parts/<tenant>/<batch id>/<claim>-<n>            its results while it runs
     open/<tenant>/<batch id>                         a marker of each batch that is not over
+    clock                                            written to learn the store's time (`batches.collecting`)
 
 No text of a client's is ever a part of a key: an id is used only where it has an id's form, and a tenant's name comes
 from its key's entry in the snapshot, where names cannot hold a slash. A foreign id leads nowhere, since the tenant
@@ -21,6 +22,7 @@ Kind = Literal["file", "batch"]
 _JOINT = {"file": "-", "batch": "_"}  # as OpenAI's
 _FORM = {kind: re.compile(rf"{kind}{joint}[0-9a-f]{{32}}") for kind, joint in _JOINT.items()}
 _CHANCE_HEX = 21
+CLOCK_KEY = "clock"
 
 
 def new_id(kind: Kind, now_unix_s: float) -> str:

@@ -82,7 +82,7 @@ async def _create(gateway: Gateway, request: Request) -> Response:
                 raise too_many_files(limits.files_per_tenant)
             file_id = names.new_id("file", gateway.wall_clock())
             writer = batches.shelf.begin(tenant, file_id)
-            form = await upload.receive(request, batches.store, writer, limits.file_bytes)
+            form = await upload.receive(request, batches.store, writer, limits.file_bytes, gateway.clock)
             record = await batches.shelf.keep(
                 tenant,
                 file_id,

@@ -2,10 +2,16 @@
 
 The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
 and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.
+
+Places are few, so nobody holds one for little, and nobody the last ones twice:
+
+    a tenant's second place     only where two stay free behind it: of 8, four tenants hold 7, and a fifth has the last
+    a client's bytes            32 KiB for each second that it was waited for, once that is over 30 s; else 408. While
+                                the store writes, nobody waits for it (test_who_sends_a_byte_now_and_then_is_refused)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +29,8 @@ from functions.gateway.request_headers import announced_bytes
 _WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
 _FORM_BYTES = 64 * 1024  # around the file
 _SILENCE_S = 30.0  # between two blocks
+_LEAST_BYTES_PER_S = 32 * 1024  # an eighth of what a file of 200 MB needs to be whole in time
+_LEAST_AFTER_S = 30.0
 _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
@@ -41,8 +49,9 @@ class UploadPlaces:
         if held >= self.most_per_tenant:
             message = f"Another {held} uploads of yours are under way. Wait for one to end."
             raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
-        if sum(self._held.values()) >= self.most:
-            raise Refused(errors.unavailable("As many uploads as may be are under way.", "overloaded", 5))
+        free = self.most - sum(self._held.values())
+        if free < 1 or (held and free - 1 <= held):
+            raise Refused(errors.unavailable("As many uploads as may be are under way. Try again.", "overloaded", 5))
         self._held[tenant] = held + 1
         try:
             yield
@@ -52,13 +61,15 @@ class UploadPlaces:
                 del self._held[tenant]
 
 
-async def receive(request: Request, store: FileStore, writer: LargeWriter, max_bytes: int) -> UploadForm:
+async def receive(
+    request: Request, store: FileStore, writer: LargeWriter, max_bytes: int, clock: Callable[[], float]
+) -> UploadForm:
     """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
     if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
         raise too_large(max_bytes)
     try:
         form = UploadForm(request.headers.get("content-type", ""))
-        await _write(form, _blocks(request, max_bytes + _FORM_BYTES), store, writer, max_bytes)
+        await _write(form, _blocks(request, max_bytes + _FORM_BYTES, clock), store, writer, max_bytes)
         form.end()
         check_fields(form)
         if not writer.written_bytes:
@@ -91,6 +102,14 @@ def too_large(max_bytes: int) -> Refused:
     return Refused(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
 
 
+def _too_slow() -> Refused:
+    message = (
+        f"The file comes at less than {_LEAST_BYTES_PER_S // 1024} KiB a second, and others wait for its place. "
+        "Send it over a faster connection."
+    )
+    return Refused(ErrorAnswer(408, "invalid_request_error", "request_timeout", message, "file"))
+
+
 async def _write(
     form: UploadForm, blocks: AsyncIterator[bytes], store: FileStore, writer: LargeWriter, max_bytes: int
 ) -> None:
@@ -107,10 +126,11 @@ async def _write(
     await store.call(writer.write, bytes(held))
 
 
-async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    received_bytes = 0
+async def _blocks(request: Request, max_bytes: int, clock: Callable[[], float]) -> AsyncIterator[bytes]:
+    received_bytes, waited_s = 0, 0.0
     stream = request.stream()
     while True:
+        asked_s = clock()
         try:
             async with asyncio.timeout(_SILENCE_S):
                 block = await anext(stream, None)
@@ -121,6 +141,9 @@ async def _blocks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
         if block is None:
             return
         received_bytes += len(block)
+        waited_s += clock() - asked_s
+        if waited_s > _LEAST_AFTER_S and received_bytes < waited_s * _LEAST_BYTES_PER_S:
+            raise _too_slow()
         if received_bytes > max_bytes:
             raise too_large(max_bytes - _FORM_BYTES)
         yield block

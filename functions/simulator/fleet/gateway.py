@@ -23,7 +23,7 @@ from functions.decisions.baselines.protocol import SimulatedRouter
 from functions.decisions.length_model import LengthModel
 from functions.decisions.pool_signals import is_overflow
 from functions.decisions.replicas import ReplicaView
-from functions.decisions.retry import WORTH_A_LOAD, Failure, may_retry
+from functions.decisions.retry import EVIDENCE, WORTH_A_LOAD, Failure, may_retry
 from functions.decisions.routing import NoReplica, Prediction
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.chooser import Chooser
@@ -36,7 +36,6 @@ from functions.simulator.fleet.tenant_limits import TenantLimits
 from functions.simulator.fleet.world import World
 from functions.simulator.workload.asked import Asked
 
-_EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
 _THE_POOLS_OWN = frozenset(
     {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
 )  # as `functions.gateway.detour`
@@ -169,7 +168,7 @@ class Gateway(Chooser):
         place, request.place = request.place, None
         if place is not None:
             self._load.leave(place)
-            if failure in _EVIDENCE:
+            if failure in EVIDENCE:
                 self.fleet.eject(place.replica_id, now_s)
             elif failure is Failure.ADAPTER_MISSING:
                 self.fleet.retract_adapter(place.replica_id, request.model)

@@ -34,8 +34,8 @@ def wish_of_round(account: QuotaAccount, lease: AccountLease, now_us: int) -> Wi
 
 
 def wish_of_missing(account: QuotaAccount, lease: AccountLease, held: Costs) -> Wish:
-    """What a request that has taken its part lacks."""
-    return lease.missing(account, held)
+    """What a request that has taken its part lacks, and what its account owes: here nobody else asks meanwhile."""
+    return lease.missing(account, held, account.in_flight) | lease.owed(account, held)
 
 
 @dataclass(slots=True)

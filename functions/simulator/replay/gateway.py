@@ -102,7 +102,7 @@ class ReplayedGateway(Gateway):
         request = self._by_id.pop(over.id, None)
         if request is None or request.is_over:
             return
-        cost = None
+        cost = over.cost
         if over.usage is not None:
             prompt, cached, answer = over.usage
             cost = cost_tokens(max(0, prompt - cached), answer)

@@ -16,6 +16,7 @@ from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.workload.trace_text import TraceUnreadable, lines, refuse
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=10**8)]
+Cost = Annotated[int, msgspec.Meta(ge=0, le=3 * 10**8)]
 
 
 class Begin(msgspec.Struct, tag_field="e", tag="begin"):
@@ -81,6 +82,7 @@ class Over(msgspec.Struct, tag_field="e", tag="over"):
     t: float
     id: str
     usage: tuple[Tokens, Tokens, Tokens] | None  # prompt, cached of it, answer
+    cost: Cost | None = None  # without a usage: what fairness has it down for; None: as was expected
 
 
 class Left(msgspec.Struct, tag_field="e", tag="left"):

@@ -1,0 +1,89 @@
+"""Many batches: none is beyond what is looked at, and no more are made than a tenant may have."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.s3 import StoredObject
+from functions.gateway.app import make_app
+from functions.gateway.batches.log import Beat, TooManyOpen
+from functions.gateway.batches.service import Batches
+from functions.gateway.files import names
+from tests.decisions.test_batch_moves import record
+from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, put_file
+from tests.gateway.world import ACME_KEY, World
+
+FILE_ID = "file-" + "1" * 32
+BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+async def batches_with_file(world: World, objects: RangedStore) -> Batches:
+    made = world.gateway.batches = batches_of(world, objects)
+    put_file(objects, FILE_ID, b"{}\n")
+    await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=1)
+    return made
+
+
+async def test_a_batch_behind_many_others_is_taken_up() -> None:
+    world, objects = World(), RangedStore()
+    batches = await batches_with_file(world, objects)
+    for number in range(20_500):
+        objects.put(names.marker_key(f"aaa{number % 500}", batch_id(number)), b"{}")
+    last = record(input_file_id=FILE_ID)
+    await batches.log.open(last)
+    batches.conductor.said(last)
+    assert len(await batches.log.all_open()) == 20_501
+    await batches.conductor._look()
+    latest = await batches.log.latest("acme", last.id)
+    assert latest is not None and latest.claims == 1
+    await world.gateway.tasks.close()
+    batches.close_store()
+
+
+async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> None:
+    world, objects = World(), RangedStore()
+    batches = await batches_with_file(world, objects)
+    most = batches.limits.open_per_tenant
+    for number in range(most - 3):
+        await batches.log.touch(replace(record(), id=batch_id(number)), Beat(FILE_ID))
+    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
+        headers = {"authorization": f"Bearer {ACME_KEY}"}
+        asked = [client.post("/v1/batches", json=BODY, headers=headers) for _ in range(60)]
+        answers = await asyncio.gather(*asked)
+    assert Counter(answer.status_code for answer in answers) == {200: 3, 429: 57}
+    said = {answer.json()["error"]["message"] for answer in answers if answer.status_code == 429}
+    assert said == {
+        "You have 50 batches that are not over. Wait for one, or cancel one.",
+        "50 batches of yours are being made. Wait for one to be made.",
+    }
+    assert len(await batches.log.all_open("acme")) == most and not len(batches.creations)
+    batches.close_store()
+
+
+async def test_a_batch_too_many_made_at_another_gateway_meanwhile_is_none() -> None:
+    objects = RangedStore()
+    batches, first, second = batches_of(World(), objects), record(), record(id=batch_id(2))
+    await batches.log.open(first, most=1)
+    with pytest.raises(TooManyOpen):
+        await batches.log.open(second, most=1)
+    assert [one.id for one in await batches.log.all_open("acme")] == [first.id]
+    assert await batches.log.latest("acme", second.id) is None
+    batches.close_store()
+
+
+async def test_a_batch_that_could_not_be_counted_leaves_no_marker() -> None:
+    class Unlisted(RangedStore):
+        def list(self, prefix: str) -> "list[StoredObject]":  # type: ignore[override]
+            raise StoreUnavailable("gone")
+
+    objects = Unlisted()
+    batches = batches_of(World(), objects)
+    with pytest.raises(StoreUnavailable):
+        await batches.log.open(record(), most=1)
+    assert not objects.objects
+    batches.close_store()

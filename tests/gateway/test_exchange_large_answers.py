@@ -1,0 +1,117 @@
+"""Answers that are large because so much was asked for: no replica's fault, and no free work either."""
+
+import pytest
+
+from functions.api.snapshot import PoolEntry
+from functions.decisions.admission_ticket import cost_tokens
+from functions.gateway.limits import Limits
+from functions.gateway.routes import COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES_ROUTE, Route
+from tests.gateway import sse
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import HELLO, Playing
+from tests.gateway.test_room_charges import charged, expected
+from tests.gateway.world import BOT_V1, POOL
+
+LIMITS = Limits(event_bytes=4096, answer_bytes=16_384, quarantine_after_replicas=0)
+REPLICAS = ("r0", "r1", "r2")
+EMBEDDING_POOL = (PoolEntry(POOL, context_window_tokens=2048, task="embed"),)
+
+
+def is_refused_for_its_size(p: Play) -> None:
+    assert p.client.status == 400 and p.client.error["code"] == "answer_too_large"
+    assert "Ask for less" in p.client.error["message"]
+
+
+async def troubles_no_replica(p: Play) -> None:
+    await p.settle()
+    assert not p.dials, "no other replica is asked"
+    assert p.gateway.fleet.ejected(POOL, p.world.clock()) == set()
+    assert p.engine.dropped and p.quiet()
+
+
+async def test_a_first_event_over_the_bound_is_the_requests_doing(play: Playing) -> None:
+    p = play(*REPLICAS, limits=LIMITS)
+    p.ask(route=COMPLETIONS, echo=True, logprobs=20, max_tokens=1)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(b'data: {"id":"x","choices":[{"logprobs":"', b"9" * 4096)
+    is_refused_for_its_size(p)
+    await troubles_no_replica(p)
+
+
+async def test_a_whole_answer_over_the_bound_is_the_requests_doing(play: Playing) -> None:
+    p = play(*REPLICAS, limits=LIMITS)
+    p.ask(stream=False, n=8, logprobs=True, top_logprobs=20)
+    (await p.connects()).answers(200, sse.whole(BOT_V1, "x" * 16_384))
+    is_refused_for_its_size(p)
+    await troubles_no_replica(p)
+
+
+async def test_a_later_event_over_the_bound_ends_the_stream_in_words(play: Playing) -> None:
+    p = play(*REPLICAS, limits=LIMITS)
+    p.ask()
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(HELLO, b'data: {"id":"x","choices":[{"logprobs":"' + b"9" * 4096)
+    assert p.client.status == 200 and p.client.error["code"] == "answer_too_large"
+    await troubles_no_replica(p)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_asks_for_such_an_answer_pays_for_what_was_made(play: Playing, stream: bool) -> None:
+    p = play("r0", limits=LIMITS)
+    p.ask(stream=stream, messages=[{"role": "user", "content": "word " * 1000}])
+    engine = await p.connects()
+    prompt_tokens, expected_tokens = expected(p)
+    assert prompt_tokens > 500 and expected_tokens > 0
+    if stream:
+        engine.begins_stream()
+        engine.streams(b"data: {" + b"9" * 4096)
+    else:
+        engine.answers(200, sse.whole(BOT_V1, "x" * 16_384))
+    is_refused_for_its_size(p)
+    made_tokens = 0 if stream else expected_tokens
+    assert charged(p) == cost_tokens(prompt_tokens, made_tokens)
+    settled = p.gateway.quotas.settled_by_engine
+    assert (settled.input_tokens, settled.output_tokens) == (prompt_tokens, made_tokens)
+
+
+@pytest.mark.parametrize("route", [RESPONSES_ROUTE, MESSAGES], ids=["responses", "messages"])
+async def test_a_named_event_over_the_bound_is_the_requests_doing(play: Playing, route: Route) -> None:
+    p = play(*REPLICAS, limits=LIMITS)
+    content = {"input": "hi"} if route is RESPONSES_ROUTE else {"max_tokens": 10}
+    p.ask(route=route, **content)
+    engine = await p.connects()
+    engine.begins_stream()
+    engine.streams(b'event: response.created\ndata: {"a":"' + b"9" * (8 * 4096))
+    assert p.client.status == 400 and b"Ask for less" in p.client.body
+    await troubles_no_replica(p)
+
+
+async def test_an_error_without_end_is_still_the_replicas_fault(play: Playing) -> None:
+    p = play(*REPLICAS, limits=LIMITS)
+    p.ask(stream=False)
+    engine = await p.connects()
+    engine.answers(500, b"x" * 100_000)
+    assert p.gateway.fleet.ejected(POOL, p.world.clock()) == {engine.replica_id}
+
+
+def embeddings(model: str, size_bytes: int) -> bytes:
+    return sse.compact({"object": "list", "model": model, "data": [{"index": 0, "embedding": "A" * size_bytes}]})
+
+
+async def test_answers_of_numbers_may_be_twice_as_large(play: Playing) -> None:
+    p = play(*REPLICAS, limits=LIMITS, pools=EMBEDDING_POOL)
+    p.ask(model=POOL, stream=False, route=EMBEDDINGS, input=["x"])
+    (await p.connects()).answers(200, embeddings(POOL, 30_000))
+    assert p.client.status == 200
+    p.ask(model=POOL, stream=False, route=EMBEDDINGS, input=["x"])
+    (await p.connects()).answers(200, embeddings(POOL, 33_000))
+    is_refused_for_its_size(p)
+    await troubles_no_replica(p)
+
+
+def test_the_most_inputs_of_1024_numbers_each_fit() -> None:
+    number_bytes = len("-0.012345678901234567,")
+    asked_bytes = Limits().pooling_inputs * 1024 * number_bytes
+    assert asked_bytes < Limits().answer_bytes * EMBEDDINGS.dialect.answer_factor

@@ -1,0 +1,91 @@
+"""What no engine answers has a bound of its own, each tenant's apart, and a long listing is written once a second."""
+
+import httpx
+import pytest
+
+from functions.api.ids import TenantId
+from functions.gateway.app import make_app
+from functions.gateway.errors import Refused
+from functions.gateway.listed_lately import ListedLately
+from functions.gateway.listing import Listing
+from functions.gateway.lookups import Lookups
+from tests.gateway.world import ACME_KEY, GLOBEX_KEY, World, catalogue, heartbeat, limits
+
+ACME, GLOBEX = TenantId("acme"), TenantId("globex")
+
+
+def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
+    for number in range(most):
+        try:
+            lookups.count(tenant)
+        except Refused:
+            return number
+    return most
+
+
+def test_a_flood_of_lookups_is_refused() -> None:
+    now_s = 1000.0
+    lookups = Lookups(1800, lambda: now_s)
+    assert taken(lookups, ACME, 1000) == 300
+    with pytest.raises(Refused) as refused:
+        lookups.count(ACME)
+    answer = refused.value.answer
+    assert (answer.status, answer.code, answer.retry_after_s) == (429, "too_many_lookups", 1)
+    now_s += 2.0
+    assert taken(lookups, ACME, 1000) == 60, "30 a second"
+    assert taken(lookups, GLOBEX, 1000) == 300, "each tenant's apart"
+
+
+def test_only_tenants_that_ask_are_remembered() -> None:
+    now_s = 0.0
+    lookups = Lookups(60, lambda: now_s)
+    for number in range(1000):
+        lookups.count(TenantId(f"t{number}"))
+    now_s += 60.0
+    lookups.count(ACME)
+    assert len(lookups) == 1
+
+
+async def test_models_and_deletions_are_lookups() -> None:
+    world = World(limits=limits(lookups_per_minute=12))
+    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
+
+        async def status(method: str, path: str, key: str = ACME_KEY) -> int:
+            return (await client.request(method, path, headers={"authorization": f"Bearer {key}"})).status_code
+
+        assert [await status("GET", "/v1/models") for _ in range(3)] == [200, 200, 429]
+        assert await status("DELETE", "/v1/conversations") == await status("GET", "/v1/models/acme/bot") == 429
+        assert await status("GET", "/v1/models", GLOBEX_KEY) == 200
+        world.clock.now_s += 5.0
+        assert await status("GET", "/v1/models") == 200
+
+
+def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None:
+    world = World().with_replicas("r0")
+    first, second, fleet = catalogue(), catalogue(epoch=2), world.gateway.fleet
+    lately = ListedLately(world.clock)
+    told = lately.models(first, fleet, ACME)
+    assert told == Listing().models(first, fleet, ACME)
+    fleet.fold(heartbeat("r1"), world.clock())
+    assert lately.models(first, fleet, ACME) is told
+    anew = lately.models(second, fleet, ACME)
+    assert anew == Listing().models(second, fleet, ACME) != told
+    world.clock.now_s += 1.0
+    assert lately.models(second, fleet, ACME) is not anew
+
+
+def test_listings_are_forgotten_by_age_and_by_size() -> None:
+    world, listed = World(), catalogue()
+    fleet = world.gateway.fleet
+    tenants = [TenantId(f"t{number}") for number in range(10)]
+    size_bytes = len(Listing().models(listed, fleet, tenants[0]))
+    lately = ListedLately(world.clock, kept_bytes=4 * size_bytes)
+    told = [lately.models(listed, fleet, tenant) for tenant in tenants]
+    assert len(lately) == 4
+    assert [lately.models(listed, fleet, tenant) is told[6 + at] for at, tenant in enumerate(tenants[6:])] == [True] * 4
+    world.clock.now_s += 1.0
+    lately.models(listed, fleet, tenants[0])
+    assert len(lately) == 1
+    none = ListedLately(world.clock, kept_bytes=size_bytes - 1)
+    assert none.models(listed, fleet, tenants[0]) and not len(none)

@@ -1,0 +1,118 @@
+"""Conversations are read for those who may be asked for, and a few of each tenant's at a time."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import ConversationsPart, QuotaEntry, QuotaLimits
+from functions.gateway.errors import Refused
+from functions.gateway.recall_places import PLACES, RecallPlaces
+from tests.gateway.composing import MakePlay, Shelf, Stage, counted
+from tests.gateway.engine_rig import Client
+
+ACME, GLOBEX = TenantId("acme"), TenantId("globex")
+
+
+class SlowShelf(Shelf):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = self.under_way = self.most = 0
+        self.answers = asyncio.Event()
+
+    async def read(self, name: str) -> bytes | None:
+        self.reads += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.answers.wait()
+        self.under_way -= 1
+        return await super().read(name)
+
+
+def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
+    stage = Stage(
+        play,
+        sections={"quotas": (QuotaEntry("enterprise", limits=QuotaLimits(**limits)),)},
+        conversations=ConversationsPart(),
+    )
+    shelf = SlowShelf()
+    composer = stage.play.gateway.composer
+    assert composer is not None and composer.conversations is not None
+    composer.conversations._store = shelf
+    return stage, shelf
+
+
+def asked(stage: Stage, chats: int) -> list[Client]:
+    return [stage.ask(header_x_session_id="s1") for _ in range(chats)]
+
+
+async def test_whose_quota_is_used_up_has_nothing_read(play: MakePlay) -> None:
+    stage, shelf = stage_with(play, requests_per_minute=2)
+    shelf.answers.set()
+    for _ in range(2):
+        asked(stage, 1)
+        await stage.says("kept")
+    refused = asked(stage, 20)
+    await stage.settle()
+    assert Counter(client.status for client in refused) == {429: 20} and shelf.reads == 2
+    assert b"retry-after-ms" in refused[0].headers
+    assert counted(stage, 'shoal_quota_rejections_total{dimension="requests_per_minute"}') == 20
+
+
+async def test_whose_quota_is_used_up_has_its_body_not_parsed(play: MakePlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, _ = stage_with(play, requests_per_minute=1)
+    stage.ask()
+    parsed: list[bytes] = []
+    monkeypatch.setattr(stage.play.gateway.intake, "read_body", lambda _route, body: parsed.append(body))
+    assert stage.ask(header_x_session_id="s1").status == 429 and not parsed
+
+
+async def test_of_a_burst_no_more_are_read_than_may_be_asked_for(play: MakePlay) -> None:
+    stage, shelf = stage_with(play, concurrent_requests=3)
+    burst = asked(stage, 50)
+    await stage.settle()
+    assert shelf.under_way == shelf.most == PLACES
+    shelf.answers.set()
+    for _ in range(20):
+        await stage.settle()
+    assert shelf.most == PLACES
+    assert Counter(client.status for client in burst) == {None: 3, 429: 47}, "three are with engines"
+    assert shelf.reads < 2 * PLACES, "the rest was refused before anything was read"
+    assert counted(stage, 'shoal_quota_rejections_total{dimension="concurrent_requests"}') == 47
+
+
+async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
+    places, held = RecallPlaces(), asyncio.Event()
+
+    async def holds() -> None:
+        async with places.taken(ACME):
+            await held.wait()
+
+    holders = [asyncio.ensure_future(holds()) for _ in range(PLACES + 1)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60), places.taken(GLOBEX):
+        assert not any(holder.done() for holder in holders)
+    held.set()
+    await asyncio.gather(*holders)
+    assert len(places) == 0, "nothing is remembered of who is gone"
+
+
+async def test_who_finds_no_place_in_time_is_told_so() -> None:
+    places, held = RecallPlaces(wait_s=0.0), asyncio.Event()
+
+    async def holds() -> None:
+        async with places.taken(ACME):
+            await held.wait()
+
+    holders = [asyncio.ensure_future(holds()) for _ in range(PLACES)]
+    await asyncio.sleep(0)
+    with pytest.raises(Refused, match="Try again shortly") as refused:
+        async with places.taken(ACME):
+            raise AssertionError("there is no place")
+    assert (refused.value.answer.status, refused.value.answer.code) == (503, "conversation_unavailable")
+    held.set()
+    await asyncio.gather(*holders)
+    assert len(places) == 0

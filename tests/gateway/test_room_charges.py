@@ -1,0 +1,140 @@
+"""What fairness has a tenant down for, however its requests end: nobody gains by leaving, or pays for a failure."""
+
+from collections.abc import Callable
+
+import pytest
+
+from functions.api.ids import TenantId
+from functions.decisions.admission_ticket import cost_tokens
+from tests.gateway import sse
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import HELLO, Playing
+from tests.gateway.test_waiting_room import small
+from tests.gateway.world import BOT_V1, quota
+
+ACME = TenantId("acme")
+ANSWER_TOKENS = 300
+
+
+def charged(p: Play) -> float:
+    """Virtual service; the tenant's weight is 1."""
+    [(_, admission, _)] = p.gateway.rooms.figures()
+    return admission.queues[0].flows[ACME].counter
+
+
+def expected(p: Play) -> tuple[int, int]:
+    assert p.exchange is not None
+    features = p.exchange.admitted.features
+    return features.prompt_tokens, features.expected_output_tokens
+
+
+async def leaves_mid_stream(p: Play, tokens: int) -> None:
+    assert p.exchange is not None
+    p.engine.begins_stream()
+    p.engine.streams(HELLO, *[sse.token(BOT_V1, "x")] * (tokens - 1))
+    p.exchange.client_left()
+
+
+@pytest.mark.parametrize("tokens", [1, ANSWER_TOKENS])
+async def test_who_leaves_its_stream_has_had_the_prompt_and_what_was_streamed(play: Playing, tokens: int) -> None:
+    p = play("r0")
+    p.ask(max_tokens=20, messages=[{"role": "user", "content": "word " * 1000}])
+    await p.connects()
+    prompt_tokens, expected_tokens = expected(p)
+    assert prompt_tokens > 500 and expected_tokens < ANSWER_TOKENS
+    await leaves_mid_stream(p, tokens)
+    assert charged(p) == cost_tokens(prompt_tokens, tokens)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_leaves_before_the_first_byte_has_had_what_was_expected(play: Playing, stream: bool) -> None:
+    p = play("r0")
+    exchange = p.ask(stream=stream)
+    await p.connects()
+    exchange.client_left()
+    assert charged(p) == cost_tokens(*expected(p)) > 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_leaves_in_the_instant_in_which_it_was_sent_has_its_prompt_counted(
+    play: Playing, stream: bool
+) -> None:
+    p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
+    exchange = p.ask(stream=stream)
+    await p.connects()
+    exchange.client_left()
+    labels = {"kind": "input", "by": "count"}
+    counted = p.gateway.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
+    assert counted == expected(p)[0] > 0
+
+
+async def test_whose_own_deadline_passes_has_had_what_was_expected(play: Playing) -> None:
+    p = play("r0")
+    p.ask(header_x_shoal_deadline_ms="300")
+    await p.connects()
+    p.after(0.3)
+    assert p.client.status == 504
+    assert charged(p) == cost_tokens(*expected(p))
+
+
+async def test_who_leaves_before_an_engine_has_it_has_had_nothing(play: Playing) -> None:
+    p = play("r0")
+    exchange = p.ask()
+    await p.settle()
+    assert charged(p) > 0
+    exchange.client_left()
+    assert charged(p) == 0, "while it was dialled"
+
+
+async def test_who_leaves_while_it_waits_has_had_nothing() -> None:
+    p = small()
+    p.ask()
+    await p.connects()
+    before = charged(p)
+    waiting = p.ask()
+    assert p.gateway.rooms.waiting == 1
+    waiting.client_left()
+    assert charged(p) == before
+
+
+def dies(p: Play) -> None:
+    p.engine.dies()
+
+
+def is_full(p: Play) -> None:
+    p.engine.refuses(503)
+
+
+def says_nothing(p: Play) -> None:
+    p.after(61.0)
+
+
+@pytest.mark.parametrize("end", [dies, is_full, says_nothing])
+async def test_whom_every_engine_failed_has_had_nothing(play: Playing, end: Callable[[Play], None]) -> None:
+    p = play("r0")
+    p.ask()
+    await p.connects()
+    end(p)
+    await p.settle()
+    assert p.client.ended and p.client.status != 200
+    assert charged(p) == 0
+
+
+async def test_who_leaves_the_second_engine_after_a_first_that_failed_pays_once(play: Playing) -> None:
+    p = play("r0", "r1")
+    exchange = p.ask()
+    await p.connects()
+    p.engine.dies()
+    await p.connects()
+    exchange.client_left()
+    assert charged(p) == cost_tokens(*expected(p))
+
+
+async def test_a_stream_that_breaks_is_charged_as_delivered(play: Playing) -> None:
+    p = play("r0")
+    p.ask()
+    await p.connects()
+    p.engine.begins_stream()
+    p.engine.streams(HELLO, *[sse.token(BOT_V1, "x")] * 9)
+    p.engine.dies()
+    assert charged(p) == cost_tokens(expected(p)[0], 10)

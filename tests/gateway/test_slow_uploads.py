@@ -1,0 +1,49 @@
+"""Whoever sends a file holds one of few places, and so sends it at some speed."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from functions.gateway.app import make_app
+from tests.gateway.batch_memory import RangedStore, batches_of
+from tests.gateway.world import ACME_KEY, World
+
+KIB = 1024
+HEAD = (
+    b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+)
+
+
+async def uploaded(world: World, block: bytes, blocks: int, block_s: float) -> httpx.Response:
+    """The answer to a file of so many blocks, for each of which the client takes so long."""
+    world.gateway.batches = batches = batches_of(world, RangedStore())
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield HEAD
+        for _ in range(blocks):
+            world.clock.now_s += block_s
+            yield block
+        yield b"\r\n--x--\r\n"
+
+    headers = {"authorization": f"Bearer {ACME_KEY}", "content-type": "multipart/form-data; boundary=x"}
+    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
+        answer = await client.post("/v1/files", content=sent(), headers=headers)
+    assert not batches.uploads._held, "its place is free"
+    batches.close_store()
+    return answer
+
+
+@pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 40), (31 * KIB, 40)])
+async def test_who_sends_a_byte_now_and_then_is_refused(block_bytes: int, blocks: int) -> None:
+    answer = await uploaded(World(), bytes(block_bytes), blocks, block_s=1.0)
+    assert answer.status_code == 408
+    assert answer.json()["error"]["message"].startswith("The file comes at less than 32 KiB a second")
+
+
+@pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 30), (33 * KIB, 100)])
+async def test_who_is_slow_for_half_a_minute_or_fast_enough_is_not(block_bytes: int, blocks: int) -> None:
+    answer = await uploaded(World(), bytes(block_bytes), blocks, block_s=1.0)
+    assert (answer.status_code, answer.json()["bytes"]) == (200, block_bytes * blocks)
