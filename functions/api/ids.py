@@ -18,6 +18,7 @@ RolloutId = NewType("RolloutId", str)  # `ro-` and up to 32 letters and digits
 EngineName = NewType("EngineName", str)  # what the engine calls the model: the pool's name, or `id@sha256:<16 hex>`
 
 DEFAULT_CHANNEL = "stable"
+INCOMING = "incoming"  # the channel that names a version while it is being loaded; the controller's own
 NAME_PATTERN = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"
 MODEL_ID_PATTERN = rf"{NAME_PATTERN}(?:/{NAME_PATTERN})?"
 DIGEST_PATTERN = r"sha256:[0-9a-f]{64}"
@@ -48,6 +49,13 @@ class ModelRef:
 def is_name(text: str) -> bool:
     """Whether `text` may name a tenant, a model, a version or a channel."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_incoming(channel: str) -> bool:
+    """Whether the channel's name is the controller's own: `incoming`, and `incoming-2` and so on, where several
+    channels of a model move at once. What they name is loaded ahead and kept, so nobody may declare one."""
+    name, dash, number = channel.partition("-")
+    return name == INCOMING and (not dash or (number.isascii() and number.isdecimal()))
 
 
 def parse_model_ref(text: str) -> ModelRef | None:

@@ -12,7 +12,7 @@ from functions.controller.local.control import ControllerGone, OrderRefused, ask
 from functions.controller.local.log_files import last_lines, open_log
 from functions.controller.local.target import Target
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0  # on a busy machine its imports alone take tens of seconds; one that ends is noticed at once
 SHOWN_LOG_LINES = 20
 
 

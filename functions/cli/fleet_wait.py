@@ -17,7 +17,7 @@ INCOMPLETE_S = 30.0  # every process is ready, but the snapshot still lacks some
 
 
 def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
-    """Until every process is ready and the snapshot is complete; Refused where that does not come about."""
+    """Until every process is ready and the gateway has the whole snapshot; Refused where that does not come about."""
     deadline_s = time.monotonic() + TIMEOUT_S[target.engine]
     told: set[tuple[str, int]] = set()
     incomplete_since_s: float | None = None
@@ -26,13 +26,14 @@ def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
             status = controller_status(place)
             if status is None:
                 raise Refused("the controller ended" + log_tail(str(place.layout.log_file("controller"))))
-            if _matches(status, target) and status["ready"] and status["snapshot"]["complete"]:
+            if _matches(status, target) and status["ready"] and in_force(status["snapshot"]):
                 step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
                 return
             _tell_failures(status, told, reporter)
             if _matches(status, target) and status["settled"] and status["stalled"]:
                 raise Refused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
-            incomplete_since_s = (incomplete_since_s or time.monotonic()) if status["ready"] else None
+            is_short = status["ready"] and not status["snapshot"]["complete"]
+            incomplete_since_s = (incomplete_since_s or time.monotonic()) if is_short else None
             if incomplete_since_s is not None and time.monotonic() - incomplete_since_s > INCOMPLETE_S:
                 raise Refused(_incomplete(status))
             missing = missing_words(status)
@@ -46,6 +47,12 @@ def _matches(status: dict[str, Any], target: Target) -> bool:
     return bool(status["target"] == {"engine": target.engine, "replicas": target.replicas})
 
 
+def in_force(snapshot: dict[str, Any]) -> bool:
+    """It is complete, and the gateway uses it or a later one. A moment after it was published the gateway may still use
+    the one before, which knows neither every model nor every key."""
+    return bool(snapshot["complete"] and (snapshot["gateway_epoch"] or 0) >= snapshot["epoch"])
+
+
 def missing_words(status: dict[str, Any]) -> str:
     """Per role, how many of how many are ready, where not all are: `engine 1/2, agent 0/2, gateway 0/1`."""
     parts = []
@@ -55,6 +62,8 @@ def missing_words(status: dict[str, Any]) -> str:
             parts.append(f"{role} {phases.count('ready')}/{len(phases)}")
     if not status["snapshot"]["complete"]:
         parts.append("snapshot: " + status["snapshot"]["message"])
+    elif not in_force(status["snapshot"]):
+        parts.append(f"snapshot: epoch {status['snapshot']['epoch']} on its way to the gateway")
     if status["stalled"]:
         parts.append(status["stalled"])
     return ", ".join(parts) or "settling"

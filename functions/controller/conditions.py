@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from functions.api.ids import DEFAULT_CHANNEL
+from functions.api.ids import DEFAULT_CHANNEL, INCOMING
 from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
-from functions.controller.holding import INCOMING
 from functions.decisions.rollout import Rollout
 from functions.decisions.rollout_words import rollout_text
 from functions.fleet.heartbeat import Heartbeat

@@ -7,8 +7,9 @@ at least half of the pool's ready replicas have the version loaded, it goes out 
 Worked example (test_a_flip_waits_for_half_of_the_replicas): stable moves v1 -> v2, three replicas are ready and have
 v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
 
-Nothing is held where holding protects nobody: no ready replica has the old version, or the replicas have no room for
-both. What is held is loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
+Nothing is held where holding protects nobody: no ready replica has the old version; or more than half of them say that
+they have no room for this new one (`Heartbeat.adapters_without_room`), so that waiting would never end. What is held is
+loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,22 +17,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from functions.api.ids import EngineName, PoolName
+from functions.api.ids import INCOMING, EngineName, PoolName
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
-from functions.decisions.rollout_steering import INCOMING
 from functions.fleet.heartbeat import Heartbeat
-
-__all__ = ["INCOMING", "NO_ROOM", "Held", "Replica", "Serving", "flips", "hold", "serving_of"]
-
-NO_ROOM = "over this replica's limit"  # an agent's words, see `functions.decisions.adapters`
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What one ready replica has loaded."""
+    """What one ready replica has loaded, and what it cannot."""
 
     adapters: frozenset[EngineName]
-    has_room: bool = True
+    without_room: frozenset[EngineName] = frozenset()  # what it was asked to load ahead and has no place for
 
 
 Serving = Mapping[PoolName, tuple[Replica, ...]]
@@ -48,10 +44,13 @@ def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
     by_pool: dict[PoolName, list[Replica]] = {}
     for beat in replicas:
         if beat.phase == "ready":
-            adapters = frozenset(EngineName(name) for name in beat.adapters)
-            replica = Replica(adapters, NO_ROOM not in beat.reason)
+            replica = Replica(_names(beat.adapters), _names(beat.adapters_without_room))
             by_pool.setdefault(PoolName(beat.pool), []).append(replica)
     return {pool: tuple(found) for pool, found in by_pool.items()}
+
+
+def _names(told: Iterable[str]) -> frozenset[EngineName]:
+    return frozenset(EngineName(name) for name in told)
 
 
 def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
@@ -94,7 +93,8 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
 def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[Replica, ...]) -> bool:
     have_old = sum(old.engine_name in replica.adapters for replica in replicas)
     have_new = sum(new.engine_name in replica.adapters for replica in replicas)
-    if have_old == 0 or not all(replica.has_room for replica in replicas):
+    never_new = sum(new.engine_name in replica.without_room for replica in replicas)
+    if have_old == 0 or 2 * never_new > len(replicas):
         return False
     return 2 * have_new < len(replicas)
 

@@ -17,23 +17,24 @@ from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
 from functions.controller.local.orphans import end_now, left_over
+from functions.controller.local.probes import Prober
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
 from functions.controller.local.supervisor import Supervisor
 from functions.decisions.backoff import BackoffPolicy
+from tests import ports
 
 TINY_SERVER = Path(__file__).parent / "tiny_server.py"
 IMPATIENT = BackoffPolicy(base_s=0.2, cap_s=1.0)
+PATIENCE_S = 60.0  # for whatever has to come about, on a machine that others use too
 
 
 def free_port(above: int = 0) -> int:
-    """A port that the system gives out; with `above`, one whose port that much higher is free too."""
+    """A port for a server of ours; with `above`, one whose port that much higher is free too."""
     while True:
-        with socket.socket() as probe, socket.socket() as second:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            with suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + above if above else 0))
-                return port
+        port = ports.free_port()
+        with socket.socket() as second, suppress(OSError, OverflowError):
+            second.bind(("127.0.0.1", port + above if above else 0))
+            return port
 
 
 def tiny(
@@ -55,7 +56,7 @@ def tiny(
         argv=(sys.executable, str(TINY_SERVER), str(port), *arguments),
         readiness=probe,
         liveness=probe if live else None,
-        timing=timing or Timing(start_s=10, drain_s=2, liveness_failing_s=1),
+        timing=timing or Timing(start_s=PATIENCE_S, drain_s=2, liveness_failing_s=1),
         after=after,
         stops_before=stops_before,
         takes_over=takes_over,
@@ -74,6 +75,8 @@ class Shop:
 
     async def open(self) -> "Shop":
         self.supervisor = Supervisor(self.layout, environ=os.environ, controller_pid=os.getpid(), backoff=IMPATIENT)
+        # A child that is kept waiting for the processor is not to look unready: only what says so is.
+        self.supervisor._prober = Prober(PATIENCE_S)
         self.operations = Operations(self.supervisor)
         self._running = asyncio.get_running_loop().create_task(self.supervisor.run())
         return self
@@ -91,9 +94,9 @@ class Shop:
         """In life the children of a killed controller are init's; here they stay ours."""
         for instance in self.supervisor.instances.values():
             if instance.child is not None and instance.child.process is not None:
-                instance.child.process.wait(timeout=10)
+                instance.child.process.wait(timeout=PATIENCE_S)
 
-    async def reaches(self, name: str, phase: Phase, timeout_s: float = 15.0) -> Instance:
+    async def reaches(self, name: str, phase: Phase, timeout_s: float = PATIENCE_S) -> Instance:
         def there() -> bool:
             instance = self.supervisor.current(name)
             return instance is not None and instance.state.phase == phase
@@ -102,6 +105,11 @@ class Shop:
         instance = self.supervisor.current(name)
         assert instance is not None
         return instance
+
+    async def settles(self, *names: str) -> None:
+        """Waits until exactly these instances are left."""
+        found = await self.supervisor.until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
+        assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 
     def ledger(self) -> ledgers.Ledger:
         return ledgers.read(self.layout.ledger_file)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from functions.api.loader import Loaded, load_texts
 from functions.controller.local import ledger as ledgers
@@ -222,10 +222,11 @@ def test_the_inference_service_is_one_that_kserve_takes() -> None:
             "SHOAL_CRDS_DIR is not set: point it at a directory with KServe's CRDs as one YAML each "
             "(serving.kserve.io_inferenceservices.yaml, from config/crd/full of the KServe repository)"
         )
-    yaml = YAML(typ="safe", pure=True)
-    crd = yaml.load((Path(directory) / "serving.kserve.io_inferenceservices.yaml").read_text())
+    # libyaml where there is one: in pure Python two megabytes took over two minutes on a busy machine.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    crd = yaml.load((Path(directory) / "serving.kserve.io_inferenceservices.yaml").read_text(), Loader=loader)
     schema = next(v["schema"]["openAPIV3Schema"] for v in crd["spec"]["versions"] if v["name"] == "v1beta1")
-    document = yaml.load(SERVICE.read_text())
+    document = yaml.load(SERVICE.read_text(), Loader=loader)
     assert list(mismatches(document, schema, "")) == []
     document["spec"]["predictor"].update(minReplicas="two", maxReplica=3)  # the check itself must see both
     assert len(list(mismatches(document, schema, ""))) == 2

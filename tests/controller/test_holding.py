@@ -2,11 +2,17 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from functions.api.ids import Digest, EngineName, ModelId, PoolName, engine_name
+from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
-from functions.controller.holding import INCOMING, Replica, flips, hold, serving_of
+from functions.controller.holding import Replica, flips, hold, serving_of
+from functions.decisions.adapter_wishes import wanted_in
+from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
 from functions.fleet.heartbeat import Heartbeat
+from functions.replica.beat import compose
+from functions.replica.status import Adapters
+from tests.replica.statuses import make_status
 
 POOL = PoolName("base")
 BOT = ModelId("acme/bot")
@@ -27,8 +33,9 @@ def snapshot(*versions: str, pool: str = POOL, entries: tuple[VersionEntry, ...]
     )  # fmt: skip
 
 
-def replica(*versions: str, has_room: bool = True) -> Replica:
-    return Replica(frozenset(version(name).engine_name for name in versions), has_room)
+def replica(*versions: str, without_room: tuple[str, ...] = ()) -> Replica:
+    loaded, never = ({version(name).engine_name for name in group} for group in (versions, without_room))
+    return Replica(frozenset(loaded), frozenset(never))
 
 
 def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: Replica) -> dict[str, str]:
@@ -64,7 +71,14 @@ def test_nothing_is_held_where_the_old_version_serves_nobody() -> None:
 
 
 def test_nothing_is_held_where_there_is_no_room_for_both() -> None:
-    assert channels(OLD, NEW, replica("v1"), replica("v1", has_room=False)) == {"stable": "v2"}
+    full = replica("v1", without_room=("v2",))
+    assert channels(OLD, NEW, full, full, replica("v1")) == {"stable": "v2"}
+    assert channels(OLD, NEW, full, replica("v1"), replica("v1"))["stable"] == "v1"  # half of them may have it yet
+
+
+def test_a_flip_is_held_whatever_else_finds_no_room() -> None:
+    full = replica("v1", without_room=("v3",))
+    assert channels(OLD, NEW, full, full)["stable"] == "v1"
 
 
 def test_new_models_new_channels_and_moved_pools_are_not_held() -> None:
@@ -88,24 +102,38 @@ def test_only_a_channel_that_moves_is_worth_a_question() -> None:
 
 
 def test_replicas_that_are_not_ready_do_not_count() -> None:
-    def beat(name: str, phase: str, reason: str = "") -> Heartbeat:
+    def beat(name: str, phase: str, *without_room: str) -> Heartbeat:
         return Heartbeat(
             replica_id=name, pool="base", host="h", port=1, phase=phase, sequence=0, incarnation=0,  # type: ignore[arg-type]
-            sent_unix_s=0.0, adapters=(version("v1").engine_name,), reason=reason,
+            sent_unix_s=0.0, adapters=(version("v1").engine_name,), adapters_without_room=without_room,
         )  # fmt: skip
 
-    full = "acme/x@sha256:1: over this replica's limit of 8 adapters"
-    serving = serving_of([beat("a", "ready"), beat("b", "draining"), beat("c", "ready", full)])
-    assert serving == {POOL: (replica("v1"), replica("v1", has_room=False))}
+    serving = serving_of([beat("a", "ready"), beat("b", "draining"), beat("c", "ready", version("v2").engine_name)])
+    assert serving == {POOL: (replica("v1"), replica("v1", without_room=("v2",)))}
 
 
-def test_an_agents_words_for_no_room_are_the_ones_that_are_looked_for() -> None:
-    from functions.controller.holding import NO_ROOM
-    from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter, Wishes, plan
+def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
+    """Eight versions that are broken are more than the words of a beat have place for."""
+    bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
+    broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
+    broken = [replace(each, versions=(renamed(each),)) for each in broken]
+    wishes = wanted_in(replace(OLD, models=(bot, *broken)), POOL)
+    policy, state = AdapterPolicy(max_adapters=3), AdapterState()
+    for each in broken:
+        state = failed(state, each.versions[0].engine_name, "refused by the engine", 1e9, policy, refused=True)
+    made = plan(wishes, EngineAdapters(frozenset()), state, 0.0, policy)
+    status = make_status(adapters=Adapters(known=True, reason=made.reason, without_room=made.without_room))
+    ((told,),) = serving_of([compose(status, sequence=0, sent_unix_s=0.0)]).values()
+    assert told.without_room == {version("v3").engine_name}
 
-    wanted = Wishes.of(WantedAdapter(EngineName(f"a{n}"), DIGESTS["v1"], "s3://x", "moving") for n in range(2))
-    made = plan(wanted, EngineAdapters(frozenset()), AdapterState(), 0.0, AdapterPolicy(max_adapters=1))
-    assert NO_ROOM in made.reason
+
+def digest_of(number: int) -> Digest:
+    return Digest(f"sha256:{number + 16:064x}")
+
+
+def renamed(model: ModelEntry) -> VersionEntry:
+    (entry,) = model.versions
+    return replace(entry, engine_name=engine_name(model.id, entry.digest))
 
 
 names = st.sampled_from(["v1", "v2", "v3"])

@@ -98,6 +98,11 @@ def test_the_servers_get_the_same_credentials_as_their_clients(layout: StateLayo
     assert f"requirepass {layout.secret('bus-password').read_text()}\n" in layout.secret("valkey.conf").read_text()
 
 
+def test_a_bus_that_is_full_forgets_nothing_that_was_spent(layout: StateLayout) -> None:
+    ensure_secrets(layout)
+    assert "maxmemory-policy noeviction\n" in layout.secret("valkey.conf").read_text()
+
+
 # -- certificates -----------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from functions.controller.local.seeding import open_store
 from functions.controller.local.settings import LocalSettings
 from functions.controller.publication import HELD_RETRY_S, Publication
 from functions.controller.publish import PublishOutcome
-from tests.controller.conftest import Shop, free_port
+from tests.controller.conftest import PATIENCE_S, Shop, free_port
 
 
 def no_context() -> PlanContext:
@@ -51,7 +51,7 @@ async def publishing(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -96,7 +96,7 @@ async def test_adapters_are_published_to_a_real_s3_and_replaced_when_git_has_oth
     adapter.mkdir(parents=True)
     (adapter / "adapter_config.json").write_text("{}")
     await shop.operations.converge({"s3": s3(context)})
-    await shop.reaches("s3", "ready", timeout_s=60)
+    await shop.reaches("s3", "ready")
 
     async def s3_is_ready() -> bool:
         return True

@@ -14,7 +14,7 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec, Timing
 from functions.controller.local.target import Target
 from functions.fleet.tasks import Supervised
-from tests.controller.conftest import Shop, tiny
+from tests.controller.conftest import PATIENCE_S, Shop, tiny
 
 pytestmark = pytest.mark.servers
 
@@ -70,7 +70,7 @@ async def test_what_went_wrong_in_an_unforeseen_way_is_tried_again(shop: Shop, l
     made, tasks = reconciler(layout, told, tiny()), Supervised(restart_after_s=0.05)
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
     made.want("main@1", ())
-    assert await shop.supervisor.until(lambda: bool(told.outcomes), 30)
+    assert await shop.supervisor.until(lambda: bool(told.outcomes), PATIENCE_S)
     assert told.outcomes == [("main@1", "")]
     await tasks.close()
 
@@ -82,7 +82,7 @@ async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(sh
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
     for number in (1, 2):
         made.want("main@1", ())
-        assert await shop.supervisor.until(lambda: len(told.outcomes) >= number, 30)  # noqa: B023
+        assert await shop.supervisor.until(lambda: len(told.outcomes) >= number, PATIENCE_S)  # noqa: B023
     assert all(stalled for _, stalled in told.outcomes)
     await tasks.close()
 

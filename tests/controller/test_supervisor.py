@@ -18,7 +18,7 @@ from functions.controller.local.ledger import Ledger
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Superseded
 from functions.controller.local.orphans import drain_all, end_now, left_over, sessions_of
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
-from tests.controller.conftest import Shop, free_port, tiny
+from tests.controller.conftest import PATIENCE_S, Shop, free_port, tiny
 
 pytestmark = pytest.mark.servers
 
@@ -30,9 +30,12 @@ async def test_starts_in_order_of_dependence_and_writes_the_ledger(shop: Shop) -
     assert late is not None
     assert late.state.phase == "pending"
     await shop.reaches("late", "ready")
-    await asyncio.sleep(0.3)
+
+    def written() -> bool:
+        return {entry.name: entry.phase for entry in shop.ledger().processes} == {"early": "ready", "late": "ready"}
+
+    assert await shop.supervisor.until(written, PATIENCE_S)
     entries = {entry.name: entry for entry in shop.ledger().processes}
-    assert [entries[name].phase for name in ("early", "late")] == ["ready", "ready"]
     assert all(is_alive(entry.pid or 0, entry.started_at or 0) for entry in entries.values())
 
 
@@ -57,7 +60,7 @@ async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -
     assert leader is not None
     assert worker_start is not None
     os.kill(leader, signal.SIGKILL)
-    assert await shop.supervisor.until(lambda: not is_alive(worker, worker_start), 5)
+    assert await shop.supervisor.until(lambda: not is_alive(worker, worker_start), PATIENCE_S)
 
 
 async def test_one_that_is_not_live_is_killed_and_started_again(shop: Shop, tmp_path: Path) -> None:
@@ -86,9 +89,8 @@ async def test_one_that_ignores_sigterm_is_killed_when_its_time_is_over(shop: Sh
     await shop.operations.converge({"one": tiny("one", "--ignore-term", timing=Timing(drain_s=0.5))})
     await shop.reaches("one", "ready")
     await shop.operations.stop_all()
-    await asyncio.sleep(0.3)
     assert left_over(shop.layout, Ledger()) == []
-    assert shop.supervisor.instances == {}
+    await shop.settles()
 
 
 async def test_a_program_that_is_not_there_is_said_and_tried_again(shop: Shop) -> None:
@@ -111,11 +113,12 @@ async def test_a_changed_spec_replaces_one_process_after_the_other(shop: Shop) -
 
 
 async def test_a_replacement_that_does_not_come_up_stops_the_rest(shop: Shop) -> None:
-    specs = {name: tiny(name, timing=Timing(start_s=1.5, drain_s=1)) for name in ("a", "b")}
+    specs = {name: tiny(name) for name in ("a", "b")}
     await shop.operations.converge(specs)
     untouched = (await shop.reaches("b", "ready")).state.pid
     await shop.reaches("a", "ready")
-    broken = {name: replace(spec, argv=("/bin/false",)) for name, spec in specs.items()}
+    soon = Timing(start_s=1.5, drain_s=1)
+    broken = {name: replace(spec, argv=("/bin/false",), timing=soon) for name, spec in specs.items()}
     with pytest.raises(NotReadyAgain):
         await shop.operations.converge(broken)
     assert (await shop.reaches("b", "ready")).state.pid == untouched
@@ -126,8 +129,7 @@ async def test_what_is_no_longer_wanted_is_drained_and_forgotten(shop: Shop) -> 
     await shop.operations.converge({"a": spec, "b": tiny("b")})
     await shop.reaches("a", "ready")
     await shop.operations.converge({"a": spec})
-    await asyncio.sleep(0.3)
-    assert list(shop.supervisor.instances) == ["a"]
+    await shop.settles("a")
 
 
 async def test_an_engines_agent_is_stopped_first_and_comes_back_with_it(shop: Shop) -> None:
@@ -165,8 +167,7 @@ async def test_of_a_removed_replica_the_engine_outlives_its_agent(shop: Shop) ->
     await asyncio.sleep(1.0)  # real: the agent takes its two seconds to be killed
     assert phases_of(shop, "agent-a-0", "engine-a-0") == ["draining", "ready"]
     await removal
-    await asyncio.sleep(0.5)
-    assert phases_of(shop, "agent-a-0", "engine-a-0") == ["gone", "gone"]
+    await shop.settles()
 
 
 async def test_replicas_of_a_pool_are_replaced_one_at_a_time(shop: Shop) -> None:
@@ -215,15 +216,18 @@ async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not
     sick = tmp_path / "sick"
     before = {**replica_of("a", 0), **replica_of("a", 1)}
     broken = before["engine-a-1"]
-    argv = (*broken.argv, "--sick", str(sick))
-    before["engine-a-1"] = replace(broken, argv=argv, timing=Timing(start_s=2, drain_s=1))
+    before["engine-a-1"] = replace(broken, argv=(*broken.argv, "--sick", str(sick)))
     await shop.operations.converge(before)
     for name in before:
         await shop.reaches(name, "ready")
     sick.touch()
     await shop.reaches("engine-a-1", "unready")
     first = before["engine-a-0"]
-    change = {**before, "engine-a-0": replace(first, argv=(*first.argv[:-1], "2"))}
+    change = {
+        **before,
+        "engine-a-0": replace(first, argv=(*first.argv[:-1], "2")),
+        "engine-a-1": replace(before["engine-a-1"], timing=Timing(start_s=2, drain_s=1)),  # what is waited for it
+    }
     pid = (await shop.reaches("engine-a-0", "ready")).state.pid
     with pytest.raises(NotReadyAgain, match="engine-a-1"):
         await shop.operations.converge(change)
@@ -246,13 +250,14 @@ async def test_a_gateway_is_replaced_by_its_next_generation_without_a_gap(shop: 
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", spec.port)
             writer.close()
-        except OSError:
+        except ConnectionRefusedError:
             refused += 1
+        except ConnectionResetError:
+            pass  # it was heard, by one that ended before it had taken it up: the tiny server hands nothing over
         await asyncio.sleep(0.01)
     await restart
     assert refused == 0
-    await asyncio.sleep(0.3)
-    assert list(shop.supervisor.instances) == ["gateway.g2"]
+    await shop.settles("gateway.g2")
 
 
 async def test_a_gateway_whose_successor_fails_goes_on(shop: Shop, tmp_path: Path) -> None:
@@ -262,9 +267,8 @@ async def test_a_gateway_whose_successor_fails_goes_on(shop: Shop, tmp_path: Pat
     broken = replace(spec, argv=("/bin/false",))
     with pytest.raises(NotReadyAgain, match="gateway goes on"):
         await shop.operations.converge({"gateway": broken})
+    await shop.settles("gateway")
     assert psutil.pid_exists(first or 0)
-    await asyncio.sleep(0.5)
-    assert list(shop.supervisor.instances) == ["gateway"]
 
 
 async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop: Shop) -> None:

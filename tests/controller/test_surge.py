@@ -19,7 +19,7 @@ from functions.controller.local.spec import ProcessSpec, Timing
 from functions.controller.local.surge import NEEDED_RATIO, has_memory, one_more, one_more_of_each
 from functions.controller.local.target import Target
 from tests.controller.configs import load, pool
-from tests.controller.conftest import Shop
+from tests.controller.conftest import PATIENCE_S, Shop
 from tests.controller.test_plan import CONTEXT
 from tests.controller.test_supervisor import phases_of, replica_of
 
@@ -70,7 +70,7 @@ async def test_what_does_not_work_as_changed_shows_before_anything_is_drained(sh
     }
     with pytest.raises(NotReadyAgain, match="engine-a-1"):
         await shop.operations.converge(changed(before), surge=lambda _: broken)
-    assert await shop.supervisor.until(lambda: shop.supervisor.instances.keys() == pids.keys(), 15)
+    assert await shop.supervisor.until(lambda: shop.supervisor.instances.keys() == pids.keys(), PATIENCE_S)
     assert {name: instance.state.pid for name, instance in shop.supervisor.instances.items()} == pids
 
 

@@ -44,7 +44,7 @@ def ask_at_once(agent: AgentProcess, names: Sequence[EngineName]) -> list[tuple[
 
 def complete(engine: Engine, name: str, tokens: int = 1) -> int:
     body = {"model": name, "prompt": "ping", "max_tokens": tokens, "ignore_eos": True}
-    return http("POST", f"{engine.url}/v1/completions", body, 60.0)[0]
+    return http("POST", f"{engine.url}/v1/completions", body, 400.0)[0]
 
 
 def installed(tmp_path: Path) -> set[str]:

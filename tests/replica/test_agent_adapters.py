@@ -1,6 +1,7 @@
 """Adapters from the store into the engine: verified, by digest, again after a restart, and never what is corrupt."""
 
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.replica.conftest import BusProbe
 from tests.replica.processes import AgentProcess, Engine, Registry, http, wait_for
 from tests.replica.snapshots import SUPPORT_BOT, keep, make_snapshot, name_of
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 PIRATE = ModelId("acme/pirate")
 
 
@@ -26,6 +27,12 @@ def publish(store: S3Store, tmp_path: Path, seed: int, model: ModelId = SUPPORT_
 
 def agent_with(store: S3Store, tmp_path: Path, engine: Engine, bus: BusProbe, **settings: str) -> AgentProcess:
     return AgentProcess(tmp_path, engine, bus.url, s3=store.settings, settings=settings)
+
+
+def said_unix_s(agent: AgentProcess, words: str) -> float:
+    """When the agent's log said so; 0 while it has not."""
+    lines = [line for line in agent.log.read_text().splitlines() if line.endswith(words)]
+    return datetime.strptime(lines[0][:23], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp() if lines else 0.0
 
 
 def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
@@ -40,9 +47,8 @@ def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
         with engine.run():
             wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapters are in")
             assert engine.adapters() == names
-            wait_for(lambda: (beat := bus.last()) and sorted(beat.adapters) == names, "the beat names them")
-            assert bus.last() is not None
-            assert (bus.last().phase, bus.last().snapshot_epoch, bus.last().reason) == ("ready", 1, "")  # type: ignore[union-attr]
+            beat = bus.wait_for_beat(lambda beat: sorted(beat.adapters) == names, "the beat names them")
+            assert (beat.phase, beat.snapshot_epoch, beat.reason) == ("ready", 1, "")
             page = http("GET", f"{agent.url}/metrics")[1].decode()
             assert 'shoal_adapter_loads_total{tier="s3"} 2.0' in page
             engine.signal(signal.SIGKILL)
@@ -65,9 +71,9 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": bad}, PIRATE: {"v1": good}}))
     with agent.run():
         wait_for(lambda: (beat := bus.last()) and key in beat.reason, "the beat names the blob")
-        assert engine.adapters() == [name_of(good, PIRATE)]
+        wait_for(lambda: engine.adapters() == [name_of(good, PIRATE)], "the good one is loaded")
         assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
-        assert agent.ask("/readyz")[0] == 200  # one tenant's broken artifact does not hold the replica back
+        wait_for(lambda: agent.ask("/readyz")[0] == 200, "one tenant's broken artifact does not hold the replica back")
         store.put(key, content)
         wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired")
         wait_for(lambda: (beat := bus.last()) and beat.reason == "", "nothing left to report")
@@ -104,12 +110,14 @@ def test_a_restarted_agent_adopts_what_the_engine_has(
     keep(first.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with first.run():
         wait_for(lambda: first.ask("/readyz")[0] == 200, "loaded")
+        incarnation = bus.wait_for_phase("ready").incarnation
     with agent_with(store, tmp_path, engine, bus).run() as second:
         wait_for(lambda: second.ask("/readyz")[0] == 200, "ready")
         page = http("GET", f"{second.url}/metrics")[1].decode()
         assert 'shoal_adapter_loads_total{tier="s3"} 0.0' in page
         assert 'shoal_adapter_loads_total{tier="disk"} 0.0' in page
-        wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(digest),), "advertised")
+        beat = bus.wait_for_beat(lambda beat: beat.incarnation != incarnation and bool(beat.adapters), "advertised")
+        assert beat.adapters == (name_of(digest),)
 
 
 def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grace(
@@ -122,13 +130,13 @@ def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grac
         agent = agent_with(store, tmp_path, engine, bus, ADAPTER_GRACE_S="2")
         agent.registry_url = registry.url
         with agent.run():
-            wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(old),), "the first is advertised")
+            bus.wait_for_beat(lambda beat: beat.adapters == (name_of(old),), "the first is advertised")
             registry.publish(make_snapshot({SUPPORT_BOT: {"v2": new}}, channels={"stable": "v2"}, epoch=2))
             both = tuple(sorted([name_of(old), name_of(new)]))
-            wait_for(lambda: (beat := bus.last()) and beat.adapters == both, "both are advertised")
-            wait_for(lambda: (beat := bus.last()) and beat.adapters == (name_of(new),), "the old one is withdrawn")
-            assert engine.adapters() == list(both)  # a request that was already routed still finds it
+            bus.wait_for_beat(lambda beat: beat.adapters == both, "both are advertised")
+            withdrawn = bus.wait_for_beat(lambda beat: beat.adapters == (name_of(new),), "the old one is withdrawn")
             wait_for(lambda: engine.adapters() == [name_of(new)], "the old one is unloaded")
-            assert bus.last() is not None
-            assert bus.last().snapshot_epoch == 2  # type: ignore[union-attr]
+            unloaded_unix_s = wait_for(lambda: said_unix_s(agent, f"adapter {name_of(old)} unloaded"), "it says so")
+            assert unloaded_unix_s > withdrawn.sent_unix_s, "a request that was already routed still finds it"
+            assert withdrawn.snapshot_epoch == 2
     assert agent.snapshot_cache_file.exists()

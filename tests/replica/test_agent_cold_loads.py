@@ -16,7 +16,7 @@ from tests.replica.conftest import BusProbe
 from tests.replica.processes import AgentProcess, Engine, wait_for
 from tests.replica.snapshots import SUPPORT_BOT, name_of
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
 
 def ready(agent: AgentProcess, engine: Engine, adapters: int) -> None:
@@ -32,14 +32,14 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
     with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
         ready(agent, engine, 3)
         cold = names[5]
-        beat = wait_for(lambda: (beat := bus.last()) and beat.peer_port and beat.disk_bloom and beat, "a full beat")
-        assert (beat.peer_port, beat.adapter_room, beat.reason) == (agent.peer_port, 1, "")
+        beat = bus.wait_for_beat(lambda beat: bool(beat.disk_bloom) and beat.adapter_room == 1, "a full beat")
+        assert (beat.peer_port, beat.reason) == (agent.peer_port, "")
         assert agent.load(cold) == (200, {"state": "loaded", "tier": "s3"})
         assert cold in engine.adapters()
         assert complete(engine, cold) == 200
         assert agent.load(cold) == (200, {"state": "loaded", "tier": "host"})
-        gone = wait_for(lambda: set(names[:3]) - set(engine.adapters()), "one of the idle left")
-        assert len(engine.adapters()) == 3
+        wait_for(lambda: len(engine.adapters()) == 3, "one of the idle left")
+        gone = set(names[:3]) - set(engine.adapters())
         assert agent.load(gone.pop())[1]["tier"] == "disk", "its files stayed"
         beat = wait_for(lambda: (beat := bus.last()) and cold in beat.adapters and beat, "it is advertised")
         view = to_view(beat)
@@ -77,10 +77,11 @@ def test_no_room_is_said_at_once_where_everything_is_busy(
 ) -> None:
     digests = publish_many(store, tmp_path, 3, first=30)
     names = names_of(digests)
-    with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="2").run() as agent:
+    settings = {"MAX_ADAPTERS": "2", "IDLE_PROBE_INTERVAL_S": "600"}  # none but the test's own requests run
+    with agent_for(digests, store, tmp_path, engine, bus.url, **settings).run() as agent:
         ready(agent, engine, 2)
-        engine.fault(slow_factor=20)
-        running = [threading.Thread(target=complete, args=(engine, name, 60)) for name in engine.adapters()]
+        engine.fault(slow_factor=100)  # three minutes each, until the engine is fast again
+        running = [threading.Thread(target=complete, args=(engine, name, 200)) for name in engine.adapters()]
         for thread in running:
             thread.start()
         wait_for(lambda: (beat := bus.last()) and beat.running == 2, "both run")

@@ -10,56 +10,67 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifacts.conftest import free_ports
+from functions.fleet.heartbeat import Heartbeat
+from tests.ports import free_ports
 from tests.replica.conftest import BusProbe, valkey_server
 from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
 # A third of the defaults, so that the tests take a third of the time; the margins between them are kept.
 QUICK = {"SILENT_AFTER_S": "2", "STALLED_AFTER_S": "2", "IDLE_PROBE_INTERVAL_S": "1", "PROBE_TIMEOUT_S": "3"}
 
 LATE_S = 2.5  # a beat a second on a machine that is busy with others; an agent that waits for its engine misses 3 s
 
+NEVER_S = "600"  # of the two ways to be found hung, the one that a test is not about: a slow machine could be it
+
 
 def quick_agent(directory: Path, engine: Engine, bus: BusProbe, **settings: str) -> AgentProcess:
     return AgentProcess(directory, engine, bus.url, settings={**QUICK, **settings})
 
 
-def gaps_s(bus: BusProbe) -> list[float]:
-    return [after - before for (before, _), (after, _) in itertools.pairwise(bus.beats)]
+def gaps_s(beats: list[tuple[float, Heartbeat]]) -> list[float]:
+    return [after - before for (before, _), (after, _) in itertools.pairwise(beats)]
+
+
+def steady_beats(bus: BusProbe, seconds: float) -> list[Heartbeat]:
+    """All that come until there were none too late and none too many for so long.
+
+    A machine that is held up for seconds has further tries; an agent that waits for its engine is late in all of them.
+    """
+    bus.forget()
+    give_up_s, first = time.monotonic() + 60, 0
+    while True:
+        gaps = gaps_s(bus.poll(seconds)[first:])
+        if seconds - 2 <= len(gaps) <= seconds + 1 and max(gaps) < LATE_S:
+            return [beat for _, beat in bus.beats]
+        assert time.monotonic() < give_up_s, gaps
+        first = len(bus.beats)
 
 
 def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url).run() as agent:
-        ready = bus.wait_for_phase("ready")
+        ready = bus.wait_for_beat(lambda beat: beat.phase == "ready" and beat.engine_version != "", "ready, as what")
         assert (ready.replica_id, ready.port, ready.engine_version) == ("r0", engine.port, "0.32.0")
         assert ready.kv_blocks_total > 0
-        bus.beats.clear()
-        bus.poll(5.0)
-        assert 3 <= len(gaps_s(bus)) <= 6
-        assert max(gaps_s(bus)) < LATE_S
-        sequences = [beat.sequence for _, beat in bus.beats]
+        sequences = [beat.sequence for beat in steady_beats(bus, 5.0)]
         assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
-        status, described = agent.ask("/readyz")
-        assert (status, described["not_ready"]) == (503, "no snapshot yet: adapters are unknown")
+        unknown = (503, "no snapshot yet: adapters are unknown")
+        wait_for(lambda: ((told := agent.ask("/readyz"))[0], told[1]["not_ready"]) == unknown, unknown[1])
 
 
-@pytest.mark.parametrize("fault", ["hang", "freeze"])
+@pytest.mark.parametrize(("fault", "other"), [("hang", "STALLED_AFTER_S"), ("freeze", "SILENT_AFTER_S")])
 def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
-    engine: Engine, bus: BusProbe, tmp_path: Path, fault: str
+    engine: Engine, bus: BusProbe, tmp_path: Path, fault: str, other: str
 ) -> None:
-    with quick_agent(tmp_path, engine, bus).run():
+    with quick_agent(tmp_path, engine, bus, **{other: NEVER_S}).run():
         bus.wait_for_phase("ready")
         engine.fault(**{fault: True})
-        hung = bus.wait_for_phase("hung", timeout_s=30)
+        hung = bus.wait_for_phase("hung")
         assert ("answered nothing" if fault == "hang" else "no token") in hung.reason
-        bus.beats.clear()
-        bus.poll(3.0)
-        assert {beat.phase for _, beat in bus.beats} == {"hung"}
-        assert max(gaps_s(bus)) < LATE_S
+        assert {beat.phase for beat in steady_beats(bus, 4.0)} == {"hung"}
         engine.fault(**{fault: False})
-        bus.wait_for_phase("ready", timeout_s=30)
+        bus.wait_for_phase("ready")
 
 
 def test_a_stopped_engine_is_hung_and_ready_again_when_it_continues(
@@ -68,38 +79,39 @@ def test_a_stopped_engine_is_hung_and_ready_again_when_it_continues(
     with quick_agent(tmp_path, engine, bus).run() as agent:
         bus.wait_for_phase("ready")
         engine.signal(signal.SIGSTOP)
-        bus.wait_for_phase("hung", timeout_s=30)
+        bus.wait_for_phase("hung")
         assert agent.ask("/engine/livez")[0] == 200
         engine.signal(signal.SIGCONT)
-        bus.wait_for_phase("ready", timeout_s=30)
+        bus.wait_for_phase("ready")
 
 
 def test_an_engine_hung_for_good_fails_the_liveness_probe_until_it_answers(
     engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
-    with quick_agent(tmp_path, engine, bus, CONDEMN_HUNG_AFTER_S="2").run() as agent:
+    with quick_agent(tmp_path, engine, bus, SILENT_AFTER_S=NEVER_S, CONDEMN_HUNG_AFTER_S="2").run() as agent:
         bus.wait_for_phase("ready")
         engine.fault(freeze=True)
         status, verdict = wait_for(
-            lambda: answer if (answer := agent.ask("/engine/livez"))[0] == 503 else None, "liveness fails", 40
+            lambda: answer if (answer := agent.ask("/engine/livez"))[0] == 503 else None, "liveness fails"
         )
         assert (status, verdict["phase"]) == (503, "hung")
         assert "no token" in verdict["condemned"]
         assert agent.ask("/healthz")[0] == 200
         engine.fault(freeze=False)
-        wait_for(lambda: agent.ask("/engine/livez")[0] == 200, "liveness passes", 30)
+        wait_for(lambda: agent.ask("/engine/livez")[0] == 200, "liveness passes")
 
 
 def test_a_slow_engine_stays_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
-    with quick_agent(tmp_path, engine, bus).run():
+    settings = {"SILENT_AFTER_S": NEVER_S, "STALLED_AFTER_S": "5", "IDLE_PROBE_INTERVAL_S": NEVER_S}
+    with quick_agent(tmp_path, engine, bus, **settings).run():
         bus.wait_for_phase("ready")
-        engine.fault(slow_factor=100)  # about one token a second
-        body = {"model": POOL, "prompt": "a slow one", "max_tokens": 8, "ignore_eos": True}
-        slow = threading.Thread(target=http, args=("POST", f"{engine.url}/v1/completions", body, 30.0))
+        engine.fault(slow_factor=50)  # two or three tokens a second
+        body = {"model": POOL, "prompt": "a slow one", "max_tokens": 200, "ignore_eos": True}
+        slow = threading.Thread(target=http, args=("POST", f"{engine.url}/v1/completions", body, 400.0))
         slow.start()
         wait_for(lambda: (beat := bus.last()) and beat.running, "the request runs")
-        bus.beats.clear()
-        bus.poll(5.0)
+        bus.forget()
+        bus.poll(8.0)
         assert {beat.phase for _, beat in bus.beats} == {"ready"}
         engine.fault(slow_factor=1)
         slow.join()
@@ -112,9 +124,8 @@ def test_a_killed_engine_is_dead_and_its_successor_ready(bus: BusProbe, tmp_path
         with engine.run():
             bus.wait_for_phase("ready")
             engine.signal(signal.SIGKILL)
-            killed_s = time.monotonic()
-            dead = bus.wait_for_phase("dead", timeout_s=30)
-            assert time.monotonic() - killed_s < 10, "by evidence, not by 15 s of silence"
+            dead = bus.wait_for_phase("dead")
+            # By evidence, and said by the agent: not by 15 s of silence.
             assert (dead.reason, dead.adapters, dead.running) == ("connection refused: nobody listens", (), 0)
             assert agent.ask("/engine/livez")[0] == 200  # its supervisor sees the exit; a successor must not be hit
         with engine.run():
@@ -125,7 +136,7 @@ def test_a_dead_core_behind_a_living_server_is_dead(engine: Engine, bus: BusProb
     with quick_agent(tmp_path, engine, bus).run():
         bus.wait_for_phase("ready")
         engine.fault(engine_dead=True)
-        bus.wait_for_phase("dead", timeout_s=30)
+        bus.wait_for_phase("dead")
 
 
 def test_a_bus_that_comes_late_gets_its_beats(engine: Engine, tmp_path: Path) -> None:
@@ -135,7 +146,7 @@ def test_a_bus_that_comes_late_gets_its_beats(engine: Engine, tmp_path: Path) ->
         wait_for(lambda: agent.phase() == "ready", "the agent works without a bus")
         with valkey_server(tmp_path, port) as url:
             late = BusProbe(url)
-            late.wait_for_phase("ready", timeout_s=30)
+            late.wait_for_phase("ready")
             late.close()
         wait_for(lambda: "heartbeats do not reach the bus" in agent.log.read_text(), "the loss is logged")
         assert agent.ask("/healthz")[0] == 200
@@ -144,8 +155,12 @@ def test_a_bus_that_comes_late_gets_its_beats(engine: Engine, tmp_path: Path) ->
 def test_metrics_show_phase_and_beats(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url).run() as agent:
         bus.wait_for_phase("ready")
-        page = http("GET", f"{agent.url}/metrics")[1].decode()
-        assert 'shoal_replica_state{replica="r0",state="ready"} 1.0' in page
+
+        def pages() -> str | None:
+            page = http("GET", f"{agent.url}/metrics")[1].decode()
+            return page if 'shoal_replica_state{replica="r0",state="ready"} 1.0' in page else None
+
+        page = wait_for(pages, "the page says so too")
         assert 'shoal_replica_state{replica="r0",state="hung"} 0.0' in page
         assert "shoal_heartbeats_total" in page
 

@@ -74,17 +74,16 @@ def test_a_real_engine_is_filled_judged_and_found_hung(store: S3Store, bus: BusP
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run(), engine.run():
         bus.wait_for_phase("ready", timeout_s=_START_TIMEOUT_S)
-        wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapter is in", 60)
+        wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapter is in")
         assert engine.adapters() == [name_of(digest)]
-        beat = wait_for(lambda: (last := bus.last()) and last.adapters and last, "the beat names the adapter")
-        assert beat.engine_version
+        beat = bus.wait_for_beat(lambda beat: bool(beat.adapters and beat.engine_version), "the beat names them")
         assert beat.kv_blocks_total > 0
         body = {"model": name_of(digest), "prompt": "hello", "max_tokens": 4}
         assert http("POST", f"{engine.url}/v1/completions", body, 60.0)[0] == 200
         core = engine.core()
         core.send_signal(signal.SIGSTOP)  # /health goes on answering 200: only our probe can tell
-        hung = bus.wait_for_phase("hung", timeout_s=20)
+        hung = bus.wait_for_phase("hung")
         assert "one-token probe" in hung.reason
         assert http("GET", f"{engine.url}/health")[0] == 200
         core.send_signal(signal.SIGCONT)
-        bus.wait_for_phase("ready", timeout_s=20)
+        bus.wait_for_phase("ready")

@@ -1,5 +1,6 @@
 """Beats: whatever an engine claims, what is sent is what the bus accepts."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -52,10 +53,11 @@ def test_a_beat_tells_of_the_tiers() -> None:
 def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str) -> None:
     """The engine's own list is what an engine says; it may be no engine of ours."""
     names = tuple(EngineName(f"{text * 60}{number}@sha256:0") for number in range(4096))
-    status = make_status(adapters=Adapters(known=True, advertised=names))
+    status = make_status(adapters=Adapters(known=True, advertised=names, without_room=names))
     status.disk = Disk(bloom=FULL_BLOOM)
     beat = compose(status, sequence=1, sent_unix_s=1.0)
     assert 0 < len(beat.adapters) < 4096
+    assert 0 < len(beat.adapters_without_room) <= heartbeats.WITHOUT_ROOM_MAX
     assert heartbeats.decode(heartbeats.encode(beat)) == beat
 
 
@@ -82,6 +84,7 @@ _LOADS = st.builds(
     adapters=st.integers(0, 5000),
     name_chars=st.integers(1, 127),
     failures=st.dictionaries(st.text(max_size=400), st.text(max_size=400), max_size=40),
+    without_room=st.lists(st.text(max_size=400), max_size=300),
     epoch=st.integers(0, 2**62),
 )
 def test_every_beat_is_one_that_the_bus_accepts(
@@ -94,12 +97,14 @@ def test_every_beat_is_one_that_the_bus_accepts(
     adapters: int,
     name_chars: int,
     failures: dict[str, str],
+    without_room: list[str],
     epoch: int,
 ) -> None:
     names = tuple(EngineName(f"{'t' * name_chars}/m{number}") for number in range(adapters))
     status = make_status(phase, load=load, rates=rates, draining=draining, engine_version=version, snapshot_epoch=epoch)
     words = {EngineName(name): text for name, text in failures.items()}
     status.adapters = Adapters(known=True, advertised=names, reason=reason, room=load.running, failures=words)
+    status.adapters = replace(status.adapters, without_room=tuple(map(EngineName, without_room)))
     status.disk = Disk(bloom=FULL_BLOOM)
     beat = compose(status, sequence=1, sent_unix_s=1.0)
     assert heartbeats.decode(heartbeats.encode(beat)) == beat

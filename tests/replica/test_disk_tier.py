@@ -32,6 +32,7 @@ class Node:
 
     root: Path
     now_unix_s: float = 1_000_000.0
+    now_s: float = 5_000.0  # since it was started
 
     @property
     def cache(self) -> ArtifactCache:
@@ -47,10 +48,17 @@ class Node:
         return digest
 
     def tier(self, name: str, max_bytes: int) -> DiskTier:
-        return DiskTier(self.cache, ReplicaId(name), max_bytes, wall_clock=self.clock)
+        return DiskTier(self.cache, ReplicaId(name), max_bytes, self.wall_clock, self.clock)
+
+    def wall_clock(self) -> float:
+        return self.now_unix_s
 
     def clock(self) -> float:
-        return self.now_unix_s
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_unix_s += seconds
+        self.now_s += seconds
 
     def held(self) -> set[Digest]:
         return {artifact.digest for artifact in self.cache.digests()}
@@ -91,12 +99,11 @@ def test_a_killed_agents_lease_outlives_it_and_a_forgotten_one_ends(tmp_path: Pa
     old, new = node.put(1), node.put(2)
     node.tier("gone", 1).lease(starts(old))
     lease = tmp_path / "cache" / "leases" / "gone.json"
-    os.utime(lease, (node.now_unix_s, node.now_unix_s))
-    node.now_unix_s += LEASE_S - 1
+    node.sleep(LEASE_S - 1)
     node.tier("r0", size_of_one(node)).tend()
     assert node.held() == {old}
     node.put(3)
-    node.now_unix_s += 2
+    node.sleep(2)
     node.tier("r0", size_of_one(node)).tend()
     assert old not in node.held()
     assert not lease.exists()
@@ -122,13 +129,57 @@ def test_a_lease_is_written_when_it_changes_and_once_a_minute(tmp_path: Path) ->
     tier = node.tier("r0", 10**9)
     tier.lease(starts(digest))
     lease = tmp_path / "cache" / "leases" / "r0.json"
-    assert json.loads(lease.read_text()) == [start_of(digest)]
+    assert json.loads(lease.read_text()) == ["monotonic_s=5000.000", start_of(digest)]
     os.utime(lease, (1, 1))
     tier.lease(starts(digest))
     assert lease.stat().st_mtime == 1
-    node.now_unix_s += 60
+    node.now_s += 60
     tier.lease(starts(digest))
     assert lease.stat().st_mtime > 1
+
+
+@pytest.mark.parametrize("step_s", [-3600, 1200, 86_400])
+def test_a_clock_that_is_set_ends_no_lease_and_keeps_nothing_for_ever(tmp_path: Path, step_s: float) -> None:
+    node = Node(tmp_path, now_unix_s=10_000.0)
+    leased, used, last = (node.put(seed) for seed in (7_000, 8_000, 9_000))
+    node.tier("r1", 10**9).lease(starts(leased))
+    os.utime(tmp_path / "cache" / "leases" / "r1.json", (node.now_unix_s, node.now_unix_s))
+    node.now_unix_s += step_s
+    node.tier("r0", size_of_one(node)).tend()
+    assert node.held() == {leased}, f"{used} and {last} are needed by nobody"
+
+
+def test_an_older_agents_lease_counts_by_its_file(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    leased, other = node.put(1), node.put(2)
+    leases = tmp_path / "cache" / "leases"
+    leases.mkdir()
+    (leases / "r1.json").write_text(json.dumps([start_of(leased)]))
+    os.utime(leases / "r1.json", (node.now_unix_s, node.now_unix_s))
+    node.tier("r0", size_of_one(node)).tend()
+    assert node.held() == {leased}, f"{other} is needed by nobody"
+    node.put(3)
+    node.now_unix_s += LEASE_S + 1
+    node.tier("r0", size_of_one(node)).tend()
+    assert leased not in node.held()
+
+
+def test_a_lease_from_before_the_node_was_started_anew_protects_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    leased, other = node.put(1), node.put(2)
+    node.tier("r1", 10**9).lease(starts(leased))
+    node.now_s = 30.0
+    node.tier("r0", size_of_one(node)).tend()
+    assert node.held() == {other}
+
+
+def test_a_use_that_a_clock_ahead_wrote_is_written_anew(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    digest = node.put(2_000_000)
+    tier = node.tier("r0", 10**9)
+    tier.lease(starts(digest))
+    tier.tend()
+    assert node.cache.digests()[0].last_used_unix_s == node.now_unix_s
 
 
 def test_what_an_agent_took_in_hand_stays_until_its_lease_can_be_there(tmp_path: Path) -> None:
@@ -175,7 +226,7 @@ def test_a_lease_that_cannot_be_written_keeps_nobody_from_making_room(tmp_path: 
     assert node.held() == {needed}
     (tmp_path / "cache" / "leases").unlink()
     tier.lease(starts(needed))
-    assert json.loads((tmp_path / "cache" / "leases" / "r0.json").read_text()) == [start_of(needed)], "tried again"
+    assert json.loads((tmp_path / "cache" / "leases" / "r0.json").read_text())[1:] == [start_of(needed)], "tried again"
     assert other not in node.held()
 
 

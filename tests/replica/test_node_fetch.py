@@ -35,7 +35,7 @@ from functions.registry.tracker import Tracker
 from functions.registry.tracker_routes import tracker_routes
 from functions.replica.listening import QuietServer, bind
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 MIB = 1024 * 1024
 TOKEN = "node-fetch-tests"
 
@@ -43,7 +43,7 @@ TOKEN = "node-fetch-tests"
 class NodeFetcher:
     def __init__(self, folder: Path, s3: S3Settings, **settings: object) -> None:
         self.cache = folder / "cache"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "token").write_text(TOKEN)
         (folder / "s3.json").write_text(
             json.dumps(
@@ -127,6 +127,12 @@ def publish(store: S3Store, folder: Path, seed: int) -> Digest:
     return put_content(store, folder, Manifest(chunk_bytes=MIB, files=(entry,)))
 
 
+def seeds(tracker_url: str) -> int:
+    """Nodes that have told the tracker of everything."""
+    answer = httpx.get(f"{tracker_url}/internal/v1/swarm", headers={"authorization": f"Bearer {TOKEN}"}, timeout=60)
+    return sum(int(board["complete"]) for board in answer.raise_for_status().json()["data"])
+
+
 def report_of(process: subprocess.Popen[str]) -> dict[str, object]:
     out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
@@ -142,14 +148,14 @@ def wait_until(condition: object, timeout_s: float = 60.0) -> None:
 
 
 def test_a_killed_fetch_is_gone_on_with(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
-    slow = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=4 * MIB)
+    slow = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB)
     first = slow.start(digest)
     wait_until(lambda: slow.chunks_written() >= 4)
     first.kill()
     first.communicate()
     assert not (slow.cache / "sha256").exists()
     written = slow.chunks_written()
-    report = report_of(slow.start(digest))
+    report = report_of(NodeFetcher(tmp_path / "node", s3_settings).start(digest))
     assert report["resumed_chunks"] >= written >= 4
     assert report["from_store_bytes"] == (24 - report["resumed_chunks"]) * MIB
     directories.verify_directory(Path(str(report["path"])), digest)
@@ -161,10 +167,11 @@ def test_the_second_node_gets_it_from_the_first(s3_settings: S3Settings, digest:
         first = seed.start(digest, "--seed-s", "120")
         assert first.stdout is not None
         assert json.loads(first.stdout.readline())["from_store_bytes"] == 24 * MIB
+        wait_until(lambda: seeds(url) == 1)
         report = report_of(NodeFetcher(tmp_path / "two", s3_settings, registry_url=url).start(digest))
         assert report["from_peers_bytes"] == 24 * MIB
         first.send_signal(signal.SIGTERM)
-        _, err = first.communicate(timeout=60)
+        _, err = first.communicate(timeout=90)
         assert first.returncode == 0, err
 
 
@@ -173,7 +180,7 @@ def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest
     process = node.start(digest)
     wait_until(lambda: node.chunks_written() >= 1)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 1
     assert "told to end" in err
     assert "Traceback" not in err
@@ -181,7 +188,7 @@ def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest
 
 def test_too_slow_is_given_up_with_words(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     process = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB, timeout_s=1).start(digest)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=90)
     assert (process.returncode, "did not come within SHOAL_NODE_FETCH_TIMEOUT_S" in err) == (1, True)
 
 
@@ -197,7 +204,8 @@ def test_a_peer_is_not_shown_the_installations_token(s3_settings: S3Settings, di
     with running_tracker() as url, listening_peer() as (address, shown):
         everything = encode_announcement(Announcement(address, "", full(24)), 24)
         headers = {"authorization": f"Bearer {TOKEN}"}
-        httpx.post(f"{url}/internal/v1/swarm/{digest}", content=everything, headers=headers).raise_for_status()
+        told = httpx.post(f"{url}/internal/v1/swarm/{digest}", content=everything, headers=headers, timeout=60)
+        told.raise_for_status()
         process = NodeFetcher(tmp_path / "node", s3_settings, registry_url=url).start(digest)
         wait_until(lambda: shown)
         process.kill()
@@ -223,7 +231,7 @@ def test_a_wrong_configuration_is_said(
     said: str,
 ) -> None:
     process = NodeFetcher(tmp_path / "node", s3_settings, **settings).start(Digest("sha256:" + "0" * 64))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=90)
     assert process.returncode == 1
     assert said in err
     assert "Traceback" not in err
@@ -232,5 +240,5 @@ def test_a_wrong_configuration_is_said(
 def test_a_digest_that_nobody_published_is_said(s3_settings: S3Settings, tmp_path: Path) -> None:
     for text, said in (("sha256:" + "0" * 64, "the store has no"), ("latest", "is not a digest")):
         process = NodeFetcher(tmp_path / said.replace(" ", ""), s3_settings).start(Digest(text))
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=90)
         assert (process.returncode, said in err, "Traceback" in err) == (1, True, False)

@@ -32,7 +32,7 @@ class CountingStore(S3Store):
 
 
 def source_of(store: S3Store, tmp_path: Path) -> StoreSource:
-    return StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=16, timeout_s=10.0)
+    return StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=16, timeout_s=60.0)
 
 
 async def test_many_who_ask_at_once_cost_one_fetch(store: S3Store, tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ async def test_what_is_fetched_but_no_adapter_is_refused(store: S3Store, tmp_pat
     digest = publish_directory(store, source, "s3://shoal-models/acme/wide/v1", replace=True)
     with pytest.raises(ArtifactRefused, match="max_lora_rank 16"):
         await source_of(store, tmp_path).obtain(digest, TENANT)
-    wider = StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=32, timeout_s=10.0)
+    wider = StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=32, timeout_s=60.0)
     assert (await wider.obtain(digest, TENANT)).path.is_dir()

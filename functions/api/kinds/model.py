@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from functions.api.ids import NAME_PATTERN
+from functions.api.ids import INCOMING, NAME_PATTERN, is_incoming
 from functions.api.kinds.base import DigestText, Finding, ModelIdText, Name, ShoalObject, Strict, matching
 from functions.api.problems import near_miss, shown
 
@@ -82,6 +82,11 @@ def _versions_and_channels(spec: ModelSpec) -> Iterator[Finding]:
             path = ("spec", "versions", index, "name")
             yield Finding(path, f"the version {shown(version.name)} occurs twice")
     for channel, target in spec.channels.items():
+        if is_incoming(channel):
+            message = (
+                f"the name is kept for versions that are being loaded; allowed: any but {INCOMING}, {INCOMING}-2, …"
+            )
+            yield Finding(("spec", "channels", channel), message)
         if target not in names:
             message = f"found {shown(target)}; allowed: {', '.join(names) or 'no version is declared'}"
             yield Finding(("spec", "channels", channel), message + near_miss(target, sorted(names)))

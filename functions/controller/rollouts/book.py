@@ -1,13 +1,15 @@
 """What the registry has told of its rows: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
 
 Laws: a page is folded in whole, in any order of its rows; what was told stays until the registry itself says that it is
-gone (a deleted model, a revoked key). A registry that suddenly knows less (a restored backup, another database) is not
-believed: the book stays as it is, and says why, until the registry has caught up or somebody makes us forget.
+gone (a deleted model, a revoked key). Which rollout of a channel is the last is the registry's own order of them
+(`seq`), never a clock's: read anew, the book is the same as followed live. A registry that suddenly knows less (a
+restored backup, another database) is not believed: the book stays as it is, and says why, until the registry has caught
+up or somebody makes us forget.
 Neighbours: `following` feeds it; `merging` and `functions.decisions.rollout_steering` read it.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,22 +21,40 @@ from functions.decisions.rollout_steering import ChannelOf, Rows
 MAX_REVOKED = 10_000  # remembered only until they are out of what is published: seconds
 
 
-class Book(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A rollout as told last."""
+
+    row: Rollout
+    seq: int  # the registry's number of it; 0: an older registry, which does not tell
+
+    @property
+    def age(self) -> tuple[int, float, str]:
+        return self.seq, self.row.created_unix_s, self.row.id
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
     change: int = 0
     lineage: str = ""
     is_known: bool = False  # the registry has told everything up to `change` at least once
-    models: dict[ModelId, ApiModel] = {}
-    keys: dict[KeyId, ApiKey] = {}
-    revoked: dict[KeyId, str] = {}  # key -> its keyed hash, of the last MAX_REVOKED
-    rollouts: dict[RolloutId, Rollout] = {}  # the last one of each channel, and every active one
+    models: Mapping[ModelId, ApiModel] = field(default_factory=dict)
+    keys: Mapping[KeyId, ApiKey] = field(default_factory=dict)
+    revoked: Mapping[KeyId, str] = field(default_factory=dict)  # key -> its keyed hash, of the last MAX_REVOKED
+    channels: Mapping[ChannelOf, tuple[Known, ...]] = field(default_factory=dict)
+    """Of each the rollout that counts (the active one, else the newest), and the newest where that is another."""
 
     @property
     def rows(self) -> Rows:
-        return Rows(_latest(self.rollouts.values()), self.is_known)
+        return Rows({channel: known[0].row for channel, known in self.channels.items()}, self.is_known)
 
     @property
     def active(self) -> list[Rollout]:
-        return sorted((row for row in self.rollouts.values() if row.is_active), key=lambda row: row.id)
+        return sorted((row for row in self.rollouts if row.is_active), key=lambda row: row.id)
+
+    @property
+    def rollouts(self) -> Iterator[Rollout]:
+        return (known.row for of_channel in self.channels.values() for known in of_channel)
 
 
 class Contradiction(Exception):
@@ -65,57 +85,96 @@ def folded(book: Book, page: Changes) -> Book:
         models=models,
         keys=keys,
         revoked=dict(list(revoked.items())[-MAX_REVOKED:]),
-        rollouts=_kept(book.rollouts, [row.rollout for row in page.rollouts]),
+        channels=_with(book.channels, [Known(row.rollout, row.seq) for row in page.rollouts]),
     )
 
 
-def with_row(book: Book, row: Rollout) -> Book:
-    """The book after an answer about one rollout, ahead of the feed; what is older than what it has changes nothing."""
-    return msgspec.structs.replace(book, rollouts=_kept(book.rollouts, [row]))
+def with_rows(book: Book, rows: Iterable[Rollout]) -> Book:
+    """The book after answers about rollouts, ahead of the feed; what is older than what it has changes nothing.
+
+    One that is not known yet was made after all that was read: it has the next number until the feed tells its own.
+    """
+    told = [Known(row, book.change + 1 if _is_numbered(book, row) else 0) for row in rows]
+    return replace(book, channels=_with(book.channels, told, numbers_are_guessed=True))
 
 
-def _kept(known: Mapping[RolloutId, Rollout], told: Iterable[Rollout]) -> dict[RolloutId, Rollout]:
-    """Of each channel the last one and the active one; of one rollout the later state."""
-    merged = dict(known)
-    for row in told:
-        before = merged.get(row.id)
-        if before is None or before.lock_version <= row.lock_version:
-            merged[row.id] = row
-    last = {row.id for row in _latest(merged.values()).values()}
-    newest = {row.id for row in _newest(merged.values()).values()}
-    return {id_: row for id_, row in merged.items() if id_ in last or id_ in newest}
+def _is_numbered(book: Book, row: Rollout) -> bool:
+    return any(known.seq for known in book.channels.get((row.model, row.channel), ()))
 
 
-def _latest(rows: Iterable[Rollout]) -> dict[ChannelOf, Rollout]:
-    """What counts for each channel: the active one, else the newest."""
-    found = _newest(rows)
-    for row in rows:
-        if row.is_active:
-            found[row.model, row.channel] = row
-    return found
+def _with(
+    channels: Mapping[ChannelOf, tuple[Known, ...]], told: Iterable[Known], *, numbers_are_guessed: bool = False
+) -> Mapping[ChannelOf, tuple[Known, ...]]:
+    """Only channels that were told of are looked at: one event must not cost a walk over fifty thousand."""
+    by_channel: dict[ChannelOf, list[Known]] = {}
+    for one in told:
+        by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
+    kept = {
+        channel: _kept(channels.get(channel, ()), news, numbers_are_guessed=numbers_are_guessed)
+        for channel, news in by_channel.items()
+    }
+    return {**channels, **kept} if kept else channels
 
 
-def _newest(rows: Iterable[Rollout]) -> dict[ChannelOf, Rollout]:
-    found: dict[ChannelOf, Rollout] = {}
-    for row in sorted(rows, key=_age):
-        other = found.get((row.model, row.channel))
-        if other is None or other.previous != row.id:
-            found[row.model, row.channel] = row
-    return found
+def _kept(known: Sequence[Known], told: Iterable[Known], *, numbers_are_guessed: bool) -> tuple[Known, ...]:
+    """Of one channel what counts, and the newest; of one rollout the later state."""
+    merged = {one.row.id: one for one in known}
+    for one in told:
+        before = merged.get(one.row.id, one)
+        seq = before.seq if numbers_are_guessed else one.seq or before.seq
+        merged[one.row.id] = Known(one.row if before.row.lock_version <= one.row.lock_version else before.row, seq)
+    newest = _newest(merged.values())
+    counts = next((one for one in merged.values() if one.row.is_active), newest)
+    return (counts,) if counts is newest else (counts, newest)
 
 
-def _age(row: Rollout) -> tuple[float, str]:
-    return row.created_unix_s, row.id
+def _newest(of_channel: Collection[Known]) -> Known:
+    """Nobody's predecessor; of several, the youngest."""
+    predecessors = {one.row.previous for one in of_channel}
+    last = [one for one in of_channel if one.row.id not in predecessors]
+    return max(last or of_channel, key=lambda one: one.age)
+
+
+class _Copy(msgspec.Struct, frozen=True):
+    """The book as it lies on the disk."""
+
+    change: int = 0
+    lineage: str = ""
+    is_known: bool = False
+    models: dict[ModelId, ApiModel] = {}
+    keys: dict[KeyId, ApiKey] = {}
+    revoked: dict[KeyId, str] = {}
+    rollouts: dict[RolloutId, Rollout] = {}
+    seqs: dict[RolloutId, int] = {}
 
 
 def encode(book: Book) -> bytes:
-    return msgspec.json.encode(book)
+    known = [one for of_channel in book.channels.values() for one in of_channel]
+    copy = _Copy(
+        change=book.change,
+        lineage=book.lineage,
+        is_known=book.is_known,
+        models=dict(book.models),
+        keys=dict(book.keys),
+        revoked=dict(book.revoked),
+        rollouts={one.row.id: one.row for one in known},
+        seqs={one.row.id: one.seq for one in known},
+    )
+    return msgspec.json.encode(copy)
 
 
 def decode(document: bytes) -> Book:
     """ValueError where that is no book."""
     try:
-        book: Any = msgspec.json.decode(document, type=Book)
+        copy = msgspec.json.decode(document, type=_Copy)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"not a book of the registry's rows: {error}") from error
-    return book  # type: ignore[no-any-return]
+    return Book(
+        change=copy.change,
+        lineage=copy.lineage,
+        is_known=copy.is_known,
+        models=copy.models,
+        keys=copy.keys,
+        revoked=copy.revoked,
+        channels=_with({}, [Known(row, copy.seqs.get(id_, 0)) for id_, row in copy.rollouts.items()]),
+    )

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable, RowMoved
-from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_row
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
 from functions.controller.rollouts.wire import RowsWire
 from functions.decisions.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout import Rollout
@@ -47,6 +47,8 @@ class RowsFollower:
         self._wait_s = wait_s
         self._failures = 0
         self._keeping = asyncio.Lock()  # one writer at a time, and the last one has the last word
+        self._taken = 0  # books so far
+        self._kept = 0  # which of them is on the disk
 
     def load(self) -> None:
         """Take up the copy; blocks."""
@@ -110,18 +112,28 @@ class RowsFollower:
             book = folded(book, await wire.changes(book.change, 0.0))
         await self._take(book)
 
-    async def heard(self, row: Rollout) -> None:
-        """An answer about one rollout, ahead of the feed; kept before anything is published by it."""
-        await self._take(with_row(self.book, row))
+    async def heard(self, *rows: Rollout) -> None:
+        """Answers about rollouts, ahead of the feed; kept before anything is published by them."""
+        if rows:
+            await self._take(with_rows(self.book, rows))
 
     async def _take(self, book: Book) -> None:
         if book == self.book:
             return
         self.book = book
         if book.is_known:
-            async with self._keeping:
-                await asyncio.to_thread(self._keep, self.book)
+            await self._keep_newest()
             self._on_news()
+
+    async def _keep_newest(self) -> None:
+        """Until the present book, or a later one, is on the disk: all who come while one is written share the next."""
+        self._taken += 1
+        wanted = self._taken
+        async with self._keeping:
+            if self._kept < wanted:
+                newest = self._taken
+                await asyncio.to_thread(self._keep, self.book)
+                self._kept = newest
 
     def _keep(self, book: Book) -> None:
         """Durable, and never half: the old copy stays until the new one is whole."""

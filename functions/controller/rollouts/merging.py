@@ -1,28 +1,34 @@
 """Models and keys that were declared through the registry's API, put into the snapshot that git makes. Pure.
 
 Where a name is in both, git's holds, and the other is told as a problem. A tenant is git's alone: what belongs to none
-is left out.
+is left out. So is what the snapshot has no room for (`fitting`), and a channel whose name is the controller's own (an
+older registry took such names).
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from functions.api.ids import PoolName, TenantId, engine_name
+from functions.api.ids import PoolName, TenantId, engine_name, is_incoming
 from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.fitting import Entry, fitting
 from functions.controller.rollouts.wire import ApiKey, ApiModel
 
 DECLARED_IN = ""  # a model of the API names no file
 
 
-def merged(snapshot: Snapshot, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
+def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
     """The snapshot with both, and what was left out and why."""
     problems: list[str] = []
-    models = list(_models(snapshot, book, problems))
-    keys = list(_keys(snapshot, book, problems))
-    if not models and not keys:
+    declared: list[Entry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
+    entries, without_room = fitting(snapshot, declared, max_bytes)
+    problems += without_room
+    if not entries:
         return snapshot, tuple(problems)
+    models = [entry for entry in entries if isinstance(entry, ModelEntry)]
+    keys = [entry for entry in entries if isinstance(entry, KeyEntry)]
     whole = msgspec.structs.replace(
         snapshot,
         models=tuple(sorted((*snapshot.models, *models), key=lambda model: model.id)),
@@ -66,7 +72,11 @@ def _model(model: ApiModel, rollouts: set[str]) -> ModelEntry:
             for name in sorted(versions)
             for uri in [versions[name].artifact_uri]
         ),
-        channels={name: version for name, version in sorted(model.channels.items()) if version in versions},
+        channels={
+            name: version
+            for name, version in sorted(model.channels.items())
+            if version in versions and not is_incoming(name)
+        },
         declared_in=DECLARED_IN,
         rollout=model.rollout if model.rollout in rollouts else "",
     )

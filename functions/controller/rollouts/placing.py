@@ -5,6 +5,7 @@ Level-triggered: each pass steers anew by the rows that came back. Where the reg
 where they are, and the next pass tries again.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ async def place(
     await rows.make_sure()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)
-    wanted, problems = merged(compiled, rows.book)
+    wanted, problems = await asyncio.to_thread(merged, compiled, rows.book)
     declared = declared_channels(objects)
     for last_round in (False,) * (_ROUNDS - 1) + (True,):
         steered = steer(previous, wanted, declared, rows.book.rows)
@@ -65,8 +66,9 @@ def declared_channels(objects: Iterable[Declared[AnyObject]]) -> Mapping[ModelId
 
 
 async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: RowsWire) -> bool:
-    """In order, since a channel has one active rollout at a time; whether the rows are others now."""
-    moved = False
+    """In order, since a channel has one active rollout at a time; whether the rows are others now. The answers are
+    taken in together: a thousand rollouts that begin at once are one copy on the disk, not a thousand."""
+    moved, answers = False, list[Rollout]()
     for command in commands:
         try:
             if isinstance(command, Create):
@@ -79,6 +81,6 @@ async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: Rows
         except (RegistryUnavailable, RegistryRefused) as error:
             _log.warning("the registry did not take it, so nothing flips: %s", error)
         else:
-            await rows.heard(row)
-            moved = True
-    return moved
+            answers.append(row)
+    await rows.heard(*answers)
+    return moved or bool(answers)

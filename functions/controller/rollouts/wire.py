@@ -64,6 +64,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
     """A rollout, and what the feed may say besides."""
 
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0  # of all rollouts, by when they were made
+
     @property
     def rollout(self) -> Rollout:
         return Rollout(**{name: getattr(self, name) for name in Rollout.__struct_fields__})

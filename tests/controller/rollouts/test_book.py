@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import Digest, KeyId, ModelId
-from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_row
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
 from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
 from functions.decisions.rollout import Rollout, transition
 from functions.decisions.rollout_events import Breached, Loaded, Promoted, Resumed
@@ -82,15 +82,54 @@ def test_the_successor_is_newer_whatever_the_clocks_say() -> None:
 
 def test_rollouts_that_no_longer_matter_are_forgotten() -> None:
     rows = [rollout(Loaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
-    assert list(folded(Book(), page(60, *rows)).rollouts) == [rows[-1].id]
+    assert list(folded(Book(), page(60, *rows)).rollouts) == [rows[-1]]
 
 
 def test_an_answer_ahead_of_the_feed_is_not_undone_by_it() -> None:
     before = rollout()
     after = transition(before, Loaded(), 5.0)
-    book = with_row(folded(Book(), page(5, before)), after)
-    assert folded(book, page(6, before)).rollouts[after.id] == after
-    assert with_row(book, before).rollouts[after.id] == after
+    book = with_rows(folded(Book(), page(5, before)), [after])
+    assert list(folded(book, page(6, before)).rollouts) == [after]
+    assert list(with_rows(book, [before]).rollouts) == [after]
+
+
+def numbered(change: int, *rows: tuple[int, Rollout]) -> Changes:
+    told = tuple(msgspec.structs.replace(row(one), seq=seq) for seq, one in rows)
+    return Changes(change=change, lineage="a", rollouts=told)
+
+
+def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_clocks_say() -> None:
+    """A registry whose clock was ahead made the first of three."""
+    first = rollout(Loaded(), Promoted("ada"), now_unix_s=1000.0)
+    second = rollout(Loaded(), Promoted("ada"), end="v3", previous=first.id, now_unix_s=500.0)
+    third = rollout(Loaded(), Breached("bad"), end="v4", previous=second.id, now_unix_s=510.0)
+    live = Book()
+    for seq, one in enumerate((first, second, third), start=1):
+        live = folded(live, numbered(seq, (seq, one)))
+    anew = folded(Book(), numbered(3, (3, third), (1, first), (2, second)))
+    assert live.rows.latest == anew.rows.latest == {("acme/bot", "stable"): third}
+    assert folded(Book(), page(3, first, second, third)).rows.latest == anew.rows.latest, "nor without its numbers"
+    again = folded(decode(encode(anew)), numbered(4, (1, msgspec.structs.replace(first, lock_version=9))))
+    assert again.rows.latest == {("acme/bot", "stable"): third}
+
+
+def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it() -> None:
+    old = rollout(Loaded(), Promoted("ada"), now_unix_s=1000.0)
+    new = rollout(Loaded(), Breached("bad"), end="v3", now_unix_s=1.0)
+    later = rollout(Loaded(), Breached("bad"), end="v4", now_unix_s=0.0)
+    book = with_rows(folded(Book(), numbered(5, (5, old))), [new])
+    assert book.rows.latest["acme/bot", "stable"] == new  # type: ignore[index]
+    for following in (numbered(9, (7, new)), numbered(9, (8, later))):
+        book = folded(book, following)
+    assert book.rows.latest["acme/bot", "stable"] == later  # type: ignore[index]
+
+
+def test_an_event_looks_at_its_own_channel_alone() -> None:
+    rows = [rollout(channel=f"c{number}") for number in range(3)]
+    book = folded(Book(), page(5, *rows))
+    after = with_rows(book, [transition(rows[1], Loaded(), 5.0)])
+    same = [after.channels[place] is book.channels[place] for place in book.channels]
+    assert same == [True, False, True]
 
 
 @given(st.permutations(range(4)))

@@ -2,18 +2,18 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 
-from functions.api.ids import Digest
+from functions.api.ids import Digest, ModelId
 from functions.controller.publish_wire import RowMoved
 from functions.decisions.rollout_events import Promoted
 from functions.decisions.rollout_wire import Command
 from tests.controller.rollouts.test_control_loop import begun, only, running
-from tests.controller.rollouts.world import Behaviour, Controller, World, digest_of, fleet
+from tests.controller.rollouts.world import BOT, Behaviour, Controller, World, digest_of, fleet
 
 
 class Killed(BaseException):
@@ -236,10 +236,10 @@ async def test_a_copy_from_before_a_rollback_sends_nobody_to_the_bad_version(wor
     await controller.step()
     assert world.bot.splits == ()
     again = world.controller()
-    assert again.rows.book.rollouts[row.id].state == "running"
+    assert again.rows.book.rows.latest[ModelId(BOT), "stable"].state == "running"
     await getattr(again, way)()
     assert world.bot.splits == ()
-    assert again.rows.book.rollouts[row.id].state == "rolled_back"
+    assert again.rows.book.rows.latest[ModelId(BOT), "stable"].state == "rolled_back"
 
 
 async def test_without_sql_a_copy_moves_no_channel(world: World) -> None:
@@ -256,7 +256,7 @@ async def test_a_restored_registry_that_caught_up_is_read_anew(world: World) -> 
     row = await running(world)
     (controller,) = world.controllers
     await controller.step()
-    known = msgspec.structs.replace(controller.rows.book, change=controller.rows.book.change + 1)
+    known = replace(controller.rows.book, change=controller.rows.book.change + 1)
     controller.rows.book = known  # as if one more had been written, which the backup does not have
     assert not await controller.rows.look()
     assert "a restored backup?" in controller.rows.contradiction
@@ -264,6 +264,6 @@ async def test_a_restored_registry_that_caught_up_is_read_anew(world: World) -> 
     await world.order(row.id, "rollback")  # in place of what was lost
     assert await controller.rows.look()
     assert controller.rows.contradiction == ""
-    assert controller.rows.book.rollouts[row.id].state == "rolled_back"
+    assert controller.rows.book.rows.latest[ModelId(BOT), "stable"].state == "rolled_back"
     await controller.publish()
     assert world.bot.splits == ()

@@ -5,10 +5,11 @@ import pytest
 
 from functions.api import snapshot as snapshots
 from functions.api.snapshot import QuotaLimits, Snapshot
+from functions.api.snapshot_document import full_lines
 from functions.controller.compile import compile_snapshot
 from functions.controller.rollouts.book import Book, folded
 from functions.controller.rollouts.merging import merged, without_revoked
-from functions.controller.rollouts.wire import ApiKey, ApiModel
+from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
@@ -79,6 +80,34 @@ def test_a_key_of_a_tenant_that_git_does_not_declare_opens_nothing() -> None:
 def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
     careful = ApiModel(api_model().id, "base", "careful", api_model().versions)
     assert [merged(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
+
+
+def test_a_channel_whose_name_is_the_controllers_is_not_shown() -> None:
+    """An older registry took it; what it names would be kept in every engine."""
+    one = msgspec.structs.replace(api_model(), channels={"stable": "v1", "incoming": "v1"})
+    assert merged(compiled(), book(one))[0].models[0].channels == {"stable": "v1"}
+
+
+def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
+    """One tenant's versions must not keep everybody's pushes and keys from going out."""
+    models = tuple(many(f"acme/api-{number}", versions=number) for number in range(1, 30))
+    git_bytes = sum(map(len, full_lines(compiled())))
+    max_bytes = 2 * git_bytes + 8_000
+    whole, problems = merged(compiled(), book(*models, keys=(key("ci"),)), max_bytes)
+    assert sum(map(len, full_lines(whole))) <= max_bytes
+    snapshots.decode(snapshots.encode(whole))
+    assert {model.id for model in compiled().models} < {model.id for model in whole.models}
+    assert {"ci", "git-key"} == {entry.key_id for entry in whole.keys}
+    kept = [model for model in models if model.id in {entry.id for entry in whole.models}]
+    assert kept == list(models[: len(kept)])  # the smallest
+    (problem,) = problems
+    assert problem.startswith(f"{len(models) - len(kept)} of acme's models and keys in the registry are left out (")
+    assert merged(compiled(), book(*models))[1] == ()
+
+
+def many(id_: str, versions: int) -> ApiModel:
+    named = tuple(ApiVersion(f"v{number}", digest(f"{id_}{number}"), "s3://b/x") for number in range(versions))
+    return msgspec.structs.replace(api_model(id_), versions=named, channels={})
 
 
 def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays() -> None:

@@ -1,0 +1,51 @@
+"""The copy of the registry's rows: on the disk before anybody goes by what was heard, and not once for each event."""
+
+import asyncio
+from pathlib import Path
+
+from functions.controller.rollouts.book import Book, decode, folded
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.wire import RowsWire
+from functions.decisions.rollout import transition
+from functions.decisions.rollout_events import Loaded
+from tests.controller.rollouts.test_book import page
+from tests.decisions.rollouts import rollout
+
+
+async def no_registry() -> RowsWire:
+    raise OSError("nobody asks the registry here")
+
+
+class Counted(RowsFollower):
+    """Counts its copies."""
+
+    copies = 0
+
+    def _keep(self, book: Book) -> None:
+        self.copies += 1
+        super()._keep(book)
+
+
+async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: Path) -> None:
+    copy = tmp_path / "rows.json"
+    news: list[set[str]] = []
+    rows = Counted(no_registry, copy, lambda: news.append(loaded(copy)))
+    begun = [rollout(channel=f"c{number}") for number in range(20)]
+    rows.book = folded(Book(), page(5, *begun))
+    await asyncio.gather(*(rows.heard(transition(row, Loaded(), 1.0)) for row in begun))
+    assert loaded(copy) == {row.id for row in begun}
+    assert rows.copies == 2  # one for the first, and one for all who came meanwhile
+    assert begun[0].id in news[0]
+    assert news[1:] == [loaded(copy)] * 19
+
+
+async def test_several_answers_are_one_copy(tmp_path: Path) -> None:
+    rows = Counted(no_registry, tmp_path / "rows.json")
+    rows.book = folded(Book(), page(5))
+    await rows.heard(*(rollout(channel=f"c{number}") for number in range(20)))
+    await rows.heard()
+    assert (len(rows.book.active), rows.copies) == (20, 1)
+
+
+def loaded(copy: Path) -> set[str]:
+    return {row.id for row in decode(copy.read_bytes()).rollouts if row.loaded}

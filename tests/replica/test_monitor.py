@@ -1,0 +1,75 @@
+"""What the monitor learns beside the engine's health."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from functions.decisions.engine_health import HealthPolicy
+from functions.engines.client import EngineClient
+from functions.fleet.tasks import Supervised
+from functions.replica.checks import Prober
+from functions.replica.monitor import Monitor
+from functions.replica.status import AgentStatus
+from tests.replica.statuses import Clock, make_status
+
+
+@dataclass
+class WellEngine:
+    """Answers every look, and /version as it is told to."""
+
+    version: httpx.Response | httpx.HTTPError
+    asked_for_version: int = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/version":
+            return httpx.Response(200, json={"choices": [{}]})
+        self.asked_for_version += 1
+        if isinstance(self.version, httpx.HTTPError):
+            raise self.version
+        return self.version
+
+
+@dataclass
+class Rig:
+    engine: WellEngine
+    clock: Clock
+    status: AgentStatus
+    prober: Prober
+    monitor: Monitor
+
+    async def tick(self) -> None:
+        """After a second, with a probe of that second answered."""
+        self.clock.now_s += 1.0
+        self.prober.begin()
+        await self.prober.run()
+        await self.monitor.tick()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    engine, clock, tasks = WellEngine(httpx.ReadTimeout("busy")), Clock(), Supervised()
+    status = make_status("starting", clock, engine_version="")
+    async with httpx.AsyncClient(transport=httpx.MockTransport(engine)) as http:
+        client = EngineClient(http, "http://engine")
+        prober = Prober(client, "smollm2-135m", 1.0, clock)
+        yield Rig(engine, clock, status, prober, Monitor(status, client, prober, HealthPolicy(), tasks))
+        await tasks.close()
+
+
+async def test_a_version_that_did_not_come_in_time_is_asked_for_again(rig: Rig) -> None:
+    await rig.tick()
+    assert (rig.status.health.phase, rig.status.engine_version) == ("ready", "")
+    rig.engine.version = httpx.Response(200, json={"version": "0.32.0"})
+    await rig.tick()
+    assert rig.status.engine_version == "0.32.0"
+    await rig.tick()
+    assert rig.engine.asked_for_version == 2, "not again once it is known"
+
+
+async def test_an_engine_that_has_no_version_is_not_asked_each_second(rig: Rig) -> None:
+    rig.engine.version = httpx.Response(404)
+    for _ in range(3):
+        await rig.tick()
+    assert (rig.status.health.phase, rig.engine.asked_for_version) == ("ready", 1)
