@@ -19,7 +19,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_START_S = 60.0
+_START_S = 120.0
 _ANSWER_S = 60.0
 
 
@@ -52,7 +52,7 @@ class Page:
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
-    def until(self, expression: str, timeout_s: float = 30.0) -> Any:
+    def until(self, expression: str, timeout_s: float = 90.0) -> Any:
         """The value of the expression, as soon as it is true."""
         deadline_s = time.monotonic() + timeout_s
         while not (value := self.run(expression)):
@@ -99,7 +99,8 @@ def browsing(width: int = 1280, height: int = 1600) -> Iterator[Page]:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            with connect(_page_url(Path(profile), process), max_size=64 * 1024 * 1024) as socket:
+            url = _page_url(Path(profile), process)
+            with connect(url, max_size=64 * 1024 * 1024, open_timeout=_ANSWER_S) as socket:
                 page = Page(socket)
                 for domain in ("Page", "Runtime", "Log"):
                     page.call(f"{domain}.enable")

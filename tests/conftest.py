@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.e2e.projects import GENEROUS, PATIENT, project_with
+from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
 # No deadline per example, and no judgement of how fast they are made: on a shared machine a pause says nothing about
@@ -20,7 +20,8 @@ hypothesis.settings.load_profile("shoal")
 def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""
     folder = tmp_path_factory.mktemp("sim")
-    with running_fleet(folder / "state", "sim", project=project_with(folder / "project", PATIENT, GENEROUS)) as fleet:
+    project = without_limits(project_with(folder / "project", PATIENT))
+    with running_fleet(folder / "state", "sim", project=project) as fleet:
         yield fleet
 
 
@@ -33,6 +34,6 @@ def vllm_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     state_dir = tmp_path_factory.mktemp("vllm") / "state"
     (state_dir / "models").mkdir(parents=True)
     (state_dir / "models" / Path(model_dir).name).symlink_to(Path(model_dir).absolute())
-    project = project_with(state_dir.parent / "project", PATIENT, GENEROUS)
+    project = without_limits(project_with(state_dir.parent / "project", PATIENT))
     with running_fleet(state_dir, "vllm", project=project) as fleet:
         yield fleet

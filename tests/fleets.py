@@ -1,11 +1,13 @@
 """A whole local fleet for tests: started with `shoal up` as a user would, on ports and state of its own."""
 
+import fcntl
 import json
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +25,9 @@ from functions.controller.local.layout import StateLayout
 
 PROJECT = Path(__file__).parent.parent
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
+ANSWER_S = 60.0  # an engine or a gateway that is busy, on a machine that is
 _PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
+_OFFSETS = (3, 4, 5, 6, 7, 8, 9, 10, *range(20, 24), *range(40, 44), *range(60, 64), 107, 108, 109, 110)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Fleet:
             base_url=self.base_url, headers=headers, verify=self.tls, timeout=timeout_s, limits=limits
         )
 
-    def shoal(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    def shoal(self, *arguments: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*SHOAL, *arguments],
             env=self.environment,
@@ -112,6 +116,13 @@ class Fleet:
         seen: dict[str, Any] = ask_controller(StateLayout.at(self.state_dir).control_socket, {"do": "status"}, 60.0)
         return seen
 
+    def is_applied(self) -> bool:
+        """What the branch says is published, the gateway has it, and every process is as it says."""
+        status = self.status()
+        snapshot = status["snapshot"]
+        in_force = snapshot["complete"] and snapshot["gateway_epoch"] == snapshot["epoch"]
+        return bool(status["revision"]["last_applied"] == f"main@{self.tip()}" and status["settled"] and in_force)
+
     def tip(self) -> str:
         return git("rev-parse", "main", at=self.repository).stdout.strip()
 
@@ -147,16 +158,20 @@ class Fleet:
         return next(int(replica["port"]) for replica in self.replicas() if replica["replica_id"] == replica_id)
 
     def set_faults(self, replica_id: str, **faults: Any) -> None:
-        answer = httpx.post(f"http://127.0.0.1:{self.engine_port(replica_id)}/sim/faults", json=faults, timeout=10.0)
+        port = self.engine_port(replica_id)
+        answer = httpx.post(f"http://127.0.0.1:{port}/sim/faults", json=faults, timeout=ANSWER_S)
         answer.raise_for_status()
 
+    def pace(self, slow_factor: float) -> None:
+        """Of every engine: each step takes so many times longer."""
+        for replica in self.replicas():
+            self.set_faults(replica["replica_id"], slow_factor=slow_factor)
+
     def running(self, replica_id: str) -> float:
-        """Requests that the engine itself says are running or waiting."""
-        port = self.engine_port(replica_id)
-        return _gauges(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10.0).text)
+        return running_at(self.engine_port(replica_id))
 
     def gateway_metric(self, name: str) -> float:
-        text = httpx.get(f"http://127.0.0.1:{self.port_base + 5}/metrics", timeout=10.0).text
+        text = httpx.get(f"http://127.0.0.1:{self.port_base + 5}/metrics", timeout=ANSWER_S).text
         return sum(
             sample.value
             for family in text_string_to_metric_families(text)
@@ -184,7 +199,9 @@ def git(*arguments: str, at: Path | None = None, check: bool = True) -> subproce
     return done
 
 
-def _gauges(text: str) -> float:
+def running_at(engine_port: int) -> float:
+    """Requests that the engine itself says are running or waiting."""
+    text = httpx.get(f"http://127.0.0.1:{engine_port}/metrics", timeout=ANSWER_S).text
     wanted = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
     return sum(
         sample.value
@@ -216,7 +233,13 @@ def running_fleet(
 
     `replicas` of each pool; None: as their YAML says. `variables` are added to the environment, for settings.
     """
-    port_base = _free_port_base()
+    with _free_ports() as port_base:
+        yield from _running_fleet(state_dir, engine, replicas, project, variables, port_base)
+
+
+def _running_fleet(
+    state_dir: Path, engine: str, replicas: int | None, project: Path, variables: Mapping[str, str], port_base: int
+) -> Iterator[Fleet]:
     environment = os.environ | {
         "SHOAL_STATE_DIR": str(state_dir),
         "SHOAL_PROJECT_DIR": str(project),
@@ -267,12 +290,27 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
     )
 
 
-def _free_port_base() -> int:
+@contextmanager
+def _free_ports() -> Iterator[int]:
+    """The base of ports that are free, held by a lock: another run on this machine does not take them meanwhile."""
     first = 20_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)  # each worker has its own
     for base in range(first, first + 1_000, _PORTS_PER_FLEET):
-        if all(_is_free(base + offset) for offset in (3, 4, 5, 6, 7, 8, 9, 10, 20, 21, 40, 41, 107, 108, 109, 110)):
-            return base
+        with _locked(base) as is_ours:
+            if is_ours and all(_is_free(base + offset) for offset in _OFFSETS):
+                yield base
+                return
     raise AssertionError(f"no range of free ports from {first} to {first + 1_000}")
+
+
+@contextmanager
+def _locked(base: int) -> Iterator[bool]:
+    with (Path(tempfile.gettempdir()) / f"shoal-tests-{os.getuid()}-{base}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def _is_free(port: int) -> bool:

@@ -314,6 +314,11 @@ INVALID: tuple[Invalid, ...] = (
     ),
     _case("channel to nowhere", _model(f"{_LORA}{_VERSIONS}  channels: {{stable: ▲v2}}\n"), 'found "v2"; allowed: v1'),
     _case(
+        "reserved channel",
+        _model(f"{_LORA}{_VERSIONS}  channels: {{incoming-2: ▲v1}}\n"),
+        "the name is kept for versions that are being loaded",
+    ),
+    _case(
         "version twice",
         _model(_LORA + _VERSIONS.replace("}]", '}, {name: ▲v1, artifact: "s3://shoal-models/acme/new/v2"}]')),
         "occurs twice",

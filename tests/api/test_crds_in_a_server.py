@@ -11,11 +11,11 @@ from functions.api.yaml_documents import read_documents
 from tests.api.sources import FILES, ROOT, demo_files
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import create_crds
-from tests.controller.kubernetes.fixtures import api_server, kserve_server
+from tests.controller.kubernetes.fixtures import TIMEOUT_S, api_server, kserve_server
 
 __all__ = ["api_server", "kserve_server"]
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 GROUP = "/apis/shoal.dev/v1alpha1/namespaces/default"
 PLURALS = {

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.api.ids import NAME_PATTERN, Digest, ModelId, ModelRef, engine_name, is_name, parse_model_ref
+from functions.api.ids import (
+    NAME_PATTERN,
+    Digest,
+    ModelId,
+    ModelRef,
+    engine_name,
+    is_incoming,
+    is_name,
+    parse_model_ref,
+)
 
 HEX = "0123456789abcdef" * 4
 names = st.from_regex(NAME_PATTERN, fullmatch=True)
@@ -80,3 +89,11 @@ def test_engine_names_tell_versions_apart_and_models_apart() -> None:
     assert engine_name(ModelId("acme/a"), first) == "acme/a@sha256:1111111111111111"
     assert engine_name(ModelId("acme/a"), second) == "acme/a@sha256:2222222222222222"
     assert engine_name(ModelId("acme/b"), first) == "acme/b@sha256:1111111111111111"
+
+
+@pytest.mark.parametrize(
+    ("channel", "ours"),
+    [("incoming", True), ("incoming-2", True), ("incoming-x", False), ("incomings", False), ("my-incoming", False)],
+)
+def test_the_channel_that_names_what_is_being_loaded_is_the_controllers(channel: str, ours: bool) -> None:
+    assert is_incoming(channel) is ours

@@ -16,11 +16,11 @@ from functions.api.ids import Digest
 from functions.controller.compile import compile_snapshot, unpinned_artifacts
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.configs import base, load, lora, pool, tenant, tier
-from tests.fleet.conftest import free_port
 from tests.gateway.certificates import self_signed
+from tests.ports import free_port
 from tests.registry.test_process import TOKEN, environment, registry
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Setting:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
 

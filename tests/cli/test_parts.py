@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from functions.cli.answers import _texts
-from functions.cli.fleet_wait import missing_words
+from functions.cli.fleet_wait import in_force, missing_words
 from functions.cli.refused import Refused
 from functions.cli.status_tables import show
 from functions.cli.terminal import TerminalReporter
@@ -78,6 +78,23 @@ def test_what_is_missing_is_counted_by_role() -> None:
         process("engine", "ready"), process("engine", "starting"), process("gateway", "pending"), process("s3", "ready")
     )
     assert missing_words(status) == "engine 1/2, gateway 0/1"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [
+        ({}, "settling"),
+        ({"gateway_epoch": 4}, "settling"),
+        ({"gateway_epoch": 2}, "snapshot: epoch 3 on its way to the gateway"),
+        ({"gateway_epoch": None}, "snapshot: epoch 3 on its way to the gateway"),
+        ({"complete": False}, "snapshot: published epoch 3"),
+    ],
+)
+def test_a_snapshot_is_in_force_once_the_gateway_uses_it(snapshot: dict[str, Any], words: str) -> None:
+    """Else what `up` asks first is answered from the one before, with fewer models or an unknown key."""
+    status = controller(process("gateway", "ready"), snapshot={**SNAPSHOT, **snapshot})
+    assert missing_words(status) == words
+    assert in_force(status["snapshot"]) == (words == "settling")
 
 
 def shown(seen: dict[str, Any], width: int = 160) -> str:

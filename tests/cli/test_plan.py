@@ -12,7 +12,7 @@ import pytest
 from tests.fleets import git
 from tests.simulator.plan.prepared import PREPARED, written
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
 
 SMALL = ("--requests", "100", "--seeds", "1", "--pool", "chat-8b")
 HOOK = Path(__file__).parents[2] / "docs" / "plan.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.servers  # it starts processes
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # it starts processes that simulate
 
 
 def shoal(*words: str) -> subprocess.CompletedProcess[str]:

@@ -46,7 +46,7 @@ async def http(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def client(http: httpx.AsyncClient, engine: Engine) -> EngineClient:
-    return EngineClient(http, engine.base_url, timeout_s=30)
+    return EngineClient(http, engine.base_url, timeout_s=60)
 
 
 @pytest.fixture(scope="session")

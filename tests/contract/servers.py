@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from tests.ports import free_port
 
 MODEL = "smollm2-135m"
 MAX_MODEL_LEN = 1024
@@ -69,7 +70,7 @@ def serving_model(model: str, log: Path, *arguments: str) -> Iterator[Engine]:
 
 @contextmanager
 def _started(kind: str, command: list[str], model: str, log: Path) -> Iterator[Engine]:
-    port = _free_port()
+    port = free_port()
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -107,14 +108,8 @@ def _wait_until_ready(engine: Engine, log: Path) -> None:
         if engine.process.poll() is not None:
             break
         try:
-            if httpx.get(f"{engine.base_url}/health", timeout=2).status_code == 200:
+            if httpx.get(f"{engine.base_url}/health", timeout=30).status_code == 200:
                 return
         except httpx.TransportError:
             time.sleep(0.1)
     raise AssertionError(f"{engine.kind} did not start:\n{log.read_text(errors='replace')[-4000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -153,7 +153,7 @@ async def test_an_adapter_beyond_max_loras_waits_as_deferred(http: httpx.AsyncCl
 
 
 async def _until(http: httpx.AsyncClient, holds: Callable[[EngineMetrics], bool]) -> EngineMetrics:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds(metrics := parse_metrics((await http.get("/metrics")).text)):
             await asyncio.sleep(0.02)
         return metrics

@@ -10,15 +10,15 @@ from tests.contract.servers import MAX_MODEL_LEN, MODEL, Engine
 
 
 async def test_a_working_engine_is_well_in_every_way(client: EngineClient, engine: Engine) -> None:
-    await client.health(timeout_s=5)
-    await client.probe(MODEL, timeout_s=20)
+    await client.health(timeout_s=60)
+    await client.probe(MODEL, timeout_s=60)
     (base, *_) = await client.models()
     assert (base.name, base.root, base.is_adapter) == (MODEL, engine.model_dir, False)
     assert base.max_model_len_tokens == MAX_MODEL_LEN
 
 
 async def test_the_metrics_say_how_large_the_engine_is(client: EngineClient) -> None:
-    await client.probe(MODEL, timeout_s=20)
+    await client.probe(MODEL, timeout_s=60)
     metrics = await client.metrics()
     assert (metrics.block_size_tokens, metrics.max_loras) == (128, 1)
     assert metrics.kv_capacity_tokens is not None and metrics.kv_capacity_tokens >= MAX_MODEL_LEN
@@ -28,7 +28,7 @@ async def test_the_metrics_say_how_large_the_engine_is(client: EngineClient) -> 
 async def test_an_adapter_comes_and_goes(client: EngineClient, adapter_dirs: dict[str, Path]) -> None:
     await client.load_adapter("acme/x@sha256:1", str(adapter_dirs["a"]))
     assert "acme/x@sha256:1" in [model.name for model in await client.models() if model.is_adapter]
-    await client.probe("acme/x@sha256:1", timeout_s=20)
+    await client.probe("acme/x@sha256:1", timeout_s=60)
     await client.unload_adapter("acme/x@sha256:1")
     assert "acme/x@sha256:1" not in [model.name for model in await client.models()]
 

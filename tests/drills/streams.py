@@ -1,12 +1,21 @@
-"""Streams by the hundred, each of which checks what it receives: the text must be its own, whole, and in order."""
+"""Streams by the hundred, each of which checks what it receives: the text must be its own, whole, and in order.
+
+They come through a door, a few dozen at a time, each until its request is sent: of a thousand handshakes at once the
+last takes as long as all, and a gateway waits ten seconds for a request on a connection (`functions.gateway.limits`).
+"""
 
 import asyncio
+import contextlib
 import json
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
+
+AT_THE_DOOR = 32
 
 
 @dataclass(slots=True)
@@ -19,6 +28,7 @@ class Stream:
     text: str = ""
     status: int = 0
     done: bool = False
+    done_s: float = 0.0  # when; monotonic
     error_code: str | None = None
     failure: str | None = None  # an error of the connection itself
     replica: str = ""
@@ -34,7 +44,27 @@ class Stream:
         return self.status == 200 and self.done and self.error_code is None and self.text.endswith(self.prompt)
 
 
-async def run_stream(client: httpx.AsyncClient, stream: Stream, on_first: Callable[[], None] = lambda: None) -> Stream:
+async def run_stream(
+    client: httpx.AsyncClient,
+    stream: Stream,
+    on_first: Callable[[], None] = lambda: None,
+    door: asyncio.Semaphore | None = None,
+) -> Stream:
+    """`on_first` is called once, at the first text."""
+    async with contextlib.AsyncExitStack() as outside:
+        if door is not None:
+            await outside.enter_async_context(door)
+
+        async def trace(event: str, _: dict[str, Any]) -> None:
+            if event == "http11.send_request_body.complete":
+                await outside.aclose()
+
+        return await _run(client, stream, on_first, trace)
+
+
+async def _run(
+    client: httpx.AsyncClient, stream: Stream, on_first: Callable[[], None], trace: Callable[..., Any]
+) -> Stream:
     body = {
         "model": stream.model,
         "messages": [{"role": "user", "content": stream.prompt}],
@@ -42,7 +72,7 @@ async def run_stream(client: httpx.AsyncClient, stream: Stream, on_first: Callab
         "max_tokens": 2000,
     }
     try:
-        async with client.stream("POST", "/chat/completions", json=body) as answer:
+        async with client.stream("POST", "/chat/completions", json=body, extensions={"trace": trace}) as answer:
             stream.status = answer.status_code
             stream.replica = answer.headers.get("x-shoal-replica", "")
             stream.served_by = answer.headers.get("x-shoal-model", "")
@@ -58,7 +88,7 @@ async def run_stream(client: httpx.AsyncClient, stream: Stream, on_first: Callab
 
 def _take(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
     if line == "data: [DONE]":
-        stream.done = True
+        stream.done, stream.done_s = True, time.monotonic()
     elif line.startswith("data: "):
         event = json.loads(line.removeprefix("data: "))
         if "error" in event:
@@ -71,4 +101,5 @@ def _take(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
 
 
 async def run_all(client: httpx.AsyncClient, streams: list[Stream]) -> list[Stream]:
-    return list(await asyncio.gather(*(run_stream(client, stream) for stream in streams)))
+    door = asyncio.Semaphore(AT_THE_DOOR)
+    return list(await asyncio.gather(*(run_stream(client, stream, door=door) for stream in streams)))

@@ -4,6 +4,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Barrier
 from typing import Any
 
 import httpx
@@ -53,10 +54,16 @@ class Conversation:
 
 
 def all_say(fleet: Fleet, talks: list[Conversation], words: int, max_tokens: int) -> None:
-    """One turn of each, all at once, and long enough to meet: so many requests spread over the replicas."""
+    """One turn of each, all at once, and long enough to meet: so many requests spread over the replicas.
+
+    None is sent before all are connected: handshakes may take longer than answers on a busy machine.
+    """
+    connected = Barrier(len(talks))
 
     def say(talk: Conversation) -> None:
-        with fleet.client() as client:
+        with fleet.client(timeout_s=WAIT_S) as client:
+            client.get("/models").raise_for_status()
+            connected.wait(WAIT_S)
             talk.say(client, words=words, max_tokens=max_tokens)
 
     with ThreadPoolExecutor(len(talks)) as threads:

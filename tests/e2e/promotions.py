@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.projects import GENEROUS, PATIENT, project_with
+from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, wait_until
 
 POOL = "smollm2-135m"
@@ -25,7 +25,6 @@ ALWAYS, NEVER = "queue_seconds < 100000: +1", "queue_seconds > 100000: +1"
 # One serves at first, and one is warm.
 EDITS = (
     PATIENT,
-    GENEROUS,
     (f"inferenceservices/{POOL}.yaml", "minReplicas: 2", "minReplicas: 1"),
     (POLICY, "replicas: {min: 2, max: 4}", "replicas: {min: 1, max: 1}"),
     (POLICY, "warm: 0", "warm: 1"),
@@ -33,7 +32,7 @@ EDITS = (
 
 
 def project(folder: Path) -> Path:
-    return project_with(folder, *EDITS)
+    return without_limits(project_with(folder, *EDITS))
 
 
 def decide(fleet: Fleet, most: int, rule: str) -> None:
@@ -147,6 +146,7 @@ def promote(fleet: Fleet, load: Load) -> Promotion:
     with _eligible(fleet, warm) as seen:
         decide(fleet, 2, ALWAYS)
         wait_until(f"a request on {warm}", lambda: load.first_on(warm, asked_unix_s) is not None, LIMIT_S)
+        wait_until("the gateway's metrics say so", lambda: bool(seen), LIMIT_S)
     scaling = fleet.status()["scaling"][0]
     assert (scaling["desired"], scaling["serving"]) == (2, 2), scaling
     wait_until("another is asked for, once there is memory", lambda: _warm_wanted(fleet) == 1, LIMIT_S)
@@ -170,7 +170,7 @@ def _eligible(fleet: Fleet, replica: str) -> Iterator[list[float]]:
     line = f'shoal_replica_state{{replica="{replica}",state="ready"}} 1.0'
 
     def look() -> None:
-        with httpx.Client(timeout=30.0) as client:
+        with httpx.Client(timeout=120.0) as client:
             while not stop.is_set() and not seen:
                 if line in client.get(f"http://127.0.0.1:{fleet.port_base + 5}/metrics").text:
                     seen.append(time.time())

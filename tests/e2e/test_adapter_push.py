@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from tests.artifacts.adapter_files import make_adapter
+from tests.e2e.projects import PATIENT, project_with
 from tests.fleets import PROJECT, SHOAL, Fleet, git, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
 BOT = PROJECT / "registry" / "adapters" / "acme" / "support-bot" / "v1"
 GOAL_S = 60.0
@@ -26,7 +27,8 @@ REPLICAS = 2
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("pushes") / "state", "sim", REPLICAS) as fleet:
+    folder = tmp_path_factory.mktemp("pushes")
+    with running_fleet(folder / "state", "sim", REPLICAS, project_with(folder / "project", PATIENT)) as fleet:
         yield fleet
 
 
@@ -35,7 +37,7 @@ def key(fleet: Fleet) -> str:
     """A fresh key of acme's, made by the operator, which may push and call."""
     made = fleet.shoal("key", "create", "acme", "--scope", "inference", "--scope", "models:write")
     assert made.returncode == 0, made.stderr
-    wait_until("the key is known", lambda: ask(fleet, made.stdout.strip(), "smollm2-135m").status_code == 200, 60)
+    wait_until("the key is known", lambda: ask(fleet, made.stdout.strip(), "smollm2-135m").status_code == 200, 120)
     return made.stdout.strip()
 
 
@@ -184,7 +186,7 @@ def test_whatever_is_killed_in_the_middle_a_second_push_ends_it(
     kill(fleet, role)
     first.join(200)
     wait_until("a second push goes through", lambda: tenant.shoal(*arguments).returncode == 0, 120, every_s=1.0)
-    wait_until("it is served", lambda: served(fleet, key, model), GOAL_S, every_s=0.2)
+    wait_until("it is served", lambda: served(fleet, key, model), 2 * GOAL_S, every_s=0.2)
     with fleet.registry() as registry:
         chain = registry.get("/v1/audit/verify").json()
         assert chain["sound"], chain
@@ -196,8 +198,9 @@ def test_whatever_is_killed_in_the_middle_a_second_push_ends_it(
 
 def kill(fleet: Fleet, role: str) -> None:
     if role != "controller":
+        wait_until(f"a {role} runs", lambda: role in {each["role"] for each in fleet.processes().values()}, 120)
         os.kill(fleet.pid(role), signal.SIGKILL)  # the controller starts another
         return
     os.kill(int(json.loads((fleet.state_dir / "run" / "processes.json").read_text())["controller_pid"]), signal.SIGKILL)
-    up = fleet.shoal("up", "--engine", "sim", "--replicas", str(REPLICAS), timeout_s=240)
+    up = fleet.shoal("up", "--engine", "sim", "--replicas", str(REPLICAS), timeout_s=400)
     assert up.returncode == 0, up.stdout + up.stderr

@@ -9,7 +9,7 @@ from tests.api.invalid_manifests import INVALID, Invalid
 from tests.e2e.background_load import background_load
 from tests.fleets import Fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
 
 def what_runs(fleet: Fleet) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def missing_in(told: str, case: Invalid) -> list[str]:
 
 def test_every_invalid_manifest_is_refused_with_its_place_and_the_fleet_untouched(sim_fleet: Fleet) -> None:
     assert len(INVALID) >= 60
-    wait_until("the fleet is settled", lambda: bool(sim_fleet.status()["settled"]), 60)
+    wait_until("the fleet is settled", sim_fleet.is_applied, 120)
     before = what_runs(sim_fleet)
     wrong: dict[str, Any] = {}
     with background_load(sim_fleet, {"smollm2-135m": "acme"}) as load:

@@ -17,7 +17,7 @@ TENANT_OF = {BASE: "acme", SUPPORT: "acme", PIRATE: "acme", HAIKU: "globex"}
 QUESTION = "What is the capital of France?"
 
 FLEETS = [
-    pytest.param("sim_fleet", marks=pytest.mark.servers, id="sim"),
+    pytest.param("sim_fleet", marks=[pytest.mark.servers, pytest.mark.timeout(400)], id="sim"),
     pytest.param("vllm_fleet", marks=[pytest.mark.engine, pytest.mark.timeout(900)], id="vllm"),
 ]
 

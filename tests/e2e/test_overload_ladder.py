@@ -6,6 +6,7 @@ rungs show in the gateway's metrics and in what the registry tells `shoal status
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.projects import GENEROUS, project_with
+from tests.e2e.projects import project_with, without_limits
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 SMALL, OTHER = "smollm2-135m", "other"
 FALLBACK = f"  fallback:\n    - {{when: saturated, from: {SMALL}, to: {OTHER}}}\n  cascade: []\n"
@@ -29,13 +30,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("ladder")
     project = project_with(
         folder / "project",
-        GENEROUS,
         ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 4s, maxWait: 2s"),
         ("policies/admission.yaml", "batch: {share: 0.1}", "batch: {share: 0.1, maxWait: 3s}"),
         ("policies/autoscaling.yaml", "replicas: {min: 2, max: 4}", "replicas: {min: 1, max: 1}"),
         ("policies/tenants.yaml", '["acme/*", "smollm2-135m"]', f'["acme/*", {SMALL}, {OTHER}]'),
         ("policies/routing.yaml", "  fallback: [] # see policies/fleet/routing.yaml\n  cascade: []\n", FALLBACK),
     )
+    without_limits(project)
     services, models = project / "inferenceservices", project / "registry" / "models.yaml"
     demo, base = (services / f"{SMALL}.yaml").read_text(), models.read_text().partition("---")[0]
     for pool, limits in ((SMALL, ("--max-num-seqs=8", "--sim-step-ms=40")), (OTHER, ("--sim-step-ms=5",))):
@@ -67,20 +68,29 @@ async def one(client: httpx.AsyncClient, band: str, number: int) -> Seen:
 
 
 async def burst(fleet: Fleet, rungs: set[str], told: set[str]) -> list[Seen]:
-    """Requests at an even pace; meanwhile, what metrics and registry say of rungs."""
+    """Requests at an even pace, however long each look takes; meanwhile, what metrics and registry say of rungs."""
+    over = asyncio.Event()
+    looking = asyncio.create_task(look(fleet, over, rungs, told))
     async with fleet.async_client(timeout_s=120.0, connections=400) as client:
-        tasks, number, band_due = [], 0, 0.0
+        tasks, band_due, began_s = [], 0.0, time.monotonic()
         for number in range(int(SECONDS * CHATS_PER_S)):
             tasks.append(asyncio.create_task(one(client, "interactive", number)))
             band_due += BATCH_PER_S / CHATS_PER_S
             if band_due >= 1.0:
                 band_due -= 1.0
                 tasks.append(asyncio.create_task(one(client, "batch", number)))
-            if number % 6 == 0:
-                rungs |= await asyncio.to_thread(in_force, fleet)
-                told |= await asyncio.to_thread(told_of, fleet)
-            await asyncio.sleep(1.0 / CHATS_PER_S)
-        return list(await asyncio.gather(*tasks))
+            await asyncio.sleep(max(0.0, began_s + number / CHATS_PER_S - time.monotonic()))
+        seen = list(await asyncio.gather(*tasks))
+    over.set()
+    await looking
+    return seen
+
+
+async def look(fleet: Fleet, over: asyncio.Event, rungs: set[str], told: set[str]) -> None:
+    while not over.is_set():
+        rungs |= await asyncio.to_thread(in_force, fleet)
+        told |= await asyncio.to_thread(told_of, fleet)
+        await asyncio.sleep(0.2)
 
 
 def samples(fleet: Fleet, name: str) -> dict[tuple[str, ...], float]:

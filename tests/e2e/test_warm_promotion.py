@@ -63,7 +63,7 @@ def promoted(fleet: Fleet, engine: str) -> list[Promotion]:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_simulated_replica_is_promoted(sim: Fleet) -> None:
     assert {each.replica for each in promoted(sim, "sim")} <= {f"{POOL}-{n}" for n in range(3)}
 
@@ -75,7 +75,7 @@ def test_a_replica_with_the_real_engine_is_promoted(vllm: Fleet) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_warm_replica_is_not_routed_to_and_one_that_dies_is_replaced_warm(sim: Fleet) -> None:
     before = until(sim, 1, 1)
     warm = next(replica for replica, phase in before.items() if phase == "warm")
@@ -90,7 +90,7 @@ def test_a_warm_replica_is_not_routed_to_and_one_that_dies_is_replaced_warm(sim:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_controller_that_is_killed_keeps_what_the_autoscaler_asked_for(sim: Fleet) -> None:
     until(sim, 1, 1)
     decide(sim, 2, ALWAYS)
@@ -107,7 +107,7 @@ def test_a_controller_that_is_killed_keeps_what_the_autoscaler_asked_for(sim: Fl
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_operators_number_goes_before_the_autoscalers(sim: Fleet) -> None:
     until(sim, 1, 1)
     assert sim.shoal("up", "--engine", "sim", "--replicas", "2", timeout_s=300).returncode == 0
@@ -119,14 +119,14 @@ def test_the_operators_number_goes_before_the_autoscalers(sim: Fleet) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_suspended_nothing_is_scaled(sim: Fleet) -> None:
     before = until(sim, 1, 1)
     assert sim.shoal("suspend", "--reason", "a test").returncode == 0
     decide(sim, 2, ALWAYS)
     seen_s = time.monotonic() + 3.0  # three passes: that nothing happens has no event to wait for
     wait_until("three passes", lambda: time.monotonic() > seen_s, LIMIT_S)
-    assert phases(sim.status()) == before
+    wait_until("all are heard of, as they were", lambda: phases(sim.status()) == before, LIMIT_S)
     assert sim.shoal("resume").returncode == 0
     until(sim, 2, 1)
     decide(sim, 1, NEVER)

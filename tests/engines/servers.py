@@ -9,7 +9,7 @@ import httpx
 
 from functions.engines.sim.clock import Clock
 from functions.engines.sim.parts import Parts
-from functions.engines.sim.server import assemble
+from functions.engines.sim.server import EngineServer, assemble, bind
 from functions.engines.sim.settings import read_settings
 
 
@@ -40,6 +40,20 @@ class SteppedClock(FrozenClock):
 
 def assembled(clock: Clock, *flags: str, **environ: str) -> Parts:
     return assemble(read_settings(["--model", "sim", *flags], environ), clock)
+
+
+@asynccontextmanager
+async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[Parts, httpx.AsyncClient, int]]:
+    """Its clock moves only by sleeping."""
+    parts = assembled(SteppedClock(), *flags, **environ)
+    server = EngineServer(parts, handle_signals=False)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.run_engine([listener]))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            yield parts, http, port
+        server.stop()
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
 """The simulated engine as a process: how it starts, stops and dies."""
 
 import asyncio
+import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple["subproces
         started = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         port = await _port(log, started)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
             yield started, http
     finally:
         started.kill()
@@ -32,14 +34,14 @@ async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple["subproces
 
 
 async def _port(log: Path, started: "subprocess.Popen[bytes]") -> int:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while "listening on" not in (text := log.read_text()):
             assert started.poll() is None, text
             await asyncio.sleep(0.05)
     return int(text.split("listening on ")[1].split()[0].rpartition(":")[2])
 
 
-async def gone(started: "subprocess.Popen[bytes]", *, within_s: float = 30) -> int:
+async def gone(started: "subprocess.Popen[bytes]", *, within_s: float = 60) -> int:
     async with asyncio.timeout(within_s):
         while (status := started.poll()) is None:
             await asyncio.sleep(0.02)
@@ -51,7 +53,8 @@ def chat(**changes: Any) -> dict[str, Any]:
 
 
 async def test_a_drain_lets_streams_finish_and_refuses_new_text(tmp_path: Path) -> None:
-    async with process(tmp_path, "--shutdown-timeout", "10") as (started, http):
+    flags = ("--shutdown-timeout", "100", "--sim-faults", '{"slow_factor": 100}')  # 50 s, until it is fast again
+    async with process(tmp_path, *flags) as (started, http):
         body = chat(max_tokens=60, ignore_eos=True, stream=True)
         async with http.stream("POST", CHAT, json=body) as answer:
             lines = answer.aiter_lines()
@@ -60,6 +63,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_text(tmp_path: Path) 
             refused = await _until_draining(http)
             by_ids = await http.post("/v1/completions", json={"prompt": [300], "max_tokens": 2})
             health = await http.get("/health")
+            await http.post("/sim/faults", json={"slow_factor": 1.0})
             rest = [line async for line in lines if line]
         assert await gone(started) == 0
     assert rest[-1] == "data: [DONE]" and '"finish_reason":"length"' in rest[-2]
@@ -70,7 +74,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_text(tmp_path: Path) 
 
 
 async def _until_draining(http: httpx.AsyncClient) -> httpx.Response:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (answer := await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200:
             await asyncio.sleep(0.02)
         return answer
@@ -78,18 +82,28 @@ async def _until_draining(http: httpx.AsyncClient) -> httpx.Response:
 
 async def test_without_a_drain_open_streams_fall_silent_until_their_clients_leave(tmp_path: Path) -> None:
     async with process(tmp_path) as (started, http):
-        body = chat(max_tokens=4000, ignore_eos=True, stream=True)
-        async with http.stream("POST", CHAT, json=body, timeout=httpx.Timeout(30, read=2.0)) as answer:
-            lines = answer.aiter_lines()
-            await anext(lines)
-            started.send_signal(signal.SIGTERM)
-            with pytest.raises(httpx.ReadTimeout):
-                while True:
-                    await anext(lines)
-            with pytest.raises(httpx.ConnectError):
-                await http.get("/health")
-            assert started.poll() is None
+        body = json.dumps(chat(max_tokens=4000, ignore_eos=True, stream=True)).encode()
+        reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode())
+        writer.write(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await reader.readuntil(b"data: ")
+        started.send_signal(signal.SIGTERM)
+        await _until_nobody_listens(http)
+        with pytest.raises(TimeoutError):
+            while await asyncio.wait_for(reader.read(65536), timeout=2.0):
+                """What was on its way."""
+        assert started.poll() is None, "silent, and open"
+        writer.close()
         assert await gone(started) == 0
+
+
+async def _until_nobody_listens(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        with pytest.raises(httpx.ConnectError):
+            while True:
+                with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError):  # taken, and closed by the end
+                    await http.get("/health")
+                await asyncio.sleep(0.02)
 
 
 async def test_an_idle_engine_stops_at_once(tmp_path: Path) -> None:
@@ -132,7 +146,7 @@ async def test_an_evicted_adapter_whose_files_are_gone_kills_the_engine(
 
 
 async def test_during_the_start_up_delay_connections_wait(tmp_path: Path) -> None:
-    async with process(tmp_path, "--sim-startup-delay-s", "4") as (_, http):
+    async with process(tmp_path, "--sim-startup-delay-s", "8") as (_, http):
         with pytest.raises(httpx.ReadTimeout):
             await http.get("/health", timeout=httpx.Timeout(30, read=0.3))
-        assert (await http.get("/health", timeout=30)).status_code == 200
+        assert (await http.get("/health")).status_code == 200

@@ -6,34 +6,17 @@ test_process.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.server import EngineServer, bind
-from tests.engines.servers import SteppedClock, assembled
+from tests.engines.servers import serving
 
 pytestmark = pytest.mark.servers
 CHAT = "/v1/chat/completions"
 LONG = {"max_tokens": 5000, "ignore_eos": True, "stream": True}
-
-
-@asynccontextmanager
-async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[Parts, httpx.AsyncClient, int]]:
-    parts = assembled(SteppedClock(), *flags, **environ)
-    server = EngineServer(parts, handle_signals=False)
-    listener = bind("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.run_engine([listener]))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
-            yield parts, http, port
-        server.stop()
 
 
 def chat(content: str = "one two three four five six", **changes: Any) -> dict[str, Any]:
@@ -74,7 +57,7 @@ async def test_a_client_that_leaves_frees_its_blocks_at_once() -> None:
             lines = answer.aiter_lines()
             await anext(lines)
             assert parts.engine.core.scheduler.unfinished_seqs == 1
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while parts.engine.core.has_work:
                 await asyncio.sleep(0.01)
         assert parts.engine.core.scheduler.blocks.usage_ratio == 0
@@ -153,15 +136,19 @@ async def test_a_reset_after_some_tokens_breaks_the_stream() -> None:
 
 
 async def test_a_stalled_stream_stays_open_and_silent() -> None:
-    received = ""
+    received: list[str] = []
     async with (
         serving("--sim-faults", '{"stall_after_tokens": 2}') as (_, http, _),
-        http.stream("POST", CHAT, json=chat(stream=True), timeout=httpx.Timeout(30, read=0.3)) as answer,
+        http.stream("POST", CHAT, json=chat(stream=True)) as answer,
     ):
-        with pytest.raises(httpx.ReadTimeout):
-            async for text in answer.aiter_text():
-                received += text
-    assert spoken(received) == "one two" and "[DONE]" not in received
+        lines = answer.aiter_lines()
+        while spoken("\n".join(received)) != "one two":
+            received.append(await anext(lines))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    received.append(await anext(lines))
+    assert spoken("\n".join(received)) == "one two" and "data: [DONE]" not in received
 
 
 async def test_hanging_holds_even_health_and_control_still_works() -> None:
@@ -186,7 +173,7 @@ async def test_a_frozen_engine_looks_healthy_and_answers_nothing() -> None:
 async def test_a_closed_listener_opens_again_at_the_same_port() -> None:
     async with serving() as (_, http, _):
         await http.post("/sim/faults", json={"refuse_s": 2.0})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await _answers(http):
                 await asyncio.sleep(0.02)
             while not await _answers(http):

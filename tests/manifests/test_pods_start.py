@@ -6,7 +6,6 @@ probe of the manifests is then asked as the kubelet asks it, and has to be a rou
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -23,12 +22,14 @@ import valkey
 from functions.controller.local.binaries import valkey_server
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
+from tests.controller.kubernetes.fixtures import TIMEOUT_S
 from tests.manifests.checks.settings import environment_of, module_of
 from tests.manifests.rendering import MANIFESTS, Rendering
 from tests.manifests.test_real_server import apply
 from tests.manifests.workloads import Workload, workloads
+from tests.ports import free_port
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 _PATIENCE_S = 90.0  # Python's imports on a machine that others use too
 _SECRETS = {"s3.json": '{"access_key_id": "reader", "secret_access_key": "secret"}'}
@@ -62,7 +63,7 @@ class Pod:
         handler = self.container[probe]["httpGet"]
         port = next(ours for theirs, ours in self.ports.items() if handler["port"] in (theirs, self._names()[theirs]))
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{handler['path']}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{handler['path']}", timeout=_PATIENCE_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as answer:
             return answer.code
@@ -83,7 +84,6 @@ def test_its_probes_are_answered(module: str, ready: int, staging: Rendering, tm
         assert pod.asked("readinessProbe") == ready
 
 
-@pytest.mark.timeout(300)
 def test_the_controller_gets_ready_as_its_account(
     api_server: ApiServer, crds_dir: Path, staging: Rendering, tmp_path: Path
 ) -> None:
@@ -193,9 +193,3 @@ def wait_for(ask: Any, process: "subprocess.Popen[bytes]") -> Any:
             return ask()
         time.sleep(0.05)
     raise AssertionError(f"no answer; its exit code is {process.poll()}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

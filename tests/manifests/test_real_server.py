@@ -16,9 +16,10 @@ from kubernetes.dynamic.exceptions import UnprocessibleEntityError
 
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import create_crds
+from tests.controller.kubernetes.fixtures import TIMEOUT_S
 from tests.manifests.rendering import MANIFESTS, Document, Rendering, name_of
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 FOREIGN_CRDS = (
     "serving.kserve.io_inferenceservices.yaml",

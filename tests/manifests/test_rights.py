@@ -7,10 +7,11 @@ import pytest
 from kubernetes.dynamic import DynamicClient
 
 from tests.controller.kubernetes.api_server import ApiServer
+from tests.controller.kubernetes.fixtures import TIMEOUT_S
 from tests.manifests.rendering import MANIFESTS, Rendering, parse
 from tests.manifests.test_real_server import apply
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
 Right = tuple[str, str, str, str, str]  # namespace, verb, group, resource, name
 

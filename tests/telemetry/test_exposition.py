@@ -33,7 +33,7 @@ class Exposed:
         self.gauge.set(len(self.refreshed_by))
 
     async def get(self, path: str = "/metrics") -> httpx.Response:
-        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=60.0) as client:
             return await client.get(path)
 
 
@@ -73,7 +73,8 @@ async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(
 ) -> None:
     monkeypatch.setattr("functions.telemetry.exposition._REFRESH_TIMEOUT_S", 0.1)
     answers: list[int] = []
-    scraper = threading.Thread(target=lambda: answers.append(httpx.get(exposed.url + "/metrics").status_code))
+    url = exposed.url + "/metrics"
+    scraper = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=60).status_code))
     scraper.start()
-    scraper.join(5.0)  # blocks the loop, on purpose: this test is the loop's thread
+    scraper.join(60.0)  # blocks the loop, on purpose: this test is the loop's thread
     assert answers == [503]
