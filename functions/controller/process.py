@@ -130,6 +130,7 @@ class Controller:
             stack.push_async_callback(self._orders.close)
             stack.push_async_callback(self._tasks.close)
             self._supervisor.adopt(adoption.keep)
+            self._scaling.begin()
             server = await serve_control(self._layout.control_socket, self._orders.handle)
             stack.callback(self._layout.control_socket.unlink, missing_ok=True)
             stack.callback(server.close)

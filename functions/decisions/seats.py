@@ -6,10 +6,11 @@ serves on: each may be woken, and not all of them.
 
     1  who serves keeps the seat, and what a pool's YAML asks for is its own whatever the number of seats
     2  who is to serve comes before who is to be warm. A warm one that is awake has its seat already; waking one that
-       sleeps, or starting one, takes a free seat: it goes to the pool that has got the smallest part of what it wants
+       sleeps, or starting one, takes a free seat: it goes to the pool that has got the smallest part of what it wants.
+       Promoting one of which nothing is heard does too: it may well sleep, and is then woken
     3  where somebody still lacks a seat, warm ones that are awake give theirs up (they end); so do those too many
     4  a warm one loads awake, on a free seat. Of the pools whose engines sleep afterwards one loads at a time, before
-       those of pools that keep the seat
+       those of pools that keep the seat. For one that takes longer than a start may take nobody waits
 
     free = seats - (serving + warm and awake + ending)            an engine that is being ended has its seat until then
 
@@ -39,14 +40,16 @@ class Held:
 
     serving: int = 0  # that serve, start to, or are being woken for it
     loaded: int = 0  # warm, loaded and awake
-    loading: int = 0  # warm and not yet loaded, or not heard of
+    loading: int = 0  # warm and not yet loaded
+    unheard: int = 0  # warm, and not known to be awake: as if it were, but for its promotion
     asleep: int = 0  # warm, without a seat
-    spared: int = 0  # of those loaded or loading: not ended for others (about to sleep, or not heard of)
+    spared: int = 0  # of those loaded or unheard: not ended for others
+    stuck: int = 0  # of those loading or unheard: for longer than a start takes
     sleeps: bool = False  # its warm engines fall asleep once they are loaded
 
     @property
     def awake(self) -> int:
-        return self.serving + self.loaded + self.loading
+        return self.serving + self.loaded + self.loading + self.unheard
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class _Pool:
     serving: int = 0
     loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its seat
     loading: int = 0
+    unheard: int = 0
     asleep: int = 0
     spared: int = 0
     woken: int = 0
@@ -99,7 +103,8 @@ class _Pool:
     def __post_init__(self) -> None:
         self.serving = min(self.wish.serving, self.held.serving)
         too_many = self.held.serving - self.serving
-        self.loaded, self.loading, self.asleep = self.held.loaded + too_many, self.held.loading, self.held.asleep
+        self.loaded, self.asleep = self.held.loaded + too_many, self.held.asleep
+        self.loading, self.unheard = self.held.loading, self.held.unheard
         self.spared = self.held.spared + (too_many if self.held.sleeps else 0)
 
     @property
@@ -109,12 +114,16 @@ class _Pool:
     @property
     def present(self) -> int:
         """Warm ones that stay."""
-        return self.loaded + self.loading + self.asleep
+        return self.loaded + self.loading + self.unheard + self.asleep
 
     @property
     def spare(self) -> int:
         """Warm ones that would give a seat up."""
-        return max(0, self.loaded + self.loading - self.spared)
+        return max(0, self.loaded + self.loading + self.unheard - self.spared)
+
+    @property
+    def is_loading(self) -> bool:
+        return self.loading + self.unheard > self.held.stuck
 
     @property
     def warm(self) -> int:
@@ -142,11 +151,14 @@ class _Pool:
         if self.loading:
             self.loading -= 1
             return 0
+        self.unheard = max(0, self.unheard - 1)
         return 1
 
     def give_up(self) -> None:
         if self.loading:
             self.loading -= 1
+        elif self.unheard > self.spared:
+            self.unheard -= 1
         else:
             self.loaded -= 1
 
@@ -182,7 +194,7 @@ def _give_up(pools: Sequence[_Pool], seats: int) -> None:
 def _let_load(pools: Sequence[_Pool], free: int) -> int:
     """Step 4; what is free then."""
     sleepers = [pool for pool in pools if pool.held.sleeps]
-    is_loading = any(pool.loading for pool in sleepers)
+    is_loading = any(pool.is_loading for pool in sleepers)
     free -= _start(sleepers, 0 if is_loading else min(1, free))
     return free - _start([pool for pool in pools if not pool.held.sleeps], free)
 

@@ -59,13 +59,13 @@ class Monitor:
         self._judge(evidence, now_s)
         if self._version_is_due:
             await self._learn_version()
-        if not self._status.asleep and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
+        if self._status.computes and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
             self._prober.begin()
             self._tasks.once("probe", self._prober.run())
 
     def _probe(self, health: HealthAnswer, now_s: float) -> Probe:
-        """A sleeping engine makes no token, and is well where its server says so."""
-        if self._status.asleep and health == "ok":
+        """An engine that sleeps or falls asleep makes no token, and is well where its server says so."""
+        if not self._status.computes and health == "ok":
             return Probe("answered", started_s=now_s, ended_s=now_s)
         return self._prober.newest
 

@@ -12,11 +12,14 @@ engine. On a CPU there is nothing to free; vLLM refuses the argument there, and 
 
     falls asleep   SETTLED_S after it became warm: a request that a gateway sent before it heard would else end with
                    "abort", or wait in an engine that computes nothing. No adapter is loaded meanwhile (`engine_turn`)
-    is well        as long as its server says so; it is not probed, since it answers no probe (`monitor`)
+                   An engine that does not answer in time may yet fall asleep: it is asked which it is before it serves
+    is well        as long as its server says so; it is not probed, since it answers no probe (`monitor`). The same
+                   while it falls asleep, which takes it a while; no longer than the client waits for an answer
     serves         only when it is awake: one that an agent finds asleep and is to serve is woken first
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +27,7 @@ from pathlib import Path
 from functions.decisions.engine_rates import EngineRates
 from functions.decisions.routing import ReplicaPhase
 from functions.engines.client import EngineClient
-from functions.engines.errors import EngineError, EngineHung
+from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.replica.status import AgentStatus
 
 LOOK_INTERVAL_S = 1.0
@@ -51,7 +54,7 @@ class Standby:
         self._tell = tell
         self._may_sleep = may_sleep
         self._engine_turn = engine_turn or asyncio.Lock()
-        self._has_learnt = False  # whether the engine sleeps already
+        self._has_learnt = False  # whether the engine sleeps
         self._turn = asyncio.Lock()
         self._since_s = status.clock()  # as it stands now
 
@@ -86,19 +89,21 @@ class Standby:
 
     async def _look(self) -> None:
         if not self._has_learnt:
-            await self._learn()
+            with contextlib.suppress(EngineError):  # it starts, or is busy falling asleep: asked again
+                await self._learn()
         elif self._status.asleep and not self._status.standby:
             await self._rouse()
         elif self._can_sleep():
             await self._sleep()
 
     async def _learn(self) -> None:
-        """An agent that is started again finds the engine as its predecessor left it."""
+        """An agent that is started again finds the engine as its predecessor left it, and one that got no answer does
+        not know. EngineHung, EngineUnreachable: one that sleeps must not be taken for one that is awake."""
         try:
             self._status.asleep = await self._engine.is_sleeping()
-        except EngineHung:
-            return  # asked again: one that sleeps must not be taken for one that is awake
-        except EngineError as error:  # it starts, or has no such route: `_sleep` will say so
+        except (EngineHung, EngineUnreachable):
+            raise
+        except EngineError as error:  # it has no such route: `_sleep` will say so
             _log.info("the engine does not say whether it sleeps: %s", error)
         self._has_learnt = True
 
@@ -111,13 +116,18 @@ class Standby:
 
     async def _sleep(self) -> None:
         async with self._engine_turn:
+            self._status.falling_asleep = True
             try:
                 await self._engine.sleep()
-            except EngineError as error:
+                self._status.asleep = True
+            except EngineRefused as error:
                 self._may_sleep = False
                 _log.warning("the engine does not sleep (VLLM_SERVER_DEV_MODE=1 opens its routes): %s", error)
-                return
-            self._status.asleep = True
+            except EngineError as error:
+                self._has_learnt = False
+                _log.warning("whether the engine sleeps is not known; it is asked: %s", error)
+            finally:
+                self._status.falling_asleep = False
         self._tell()
 
     async def _rouse(self) -> None:
@@ -130,6 +140,8 @@ class Standby:
         self._tell()
 
     async def _wake(self) -> None:
+        if self._may_sleep and not self._has_learnt:
+            await self._learn()
         if self._status.asleep:
             await self._engine.wake_up()
             self._status.asleep = False

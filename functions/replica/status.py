@@ -82,7 +82,13 @@ class AgentStatus:
     draining: bool = False
     standby: bool = False  # loaded and well, and kept without traffic until it is promoted
     asleep: bool = False  # the engine's weights are in host memory: it computes nothing until it is woken
+    falling_asleep: bool = False  # it was asked to, and has not answered: it computes nothing either
     condemned: str = ""  # why the engine should be killed; "" while it should not
+
+    @property
+    def computes(self) -> bool:
+        """Whether the engine would answer a probe, were it well."""
+        return not self.asleep and not self.falling_asleep
 
     def phase(self) -> tuple[ReplicaPhase, str]:
         """What to tell the fleet, and why. A lost engine outranks draining: out either way, and the cause matters."""

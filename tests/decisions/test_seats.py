@@ -11,10 +11,15 @@ SLEEPER = Held(serving=1, asleep=1, sleeps=True)
 
 pools = st.sampled_from("abc")
 helds = st.builds(
-    lambda serving, loaded, loading, asleep, sleeps: Held(
-        serving=serving, loaded=loaded, loading=loading, asleep=asleep if sleeps else 0, sleeps=sleeps
+    lambda serving, loaded, loading, unheard, asleep, sleeps: Held(
+        serving=serving,
+        loaded=loaded,
+        loading=loading,
+        unheard=unheard if sleeps else 0,
+        asleep=asleep if sleeps else 0,
+        sleeps=sleeps,
     ),
-    *(st.integers(0, 3) for _ in range(4)),
+    *(st.integers(0, 3) for _ in range(5)),
     st.booleans(),
 )
 wishes = st.builds(Wish, st.integers(0, 5), st.integers(0, 3))
@@ -93,9 +98,26 @@ def test_one_that_is_about_to_sleep_or_not_heard_of_is_not_ended() -> None:
 
 
 def test_nobody_is_ended_for_those_that_are_not_heard_of() -> None:
-    unheard = Held(serving=1, loading=1, spared=1, sleeps=True)
+    unheard = Held(serving=1, unheard=1, spared=1, sleeps=True)
     node = {name: (Wish(1, 1), unheard) for name in "ab"} | {"c": (Wish(0, 1), Held(loaded=1))}
     assert ask(node, 3) == {"a": Seated(1, 1), "b": Seated(1, 1), "c": Seated(0, 1)}
+
+
+def test_one_that_is_not_heard_of_is_promoted_only_on_a_free_seat() -> None:
+    """It may sleep: its agent, back again, would wake it."""
+    node = {"a": (Wish(2, 1), Held(serving=2)), "b": (Wish(2, 1), Held(serving=1, unheard=1, spared=1, sleeps=True))}
+    assert ask(node, 4)["b"] == Seated(1, 1), "the fourth seat is its own only where it is awake"
+    assert ask(node, 5)["b"] == Seated(2, 0)
+
+
+def test_nobody_waits_for_one_that_never_loads() -> None:
+    for loading, unheard in ((1, 0), (0, 1)):
+        slow = Held(serving=1, loading=loading, unheard=unheard, spared=unheard, sleeps=True)
+        node = {"a": (Wish(1, 1), slow), "b": (Wish(1, 1), Held(serving=1, sleeps=True))}
+        assert ask(node, 8)["b"] == Seated(1, 0)
+        node["a"] = (Wish(1, 1), replace(slow, stuck=1, spared=0))
+        assert ask(node, 8)["b"] == Seated(1, 1)
+        assert ask({"a": node["a"], "b": (Wish(2), Held(serving=1))}, 3)["a"] == Seated(1, 0), "it gives way"
 
 
 def test_one_that_was_asleep_and_starts_anew_gives_way_where_there_is_no_seat() -> None:
@@ -130,7 +152,8 @@ def _awake_after(wish: Wish, held: Held, allowed: Seated) -> int:
     lacking = max(0, allowed.serving - held.serving)
     promoted = min(lacking, held.loaded + allowed.wake + held.loading)
     too_many = max(0, held.serving - allowed.serving)
-    kept_warm = held.loaded + held.loading + held.asleep + too_many - promoted
+    roused = min(lacking - promoted, held.unheard)  # it may have slept
+    kept_warm = held.loaded + held.loading + held.unheard + held.asleep + too_many - promoted - roused
     started = lacking - promoted + max(0, allowed.warm - kept_warm)
     return held.awake + allowed.wake + started
 

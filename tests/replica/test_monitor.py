@@ -1,5 +1,6 @@
 """What the monitor learns beside the engine's health."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -21,8 +22,10 @@ class WellEngine:
 
     version: httpx.Response | httpx.HTTPError
     asked_for_version: int = 0
+    probes: int = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.probes += request.url.path == "/v1/completions"
         if request.url.path != "/version":
             return httpx.Response(200, json={"choices": [{}]})
         self.asked_for_version += 1
@@ -73,3 +76,17 @@ async def test_an_engine_that_has_no_version_is_not_asked_each_second(rig: Rig) 
     for _ in range(3):
         await rig.tick()
     assert (rig.status.health.phase, rig.engine.asked_for_version) == ("ready", 1)
+
+
+@pytest.mark.parametrize("state", ["falling_asleep", "asleep"])
+async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, state: str) -> None:
+    await rig.tick()
+    rig.prober.begin()  # the engine answers this one no more
+    probes = rig.engine.probes
+    setattr(rig.status, state, True)
+    for _ in range(60):
+        rig.clock.now_s += 1.0
+        await rig.monitor.tick()
+        assert (rig.status.health.phase, rig.status.condemned) == ("ready", "")
+    await asyncio.sleep(0)
+    assert rig.engine.probes == probes

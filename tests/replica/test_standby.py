@@ -1,6 +1,7 @@
 """Warm and ready: a state flip that gateways hear at once, and an engine that sleeps where it can."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from functions.decisions.engine_rates import EngineRates
 from functions.engines.client import EngineClient
+from functions.replica import standby
 from functions.replica.beat import compose
 from functions.replica.peer_app import make_peer_app
 from functions.replica.standby import SETTLED_S, Standby
@@ -17,21 +19,27 @@ from tests.replica.statuses import Clock, make_status
 
 
 class Engine:
-    """The three routes of an engine that runs with --enable-sleep-mode; `broken` answers 500."""
+    """The three routes of an engine that runs with --enable-sleep-mode; `broken` answers 500, and `mute` are the paths
+    that do what they are asked, and whose answer does not come: for this reason."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.sleeps = False
         self.broken = False
+        self.mute: dict[str, type[httpx.TransportError]] = {}
+        self.on_sleep: Callable[[], None] = lambda: None
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
         if self.broken:
             return httpx.Response(500, json={"error": {"message": "no"}})
-        if request.url.path == "/is_sleeping":
-            return httpx.Response(200, json={"is_sleeping": self.sleeps})
-        self.sleeps = request.url.path == "/sleep"
-        return httpx.Response(200)
+        if request.url.path != "/is_sleeping":
+            self.sleeps = request.url.path == "/sleep"
+        if request.url.path == "/sleep":
+            self.on_sleep()
+        if lost := self.mute.get(request.url.path):
+            raise lost("no answer", request=request)
+        return httpx.Response(200, json={"is_sleeping": self.sleeps})
 
 
 class Replica:
@@ -119,6 +127,45 @@ async def test_an_agent_that_is_started_again_finds_its_engine_asleep() -> None:
     replica.engine.sleeps = True
     await replica.until_asleep()
     assert replica.engine.asked == ["GET /is_sleeping"]
+
+
+async def test_that_it_falls_asleep_is_known_until_the_engine_has_answered() -> None:
+    replica = Replica(may_sleep=True, status=make_status(standby=True))
+    seen: list[bool] = []
+    replica.engine.on_sleep = lambda: seen.append(replica.status.falling_asleep)
+    await replica.until_asleep()
+    assert seen == [True] and not replica.status.falling_asleep
+
+
+LOST = pytest.mark.parametrize("lost", [httpx.ReadTimeout, httpx.ReadError])
+
+
+@LOST
+async def test_an_engine_that_falls_asleep_without_an_answer_is_found_asleep(
+    lost: type[httpx.TransportError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "LOOK_INTERVAL_S", 0.01)
+    replica = Replica(may_sleep=True, status=make_status(standby=True))
+    replica.engine.mute = {"/sleep": lost}
+    await replica.until_asleep()
+    assert replica.engine.asked == ["GET /is_sleeping", "POST /sleep?level=1", "GET /is_sleeping"]
+
+
+@LOST
+async def test_nobody_serves_before_it_is_known_whether_its_engine_sleeps(lost: type[httpx.TransportError]) -> None:
+    replica = Replica(may_sleep=True, status=make_status(standby=True))
+    replica.engine.sleeps, replica.engine.mute = True, {"/is_sleeping": lost}
+    assert (await ask(replica, b'{"standby": false}')).status_code == 503
+    assert replica.status.phase()[0] == "warm"
+    replica.engine.mute = {}
+    assert (await ask(replica, b'{"standby": false}')).status_code == 200
+    assert replica.status.phase()[0] == "ready" and not replica.engine.sleeps
+
+
+@pytest.mark.parametrize(("phase", "asleep"), [("ready", True), ("starting", True), ("hung", True), ("dead", False)])
+def test_that_its_engine_sleeps_is_told_also_while_it_is_not_well(phase: str, asleep: bool) -> None:
+    status = make_status(phase, standby=True, asleep=True)
+    assert compose(status, sequence=1, sent_unix_s=1.0).asleep == asleep
 
 
 async def test_an_engine_without_the_routes_stays_awake() -> None:

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
@@ -32,10 +33,11 @@ from functions.controller.publish_wire import EpochTaken, RegistryRefused, Regis
 from functions.controller.scaling import kept
 from functions.controller.scaling.bounds import Wish, granted
 from functions.controller.scaling.kept_forecasts import Forecasts
+from functions.controller.scaling.lasting import Since, lasting, since
 from functions.controller.scaling.policies import Policies
 from functions.controller.scaling.roster import Roster, toward
 from functions.controller.scaling.scaler import Scaler, Wanted
-from functions.controller.scaling.seating import Seating, ending, heard_of, in_words, settling
+from functions.controller.scaling.seating import Seating, ending, heard_of, in_words, without_lost
 from functions.controller.scaling.shown import Shown
 from functions.controller.scaling.standing import orders_for
 from functions.controller.snapshot_source import SnapshotSource
@@ -77,7 +79,7 @@ class LocalScaling:
         self._policies = Policies()
         self._wanted: dict[str, Wanted] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
-        self._awake_since_s: dict[tuple[str, int], float] = {}  # warm ones that are to sleep
+        self._since: Since = {}
         self._trouble = ""
         self._told_s = float("-inf")
         self._changed = asyncio.Event()
@@ -97,6 +99,16 @@ class LocalScaling:
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
 
+    def begin(self) -> None:
+        """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
+        at once, without a seat: it comes back as new ones do. Blocks."""
+        running = frozenset(self._running())
+        for pool in self._reconciler.declared:
+            if pool.sleeps and pool.name in self._rosters:
+                self._rosters[pool.name] = without_lost(self._rosters[pool.name], pool.name, running)
+        _write(self._layout, self._rosters, self._covered(self._rosters))
+        self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -111,15 +123,16 @@ class LocalScaling:
     async def _pass(self) -> None:
         report = await self._report()
         seatings = self._seatings(report)
-        held, leaving = self._held_seats(seatings), self._leaving(seatings)
+        held, leaving = {name: pool.held() for name, pool in seatings.items()}, self._leaving(seatings)
         self._ask(report, seatings, without_seat(held, leaving, self._seats()))
-        await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
-        await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
-        if not self._is_suspended():
+        is_suspended = self._is_suspended()
+        if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `seatings` has not
             await self._follow(self._next(seatings, held, leaving))
             self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
-            if report is not None:
-                await self._agree(report)
+        await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
+        await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
+        if report is not None and not is_suspended:
+            await self._agree(report)
         await self._tell_registry()
 
     def _ask(self, report: PoolReport | None, seatings: Mapping[str, Seating], resting: Mapping[str, int]) -> None:
@@ -137,19 +150,23 @@ class LocalScaling:
         return report
 
     def _seatings(self, report: PoolReport | None) -> dict[str, Seating]:
-        return {
+        seatings = {
             pool.name: Seating(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
             for pool in self._reconciler.declared
         }
-
-    def _held_seats(self, seatings: Mapping[str, Seating]) -> dict[str, Held]:
-        self._awake_since_s, in_time = settling(self._awake_since_s, seatings, time.monotonic())
-        return {name: pool.held(in_time[name]) for name, pool in seatings.items()}
+        if report is None or not report.bus_connected:
+            return seatings
+        states, now_s = {name: pool.states for name, pool in seatings.items() if pool.sleeps}, time.monotonic()
+        self._since = since(self._since, states, now_s)
+        return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in seatings.items()}
 
     def _leaving(self, seatings: Mapping[str, Seating]) -> int:
+        return ending(self._running(), seatings)
+
+    def _running(self) -> list[str]:
+        """The replicas whose engines run, by their ids."""
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
-        running = [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
-        return ending(running, seatings)
+        return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
     def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}

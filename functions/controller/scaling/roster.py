@@ -40,6 +40,7 @@ class Sleepers:
 
     numbers: frozenset[int] = frozenset()
     wake: int = 0
+    unheard: frozenset[int] = frozenset()  # that may sleep as well: promoted last
 
 
 _NOBODY = Sleepers()
@@ -49,7 +50,7 @@ def toward(now: Roster, serving: int, warm: int, ready: Set[int] = frozenset(), 
     """The next roster on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
-    promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting))
+    promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
     if promoted.serving > serving:
         return _demoted(promoted, warm)
     if promoted.serving < serving or len(promoted.standby) < warm:

@@ -10,7 +10,7 @@ after its quiet time, and not when the ladder is left.
 All times are of the wall clock: forecasts know days and weeks, and what was asked for outlives a process.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
@@ -30,6 +30,7 @@ from functions.fleet.pool_report import PoolReport
 
 _INTERACTIVE = 0
 DECIDE_EVERY_S = 15.0  # the ladder is asked each time
+MAX_REMEMBERED = 64  # pools without a policy, or not heard of yet
 MAX_STARTING = 1000  # replicas of one pool whose start is timed
 
 
@@ -99,6 +100,7 @@ class Scaler:
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
         is_heard = report is not None and report.bus_connected
+        self._remember(self._pools.keys() - entries.keys())
         self._pools = {
             name: self._pools.get(name) or self._begun(name, sizes.get(name), now_s)
             for name in entries
@@ -114,6 +116,13 @@ class Scaler:
         return {name: pool.wanted for name, pool in self._pools.items() if pool.wanted is not None}
 
     # inside
+
+    def _remember(self, gone: Set[str]) -> None:
+        """Of pools that leave their policy, as for a push and its revert, what was learnt stays for when they return;
+        of so many, those that were looked at last."""
+        self._memories |= {name: Memory(self._pools[name].demand, self._pools[name].starts) for name in sorted(gone)}
+        by_age = sorted(self._memories.items(), key=lambda each: each[1].demand.looked_s or 0.0)
+        self._memories = dict(by_age[-MAX_REMEMBERED:])
 
     def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
         """A pool that has just come under a policy, or did so under an earlier controller, whose reasons are not known:

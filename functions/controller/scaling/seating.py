@@ -1,23 +1,19 @@
 """What has a seat on this machine, as rosters, beats and processes tell it: pure. `functions.decisions.seats` decides.
 
 That a warm replica sleeps is known from its beat alone, never from its arguments: one that cannot, does not, or was
-started again has a seat like any other. One that is not heard of (it begins, or the registry is away) is taken to be
-awake, and is not ended for that.
-
-A warm one that is to sleep gets FALLS_ASLEEP_S for it from when it was first seen loaded. Ended before, what was loaded
-would be loaded again.
+started again has a seat like any other. One that is not heard of (its agent begins, or the registry is away) is taken
+to be awake, but may well sleep: it is promoted only on a free seat, and for a while (`lasting`) not ended for others.
 """
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from functions.controller.scaling.lasting import Lasting, State
 from functions.controller.scaling.roster import Roster, Sleepers
 from functions.controller.scaling.signals import replicas_of
 from functions.controller.scaling.standing import number_of
 from functions.decisions.seats import Held, Seated, Wish
 from functions.fleet.pool_report import PoolReport, ReplicaReport
-
-FALLS_ASLEEP_S = 60.0  # three until it begins, and what it takes to copy 64 GiB of weights to host memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,37 +23,54 @@ class Seating:
     roster: Roster
     sleeps: bool = False  # it runs with --enable-sleep-mode
     heard: Mapping[int, ReplicaReport] = field(default_factory=dict)  # by number
+    lasting: Lasting = field(default_factory=Lasting)
 
     @property
     def asleep(self) -> frozenset[int]:
-        return frozenset(number for number in self.roster.standby if self._is_loaded(number) and self._sleeps(number))
+        """Also while they are started or not well: what sleeps has no seat."""
+        return frozenset(number for number in self.roster.standby if self._sleeps(number))
 
     @property
     def awake(self) -> frozenset[int]:
         """Warm ones that are loaded and do not sleep."""
-        return frozenset(n for n in self.roster.standby if self._is_loaded(n) and not self._sleeps(n))
+        heard = self.roster.standby & self.heard.keys()
+        return frozenset(n for n in heard if self.heard[n].phase == "warm") - self.asleep
 
-    def held(self, settling: Set[int] = frozenset()) -> Held:
-        """`settling` are those that are about to sleep."""
-        unheard = self.roster.standby - self.heard.keys() if self.sleeps else frozenset()
-        loaded, asleep = len(self.awake), len(self.asleep)
+    @property
+    def unheard(self) -> frozenset[int]:
+        """Warm ones that may be asleep."""
+        return self.roster.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
+
+    @property
+    def states(self) -> dict[int, State]:
+        """Of the warm ones that do not sleep."""
+        return {number: self._state(number) for number in self.roster.standby - self.asleep}
+
+    def held(self) -> Held:
+        stuck = self.lasting.stuck
+        loading = self.roster.standby - self.awake - self.asleep - self.unheard
         return Held(
             serving=self.roster.serving,
-            loaded=loaded,
-            loading=len(self.roster.standby) - loaded - asleep,
-            asleep=asleep,
-            spared=len(unheard) + len(self.awake & settling),
+            loaded=len(self.awake),
+            loading=len(loading),
+            unheard=len(self.unheard),
+            asleep=len(self.asleep),
+            spared=len(self.unheard - stuck) + len(self.awake & self.lasting.settling),
+            stuck=len((loading | self.unheard) & stuck),
             sleeps=self.sleeps,
         )
 
     def sleepers(self, seated: Seated) -> Sleepers:
-        return Sleepers(self.asleep, seated.wake)
+        return Sleepers(self.asleep, seated.wake, self.unheard)
 
-    def _is_loaded(self, number: int) -> bool:
-        return number in self.heard and self.heard[number].phase == "warm"
+    def _state(self, number: int) -> State:
+        if number not in self.heard:
+            return "unheard"
+        return "loaded" if number in self.awake else "loading"
 
     def _sleeps(self, number: int) -> bool:
-        return self.sleeps and self.heard[number].asleep
+        beat = self.heard.get(number)
+        return self.sleeps and beat is not None and beat.asleep and beat.phase != "dead"
 
 
 def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
@@ -66,18 +79,11 @@ def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
 
 
-def settling(
-    since_s: Mapping[tuple[str, int], float], pools: Mapping[str, Seating], now_s: float
-) -> tuple[dict[tuple[str, int], float], dict[str, frozenset[int]]]:
-    """Since when each that is to sleep is loaded, and by pool those that still have time to."""
-    newest = {
-        (name, number): since_s.get((name, number), now_s)
-        for name, pool in pools.items()
-        if pool.sleeps
-        for number in pool.awake
-    }
-    in_time = [key for key, at_s in newest.items() if now_s - at_s < FALLS_ASLEEP_S]
-    return newest, {name: frozenset(number for pool, number in in_time if pool == name) for name in pools}
+def without_lost(roster: Roster, pool: str, engines: Set[str]) -> Roster:
+    """Without the warm ones at its end whose engines, by their replicas' ids, do not run."""
+    while roster.count - 1 in roster.standby and f"{pool}-{roster.count - 1}" not in engines:
+        roster = roster.up_to(roster.count - 1)
+    return roster
 
 
 def ending(engines: Iterable[str], pools: Mapping[str, Seating]) -> int:
@@ -92,9 +98,17 @@ def in_words(wish: Wish, seated: Seated, pool: Seating, seats: int) -> str:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
     if seated.serving == wish.serving and seated.warm < wish.warm and pool.sleeps:
         return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(seats)}"
+    if len(pool.roster.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
+        return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(seats)}"
     if (seated.serving, seated.warm) == (wish.serving, wish.warm):
         return ""
     return f"this machine runs {seats} engines at most (SHOAL_MAX_ENGINES)"
+
+
+def _is_kept_by_the_last(pool: Seating, seated: Seated) -> bool:
+    """A roster has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
+    last = pool.roster.count - 1
+    return last not in pool.roster.standby and bool(pool.asleep) and not pool.awake and not seated.wake
 
 
 _PLACES = "{} engines that may be awake on this machine makes room (SHOAL_MAX_ENGINES)"

@@ -44,6 +44,22 @@ def largest() -> Memory:
     return Memory(demand, StartupTimes({"disk": (LONG,) * 20}))
 
 
+def test_a_pool_that_leaves_its_policy_and_returns_goes_on_from_what_was_learnt() -> None:
+    scaler = looked(30)
+    before = scaler.memories()
+    scaler.step(report(*TWO, told=FULL), [], [], {}, 1800.0)
+    assert scaler.memories() == before, "and is kept on disk meanwhile"
+    ask(scaler, report(*TWO, told=FULL), 1815.0)
+    assert scaler.memories()[POOL].demand.scores[0].came_sum >= before[POOL].demand.scores[0].came_sum > 0.0
+
+
+def test_what_pools_without_a_policy_have_learnt_is_bounded() -> None:
+    memories = {f"p{number:03}": Memory(Demand(looked_s=float(number))) for number in range(MAX_POOLS + 9)}
+    scaler = Scaler("disk", memories=memories)
+    ask(scaler, report(*TWO, told=FULL), 0.0)
+    assert len(scaler.memories()) == MAX_POOLS + 1 and "p008" not in scaler.memories()
+
+
 def written(path: Path) -> dict[str, Any]:
     Forecasts(path).keep(looked(30).memories(), 0.0)
     content = json.loads(path.read_bytes())

@@ -1,10 +1,17 @@
 """Passes on one machine whose pool's warm engines sleep: who waits for a seat, and what is known of it."""
 
+import asyncio
+import itertools
+
+import pytest
+
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool
 from functions.controller.local.target import Target
+from functions.controller.scaling import lasting
 from functions.controller.scaling.roster import Roster
 from functions.fleet.pool_report import PoolReport
-from tests.controller.scaling.builders import replica, report
+from tests.controller.scaling.builders import POOL, replica, report
 from tests.controller.scaling.test_local import Machine
 
 SLEEPS = ("--enable-sleep-mode",)
@@ -45,3 +52,45 @@ async def test_what_sleeps_stays_though_nothing_is_heard_of_it_for_a_while(layou
 async def test_what_an_operator_asks_for_is_woken_whatever_the_seats_are(layout: StateLayout) -> None:
     machine = Machine(layout, Roster(3, frozenset({2})), Target("sim", 3), seats=2, args=SLEEPS)
     assert (await passes(machine, report(*BEATS, replica(2, "warm", asleep=True))))[:2] == (3, 0)
+
+
+async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLayout) -> None:
+    machine = Machine(layout, Roster(2), Target("sim"), seats=9, args=SLEEPS)
+    machine.source.heard = report(*BEATS)
+    one = machine.reconciler.declared
+    running = asyncio.get_running_loop().create_task(machine.scaling.run())
+    async with asyncio.timeout(60.0):
+        for number in itertools.count():  # each time another pool, so that no two looks find the same
+            machine.reconciler.want("main@2", (*one, Pool(f"p{number}", 1, "m")))
+            await asyncio.sleep(0)
+            assert not running.done(), running.exception()
+            if machine.source.asked > 1:
+                break
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: StateLayout) -> None:
+    machine = Machine(layout, Roster(4, frozenset({2, 3})), Target("sim"), seats=3, args=SLEEPS)
+    mark = layout.standby_file(f"{POOL}-2")
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    machine.scaling.begin()
+    assert not mark.exists(), "who comes for the time of a change does not begin warm"
+    assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [2]
+    assert (machine.shown.serving, machine.shown.warm) == (2, 0)
+
+
+def test_what_does_not_sleep_begins_as_it_was(layout: StateLayout) -> None:
+    machine = Machine(layout, Roster(4, frozenset({2, 3})), Target("sim"), seats=4)
+    machine.scaling.begin()
+    assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [4]
+
+
+async def test_one_whose_agent_is_started_again_is_not_ended_for_another(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lasting, "SURE_AFTER_S", 600.0)
+    machine = Machine(layout, Roster(3, frozenset({2})), Target("sim"), Pool("other", 2, "m"), seats=4, args=SLEEPS)
+    begun = report(*BEATS, replica(2, "starting"))
+    assert (await passes(machine, begun))[:2] == (2, 1), "it may have slept, and says so with the next beat"

@@ -1,19 +1,21 @@
 """Who has a seat as beats and processes tell it; and a machine on which no more are awake than have one."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from functions.controller.scaling.lasting import Lasting
 from functions.controller.scaling.roster import Roster, toward
-from functions.controller.scaling.seating import FALLS_ASLEEP_S, Seating, ending, heard_of, in_words, settling
+from functions.controller.scaling.seating import Seating, ending, heard_of, in_words, without_lost
 from functions.decisions.seats import Held, Seated, Wish, seated
 from functions.fleet.pool_report import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
 ONE_AND_ONE = Roster(2, frozenset({1}))
+ONE_AND_ONE_OF_THREE = Roster(3, frozenset({1}))
 
 
 def seating(*replicas: ReplicaReport, roster: Roster = ONE_AND_ONE, sleeps: bool = True) -> Seating:
@@ -36,9 +38,15 @@ def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
     assert seating(asleep(1), sleeps=False).held() == Held(serving=1, loaded=1)
 
 
+@pytest.mark.parametrize("phase", ["starting", "hung"])
+def test_one_that_sleeps_and_is_not_well_has_no_seat(phase: str) -> None:
+    beat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
+    assert seating(beat).held() == Held(serving=1, asleep=1, sleeps=True)
+
+
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
 def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
-    beat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
+    beat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
     assert seating(beat).held() == Held(serving=1, loading=1, sleeps=True)
 
 
@@ -48,8 +56,21 @@ def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
 
 def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
     silent = replica(1, "warm", asleep=True, age_s=60.0)
-    assert seating(silent).held() == seating().held() == Held(serving=1, loading=1, spared=1, sleeps=True)
-    assert seating(silent, sleeps=False).held().spared == 0
+    assert seating(silent).held() == seating().held() == Held(serving=1, unheard=1, spared=1, sleeps=True)
+    assert seating(silent, sleeps=False).held() == Held(serving=1, loading=1)
+
+
+def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
+    pool = seating(replica(0), replica(2, "starting"), roster=Roster(3, frozenset({1, 2})))
+    may = seated({POOL: Wish(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
+    assert toward(pool.roster, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
+
+
+def test_after_a_reboot_those_at_the_end_that_slept_are_not_begun_all_at_once() -> None:
+    kept = Roster(4, frozenset({1, 2, 3}))
+    assert without_lost(kept, POOL, frozenset()) == Roster(1)
+    assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Roster(3, frozenset({1, 2}))
+    assert without_lost(Roster(2, frozenset({0})), POOL, frozenset()) == Roster(2, frozenset({0})), "no gaps"
 
 
 def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() -> None:
@@ -63,14 +84,20 @@ def test_nothing_is_heard_without_a_report() -> None:
     assert heard_of(None, POOL) == {}
 
 
-def test_one_has_its_time_to_fall_asleep_and_not_more() -> None:
-    awake = {POOL: seating(replica(1, "warm"))}
-    since_s, in_time = settling({}, awake, 100.0)
-    assert awake[POOL].held(in_time[POOL]).spared == 1
-    since_s, in_time = settling(since_s, awake, 100.0 + FALLS_ASLEEP_S)
-    assert (in_time[POOL], awake[POOL].held(in_time[POOL]).spared) == (frozenset(), 0)
-    assert settling(since_s, {POOL: seating(asleep(1))}, 200.0)[0] == {}, "the next time it has the whole time again"
-    assert settling({}, {POOL: seating(replica(1, "warm"), sleeps=False)}, 0.0) == ({}, {POOL: frozenset()})
+def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
+    one = frozenset({1})
+    assert replace(seating(replica(1, "warm")), lasting=Lasting(settling=one)).held().spared == 1
+    begun = replace(seating(replica(1, "starting")), lasting=Lasting(unsure=one))
+    assert begun.held() == Held(serving=1, unheard=1, spared=1, sleeps=True)
+    assert replace(begun, sleeps=False).held() == Held(serving=1, loading=1)
+    never = replace(seating(), lasting=Lasting(stuck=one))
+    assert never.held() == Held(serving=1, unheard=1, stuck=1, sleeps=True)
+    assert [seating(*heard).states for heard in ((), (replica(1, "dead"),), (replica(1, "warm"),), (asleep(1),))] == [
+        {1: "unheard"},
+        {1: "loading"},
+        {1: "loaded"},
+        {},
+    ]
 
 
 def test_an_engine_that_no_roster_has_keeps_its_seat_until_it_is_gone() -> None:
@@ -84,6 +111,9 @@ def test_why_a_pool_has_less_is_said() -> None:
     waits = in_words(Wish(2, 1), Seated(1, 1), pool, 3)
     assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
     assert in_words(Wish(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
+    in_the_middle = seating(replica(0), asleep(1), replica(2), roster=ONE_AND_ONE_OF_THREE)
+    assert in_words(Wish(2, 0), Seated(2, 0), in_the_middle, 2).startswith("a warm replica too many sleeps, and is")
+    assert in_words(Wish(1, 0), Seated(1, 0), pool, 2) == "", "the last one ends at once"
     assert in_words(Wish(2, 1), Seated(1, 0), seating(sleeps=False), 3).startswith("this machine runs 3 engines")
 
 
