@@ -1,9 +1,13 @@
 """The scripts that the bus runs for `conversation_store`, in Lua: a value, and the shelf on which its tenant's lie.
 
 A shelf is a sorted set of names by when they expire, and a hash of their sizes with the sum under `*`. What has expired
-is taken off it with the next value; where it is over its bound, what would expire first goes. So it does where all that
-lies on the server takes more of its memory than conversations may: heartbeats and quotas live there, too. Where what
-the shelf has would not do, nothing is kept.
+is taken off it with the next value; where it is over its bound, what would expire first goes. All that lies on the
+server counts towards what conversations may take of its memory: heartbeats and quotas live there, too.
+
+    free                  what they may take, less what is used
+    a shelf grows         while it has at most as much as it leaves free: own <= (free + own) / 2
+    a shelf shrinks       by what is used too much: own <= free + own
+    nothing is kept       where even that would not do
 """
 
 _SHELF = """
@@ -39,9 +43,11 @@ local own = tonumber(redis.call('HGET', sizes_key, '*') or '0')
 local memory = redis.call('INFO', 'memory')
 local used = tonumber(string.match(memory, '\\nused_memory:(%d+)'))
 local bound = tonumber(string.match(memory, '\\nmaxmemory:(%d+)'))  -- 0: none
-local over = bound > 0 and used + size - bound * tonumber(ARGV[8]) / 100 or 0
-if over > own then return 2 end
-if over > 0 then most = math.min(most, own + size - over) end
+if bound > 0 then
+  local free = bound * tonumber(ARGV[8]) / 100 - used + #ARGV[4]  -- what it came in goes with this call
+  if size > own + free then return 2 end
+  most = math.min(most, own + free, math.max(own, (own + free) / 2))
+end
 take_off(name)
 redis.call('SET', value_key, ARGV[4], 'EX', ttl)
 redis.call('ZADD', order_key, now + ttl, name)

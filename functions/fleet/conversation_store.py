@@ -10,7 +10,11 @@ that whoever opens sessions without end loses their own and fills nobody's memor
     worked example (test_a_shelf_is_bounded): shelves of 10,000 bytes, values of 2,488 + 512: three of them fit
 
 All tenants' together take at most half of what the server may hold (its `maxmemory`): a bus that is full takes neither
-heartbeats nor quotas. Beyond that a tenant's own oldest go, and where it has none the new one is not kept.
+heartbeats nor quotas. So a tenant's shelf grows only while it has at most as much as it leaves free of that half, and
+whoever comes late finds room; beyond it a tenant's own oldest go, and where it has none the new one is not kept.
+
+    worked example (test_tenants_that_fill_their_shelves_leave_room_for_the_next): of 2 MiB that are free one tenant
+    takes 1, the next a half of one, and so on
 
 Its connections are its own: conversations never wait behind heartbeats, nor these behind them.
 """

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route as AsgiRoute
 
 from functions.gateway import answers, errors
-from functions.gateway.callers import identify
+from functions.gateway.callers import identify, identify_lookup
 from functions.gateway.core import Gateway
 from functions.gateway.envelope import Envelope
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, model_not_found
@@ -55,13 +55,13 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
-        catalogue, caller = identify(gateway, request)
+        catalogue, caller = identify_lookup(gateway, request)
         content = listed.models(catalogue, gateway.fleet, caller.tenant)
         return Response(content, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> dict[str, Any]:
-        catalogue, caller = identify(gateway, request)
+        catalogue, caller = identify_lookup(gateway, request)
         found = describe_model(catalogue, gateway.fleet, caller.tenant, model)
         if found is None:
             raise model_not_found(model)

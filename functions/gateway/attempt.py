@@ -314,9 +314,7 @@ class Attempt:
     def _bound_bytes(self) -> int:
         """Of an answer that is collected."""
         limits = self._gateway.limits
-        if self._status != 200:
-            return limits.error_body_bytes
-        return limits.answer_bytes * self._admitted.route.dialect.answer_factor
+        return limits.answer_bytes if self._status == 200 else limits.error_body_bytes
 
     def _outgrown(self, detail: str) -> None:
         if self._status == 200:

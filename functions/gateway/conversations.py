@@ -16,6 +16,8 @@ import hashlib
 import hmac
 import logging
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +37,7 @@ from functions.gateway.recall_places import RecallPlaces
 _log = logging.getLogger(__name__)
 _NONCE_BYTES = 12
 _MAX_BYTES = 1024 * 1024  # of one conversation, as JSON
+_WARN_EVERY_S = 60.0
 _MAX_MESSAGES = 1000  # half of what a request may have
 _SYSTEM = ("system", "developer")
 
@@ -67,8 +70,10 @@ class Conversation:
 class Conversations:
     """Owned by one event loop."""
 
-    def __init__(self, store: ConversationStore, pepper: bytes) -> None:
+    def __init__(self, store: ConversationStore, pepper: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._clock = clock
+        self._warned_s: float | None = None
         self.places = RecallPlaces()
         self._name_key = hmac.digest(pepper, b"conversation-name", hashlib.sha256)
         self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
@@ -111,11 +116,18 @@ class Conversations:
                 conversation.shelf, conversation.name, conversation.sealed, sealed, kept.ttl_s
             )
         except BusUnavailable as error:
-            _log.warning("a conversation was not kept: %s", error)
+            self._warn(error)
             return "not_saved"
         if not replaced:
             return "conflict"
         return "kept" if latest else "too_long"
+
+    def _warn(self, error: BusUnavailable) -> None:
+        """Once a minute, for it may be so at every turn; a metric counts them all."""
+        now_s = self._clock()
+        if self._warned_s is None or now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            _log.warning("conversations are not kept: %s", error)
 
     def _shelf(self, tenant: TenantId) -> str:
         return hmac.digest(self._name_key, b"shelf\0" + tenant.encode(), hashlib.sha256).hex()[:40]

@@ -22,7 +22,6 @@ from functions.gateway.named_events import Grammar, NamedEventRelay
 from functions.gateway.relay import BadAnswer, Renaming, Sign, StreamRelay, Usage, WholeAnswer
 
 _NAMED_EVENT_FACTOR = 8  # one event repeats the whole request and the whole answer
-_POOLING_FACTOR = 2  # 2,048 embeddings (the most inputs) of 1,024 numbers are 43 MiB
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -56,7 +55,6 @@ class Dialect:
     whole: Callable[[bytes, Renaming], WholeAnswer]
     error_body: Callable[[ErrorAnswer, str], bytes]  # with the request's id
     error_event: Callable[[ErrorAnswer, str, int], bytes]  # and how many events came before it
-    answer_factor: int = 1  # times the bound of a whole answer
 
 
 class _Nested(msgspec.Struct):
@@ -205,7 +203,7 @@ def _anthropic_event(answer: ErrorAnswer, request_id: str, _passed: int) -> byte
 
 
 OPENAI = Dialect(_openai_stream, relay.first_sign, relay.whole_answer, _openai_body, _openai_event)
-POOLING = Dialect(_openai_stream, relay.first_sign, _whole_pooled, _openai_body, _openai_event, _POOLING_FACTOR)
+POOLING = Dialect(_openai_stream, relay.first_sign, _whole_pooled, _openai_body, _openai_event)
 RESPONSES = Dialect(
     partial(_named_stream, _RESPONSES_GRAMMAR),
     partial(_named_sign, _RESPONSES_GRAMMAR),

@@ -49,7 +49,7 @@ class Limits:
     quarantine_after_replicas: int = 2  # that failed with a prompt in flight: then it is refused for a while; 0: never
 
     # How often a tenant may ask for what no engine answers
-    lookups_per_minute: int = 1800  # 300 of them at once (`lookups`)
+    lookups_per_minute: int = 6000  # 1,000 of them at once (`lookups`)
 
     # How much may be open
     connections: int = 9_500  # below half of the file descriptors: a stream uses two

@@ -11,6 +11,9 @@ of a fourth of the burst. The bus shares out the other three, so that a bus that
 
     granted at once + credit of all gateways <= 3/4 burst + gateways x burst / (4 x gateways) = burst
 
+What an account owes is asked for by one call at a time; requests of other calls wait for that call's answer, too
+(test_a_burst_of_several_calls_asks_for_its_debt_once).
+
 Neighbours: `functions.decisions.quota_lease` decides what to ask for, `functions.fleet.quota_leases` carries it.
 """
 
@@ -48,6 +51,7 @@ _MAX_CALLS = 4  # at once: a slow one must not keep the rest from asking
 _MAX_WAITING = 4096
 AskOutcome = Literal["granted", "denied", "slow"]
 Done = Callable[[OverLimit | None], None]
+_Debt = asyncio.Future[dict[str, OverLimit]]  # by account: why what it owed was not granted
 
 
 class QuotaLeases:
@@ -76,6 +80,7 @@ class QuotaLeases:
         self._active: dict[str, QuotaAccount] = {}
         self._waiting: list[_Pending] = []
         self._calls = 0  # to the bus, under way
+        self._debts: dict[str, _Debt] = {}  # by account: what one of these calls asks for
         self.regime = Regime("share", expected_gateways)
 
     # asked by accounts
@@ -147,33 +152,50 @@ class QuotaLeases:
 
     async def _ask_for(self, batch: list["_Pending"]) -> None:
         """What comes too late for the request that asked is still this gateway's: the bus has given it."""
-        debts = owed((pending.entry for pending in batch), self._active)
-        groups = [Group(True, tuple(missing(pending.entry, pending.places, self._active))) for pending in batch]
         if self.regime.step != "leased":
             for pending in batch:
                 self._judge(pending)
             return
+        all_owed = owed((pending.entry for pending in batch), self._active)
+        elsewhere = {key: self._debts[key] for key in all_owed if key in self._debts}
+        debts = {key: group for key, group in all_owed.items() if key not in elsewhere}
+        groups = [Group(True, tuple(missing(pending.entry, pending.places, self._active))) for pending in batch]
+        own: _Debt = asyncio.get_running_loop().create_future()
+        self._debts |= dict.fromkeys(debts, own)
+        unpaid: dict[str, OverLimit] = {}
         try:
             answer = await self._broker.ask(self._gateway_id, [*debts.values(), *groups])
+            now_us = self._now_us()
+            for (key, group), granted in zip(debts.items(), answer.granted[: len(debts)], strict=True):
+                over = take_asked(self._active, group, granted, now_us)
+                if over is not None:
+                    unpaid[key] = over
         except BusUnavailable as error:
             self._lost(str(error))
             for pending in batch:
                 self._judge(pending)
             return
-        now_us = self._now_us()
-        unpaid: dict[str, OverLimit] = {}
-        for (key, debt), granted in zip(debts.items(), answer.granted[: len(debts)], strict=True):
-            over = take_asked(self._active, debt, granted, now_us)
-            if over is not None:
-                unpaid[key] = over
-        for pending, group, granted in zip(batch, groups, answer.granted[len(debts) :], strict=True):
-            over = take_asked(self._active, group, granted, now_us)
-            if over is not None and self._has_come(pending):
-                over = None
-            over = over or next((unpaid[key] for key in pending.entry.keys if key in unpaid), None)
-            if not pending.told:
-                self.asks["granted" if over is None else "denied"] += 1
-                pending.tell(over)
+        finally:  # before this call waits for another: no two wait for each other
+            for key in debts:
+                del self._debts[key]
+            own.set_result(unpaid)
+        of_groups = zip(groups, answer.granted[len(debts) :], strict=True)
+        overs = [take_asked(self._active, group, granted, now_us) for group, granted in of_groups]
+        for debt in elsewhere.values():
+            unpaid = unpaid | await debt
+        for pending, over in zip(batch, overs, strict=True):
+            self._tell(pending, over, unpaid)
+
+    def _tell(self, pending: "_Pending", over: OverLimit | None, unpaid: dict[str, OverLimit]) -> None:
+        """`unpaid`: by account, why what it owed was not granted."""
+        if pending.told:
+            return
+        if over is not None and self._has_come(pending):
+            over = None
+        still_owed = owed((pending.entry,), self._active) if unpaid else ()
+        over = over or next((unpaid[key] for key in still_owed if key in unpaid), None)
+        self.asks["granted" if over is None else "denied"] += 1
+        pending.tell(over)
 
     def _has_come(self, pending: "_Pending") -> bool:
         """Whether what the bus refused was given back here meanwhile, by a request that has ended."""

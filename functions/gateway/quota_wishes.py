@@ -113,7 +113,8 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
             continue  # touch was lost and found again meanwhile
         lease = account.lease
         if granted.ok:
-            _take_places(account, wish, grant.places)
+            # answers of calls that cross: a smaller one that comes last takes nothing back (the next round sets it)
+            _take_places(account, wish, max(account.slots or 0, grant.places))
             for rate, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
                 bucket = account.buckets[rate.dimension]
                 if bucket is not None:

@@ -56,10 +56,10 @@ class GatewaySettings(BaseSettings):
         "most half. Beside it, each connection may hold 64 KiB. Twice the largest body at least, or that never comes.",
     )
     lookups_per_minute: int = Field(
-        1800,
+        6000,
         ge=6,
-        description="Calls for models, files, batches and deleted conversations that one tenant may make here; a sixth "
-        "at once. No quota counts them, and each takes the loop or the store.",
+        description="Calls for models, files and batches that one tenant may make here; a sixth at once. "
+        "No quota counts them, and each takes the loop or the store.",
     )
     first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
     jit_wait_s: float = Field(

@@ -4,9 +4,12 @@ Each body has a bound of its own (`Limits.body_bytes`) and a time (`Limits.body_
 each would still be 37 GB. So large bodies share `Limits.uploads_bytes`:
 
     the first 64 KiB of each body    free: nothing is counted, and small bodies are never refused for large ones
-    beyond, a length was announced   all of it is taken when the head has come, before a byte of the body is read
-    beyond, none was                 as it comes, 64 KiB at a time
+    beyond                           as it comes, 64 KiB at a time
+    a larger length was announced    refused with its head where there is no room for the first of these steps
     a tenant has at most             as much as it leaves free: held by it <= limit - held by all
+
+An announced length takes nothing: of a burst most bodies are whole before the last begin, and whoever announces and
+sends nothing must keep nobody out (test_what_is_announced_takes_no_room_before_it_comes).
 
 Worked example (test_a_tenant_has_at_most_as_much_as_it_leaves_free): of 256 MiB one tenant gets 128, a second one that
 comes then 64, a third 32: whoever comes first leaves room for the next. Together with what is free, 9,500 connections
@@ -48,17 +51,11 @@ class Upload:
     ) -> None:
         self.end()
 
-    def grow(self, size_bytes: int) -> None:
-        """It is, or will be, so large; raises Refused (503) where there is no room."""
-        more_bytes = size_bytes - self.held_bytes
-        if size_bytes > FREE_BYTES and more_bytes > 0:
-            self._uploads.take(self._tenant, more_bytes, self._request_id)
-            self.held_bytes = size_bytes
-        self.bound_bytes = max(self.bound_bytes, size_bytes)
-
     def came(self, size_bytes: int) -> None:
-        """So much of it is here, which is more than `bound_bytes`."""
-        self.grow(-(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
+        """So much of it is here, which is more than `bound_bytes`; raises Refused (503) where there is no room."""
+        taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
+        self._uploads.take(self._tenant, taken_bytes - self.held_bytes, self._request_id)
+        self.held_bytes = self.bound_bytes = taken_bytes
 
     def end(self) -> None:
         """It is whole, or will never be."""
@@ -78,19 +75,14 @@ class Uploads:
 
     def begin(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Upload:
         """Before a body is read; raises Refused (503)."""
-        upload = Upload(self, tenant, request_id)
-        if announced_bytes is not None:
-            upload.grow(announced_bytes)
-        return upload
+        if (announced_bytes or 0) > FREE_BYTES:
+            self._check(tenant, FREE_BYTES + _STEP_BYTES, request_id)
+        return Upload(self, tenant, request_id)
 
     def take(self, tenant: TenantId, size_bytes: int, request_id: str) -> None:
-        own_bytes = self._held_by.get(tenant, 0) + size_bytes
-        all_bytes = self.held_bytes + size_bytes
-        if own_bytes > self._limit_bytes - all_bytes:
-            self._on_refused()
-            raise _no_room(request_id)
-        self._held_by[tenant] = own_bytes
-        self.held_bytes = all_bytes
+        self._check(tenant, size_bytes, request_id)
+        self._held_by[tenant] = self._held_by.get(tenant, 0) + size_bytes
+        self.held_bytes += size_bytes
 
     def give_back(self, tenant: TenantId, size_bytes: int) -> None:
         self.held_bytes -= size_bytes
@@ -99,6 +91,11 @@ class Uploads:
             self._held_by[tenant] = left_bytes
         else:
             del self._held_by[tenant]
+
+    def _check(self, tenant: TenantId, size_bytes: int, request_id: str) -> None:
+        if self._held_by.get(tenant, 0) + size_bytes > self._limit_bytes - self.held_bytes - size_bytes:
+            self._on_refused()
+            raise _no_room(request_id)
 
 
 def _no_room(request_id: str) -> Refused:

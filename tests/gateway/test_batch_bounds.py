@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
@@ -26,10 +27,18 @@ from tests.gateway.world import World, quota
 ACME = TenantId("acme")
 
 
-def turns_of(world: World, answers: HeldBytes) -> Turns:
+def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> Turns:
     pace = BatchPace(32.0)
     pace.window = 32.0
-    return Turns(world.gateway, ACME, pace, places=LinePlaces(96, 48), answers=answers, clock=world.clock)
+    return Turns(
+        world.gateway,
+        ACME,
+        pace,
+        places=LinePlaces(96, 48),
+        answers=answers,
+        open_batches=Counter({ACME: batches}),
+        clock=world.clock,
+    )
 
 
 async def test_large_answers_come_few_at_a_time() -> None:
@@ -48,16 +57,28 @@ async def test_large_answers_come_few_at_a_time() -> None:
         assert answers.held == 0
 
 
-@pytest.mark.parametrize(("limit", "gateways", "lines"), [(8, 1, 4), (8, 3, 1), (256, 4, 32), (1, 2, 1)])
+@pytest.mark.parametrize(
+    ("limit", "gateways", "batches", "lines"),
+    [
+        (64, 8, 0, 32),  # it began after the last look
+        (64, 8, 1, 32),
+        (64, 8, 2, 16),
+        (64, 8, 50, 4),
+        (8, 1, 9, 4),
+        (8, 3, 3, 1),
+        (256, 4, 4, 32),
+        (1, 2, 2, 1),
+    ],
+)
 async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together(
-    limit: int, gateways: int, lines: int
+    limit: int, gateways: int, batches: int, lines: int
 ) -> None:
     world = World(policies={"quotas": (quota(concurrent_requests=limit),)})
     if gateways > 1:
         shared = Shared(gateways, concurrent_requests=limit)
         await shared.meet()
         world.gateway.quotas.leasing = shared.leases[0]
-    turns = turns_of(world, HeldBytes(10**9, 10**9))
+    turns = turns_of(world, HeldBytes(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
         while turns._may():
             await begun.enter_async_context(turns.next())

@@ -58,6 +58,17 @@ async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batc
     assert (await log.latest("acme", first.id)) != theirs, "its owner is silent by now"
 
 
+async def test_each_look_counts_a_tenants_open_batches(batches: Batches, world: World) -> None:
+    shared = shared_of(batches)
+    for number in range(3):
+        await batches.log.open(replace(record(), id=batch_id(number)))
+    await look(batches, world)
+    assert shared.open_batches == {"acme": 3}
+    await batches.log.forget("acme", batch_id(0))
+    await look(batches, world)
+    assert shared.open_batches == {"acme": 2}
+
+
 async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, world: World) -> None:
     log, first = batches.log, record()
     await log.touch(first, Beat(first.input_file_id))

@@ -177,6 +177,21 @@ async def test_a_turn_under_way_does_not_bring_back_what_was_deleted(play: MakeP
     assert client.headers[b"x-shoal-conversation"] == b"not-kept" and not stage.shelf.values
 
 
+async def test_that_nothing_is_kept_is_said_once_a_minute(play: MakePlay, caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Stage(play).shelf
+    clock, (acme, _) = world.Clock(), (tenant.name for tenant in world.snapshot().tenants)
+    kept = Conversations(shelf, PEPPER, clock)
+    conversation = await kept.load(acme, "s")
+    shelf.away = True
+    said = []
+    for _ in range(5):
+        messages = [{"role": "user", "content": "hi"}]
+        assert await kept.save(conversation, messages, ConversationsPart()) == "not_saved"
+        said.append(len(caplog.records))
+        clock.forward(30.0)
+    assert said == [1, 1, 2, 2, 3]
+
+
 async def test_what_became_of_conversations_is_counted(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
     for content in ("hi", "again", "x" * 1000):

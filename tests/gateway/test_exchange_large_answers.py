@@ -100,18 +100,17 @@ def embeddings(model: str, size_bytes: int) -> bytes:
     return sse.compact({"object": "list", "model": model, "data": [{"index": 0, "embedding": "A" * size_bytes}]})
 
 
-async def test_answers_of_numbers_may_be_twice_as_large(play: Playing) -> None:
+async def test_answers_of_numbers_have_the_same_bound_and_the_refusal_says_how_to_make_them_smaller(
+    play: Playing,
+) -> None:
     p = play(*REPLICAS, limits=LIMITS, pools=EMBEDDING_POOL)
     p.ask(model=POOL, stream=False, route=EMBEDDINGS, input=["x"])
-    (await p.connects()).answers(200, embeddings(POOL, 30_000))
-    assert p.client.status == 200
-    p.ask(model=POOL, stream=False, route=EMBEDDINGS, input=["x"])
-    (await p.connects()).answers(200, embeddings(POOL, 33_000))
+    (await p.connects()).answers(200, embeddings(POOL, 17_000))
     is_refused_for_its_size(p)
+    assert "encoding_format 'base64' or fewer dimensions" in p.client.error["message"]
     await troubles_no_replica(p)
 
 
-def test_the_most_inputs_of_1024_numbers_each_fit() -> None:
-    number_bytes = len("-0.012345678901234567,")
-    asked_bytes = Limits().pooling_inputs * 1024 * number_bytes
-    assert asked_bytes < Limits().answer_bytes * EMBEDDINGS.dialect.answer_factor
+def test_the_most_inputs_of_1024_numbers_each_fit_as_base64() -> None:
+    number_bytes = 4 * 4 / 3
+    assert Limits().pooling_inputs * 1024 * number_bytes < Limits().answer_bytes / 2

@@ -17,7 +17,7 @@ ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
     for number in range(most):
         try:
-            lookups.count(tenant)
+            lookups.count(tenant, "models")
         except Refused:
             return number
     return most
@@ -25,28 +25,30 @@ def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
 
 def test_a_flood_of_lookups_is_refused() -> None:
     now_s = 1000.0
-    lookups = Lookups(1800, lambda: now_s)
-    assert taken(lookups, ACME, 1000) == 300
+    lookups = Lookups(6000, lambda: now_s)
+    assert taken(lookups, ACME, 2000) == 1000
     with pytest.raises(Refused) as refused:
-        lookups.count(ACME)
+        lookups.count(ACME, "batches")
     answer = refused.value.answer
     assert (answer.status, answer.code, answer.retry_after_s) == (429, "too_many_lookups", 1)
+    assert answer.message.startswith("You ask for batches too often")
+    assert answer.message.endswith("What is said of a batch changes every five seconds at most.")
     now_s += 2.0
-    assert taken(lookups, ACME, 1000) == 60, "30 a second"
-    assert taken(lookups, GLOBEX, 1000) == 300, "each tenant's apart"
+    assert taken(lookups, ACME, 2000) == 200, "100 a second"
+    assert taken(lookups, GLOBEX, 2000) == 1000, "each tenant's apart"
 
 
 def test_only_tenants_that_ask_are_remembered() -> None:
     now_s = 0.0
     lookups = Lookups(60, lambda: now_s)
     for number in range(1000):
-        lookups.count(TenantId(f"t{number}"))
+        lookups.count(TenantId(f"t{number}"), "files")
     now_s += 60.0
-    lookups.count(ACME)
+    lookups.count(ACME, "files")
     assert len(lookups) == 1
 
 
-async def test_models_and_deletions_are_lookups() -> None:
+async def test_models_are_lookups_and_deletions_of_conversations_are_not() -> None:
     world = World(limits=limits(lookups_per_minute=12))
     transport = httpx.ASGITransport(app=make_app(world.gateway))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
@@ -55,7 +57,8 @@ async def test_models_and_deletions_are_lookups() -> None:
             return (await client.request(method, path, headers={"authorization": f"Bearer {key}"})).status_code
 
         assert [await status("GET", "/v1/models") for _ in range(3)] == [200, 200, 429]
-        assert await status("DELETE", "/v1/conversations") == await status("GET", "/v1/models/acme/bot") == 429
+        assert await status("GET", "/v1/models/acme/bot") == 429
+        assert await status("DELETE", "/v1/conversations") == 400, "a header is missing; it was not counted"
         assert await status("GET", "/v1/models", GLOBEX_KEY) == 200
         world.clock.now_s += 5.0
         assert await status("GET", "/v1/models") == 200

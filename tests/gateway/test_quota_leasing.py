@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from random import Random
 
 import pytest
@@ -295,3 +296,50 @@ async def test_nobody_comes_while_what_is_owed_cannot_be_paid() -> None:
         await owes_gpu_seconds(shared, 800.0)
     assert await at_once(shared, 0, 60) == []
     assert shared.quotas[0].in_flight(ACME) == 0
+
+
+def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callable[[int], int]) -> None:
+    """The bus's answer to the n-th call, from 0, comes after so many turns of the loop: others go out meanwhile."""
+    answers, calls = shared.broker.ask, count()
+
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+        call = next(calls)
+        answer = await answers(gateway_id, groups)
+        for _ in range(turns(call)):
+            await asyncio.sleep(0)
+        return answer
+
+    monkeypatch.setattr(shared.broker, "ask", ask)
+
+
+@pytest.mark.parametrize("first_turns", [5, 50], ids=["in order", "the first one last"])
+@pytest.mark.parametrize("owed_s", [32.0, 500.0])
+async def test_a_burst_of_several_calls_asks_for_its_debt_once(
+    monkeypatch: pytest.MonkeyPatch, owed_s: float, first_turns: int
+) -> None:
+    """900 s are the bus's: 500, asked for by two calls each, are more, and the second would be refused."""
+    shared = Shared(2, gpu_seconds_per_hour=7200)
+    await shared.meet()
+    await owes_gpu_seconds(shared, owed_s)
+    answers_late(shared, monkeypatch, lambda call: 5 if call else first_turns)
+    assert len(await at_once(shared, 0, 100)) == 100
+    bucket = shared.quotas[0].accounts[ACME].buckets[GPU]
+    assert bucket is not None and bucket.level == 0
+
+
+async def test_a_debt_that_another_call_cannot_pay_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(2, gpu_seconds_per_hour=7200)
+    await shared.meet()
+    for _ in range(2):
+        await owes_gpu_seconds(shared, 800.0)
+    answers_late(shared, monkeypatch, lambda call: 5 if call else 50)
+    assert await at_once(shared, 0, 200) == []
+    assert not shared.leases[0]._debts
+
+
+async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(2, concurrent_requests=100)
+    await shared.meet()
+    answers_late(shared, monkeypatch, lambda call: 5 if call else 50)
+    assert len(await at_once(shared, 0, 90)) == 90
+    assert shared.quotas[0].accounts[ACME].slots == 90

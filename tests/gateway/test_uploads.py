@@ -32,15 +32,26 @@ def test_a_tenant_has_at_most_as_much_as_it_leaves_free() -> None:
         with pytest.raises(Refused):
             while True:
                 had.append(room.begin(tenant, 4 * MIB, "r"))
+                had[-1].came(4 * MIB)
         most.append(sum(upload.held_bytes for upload in had) // MIB)
     assert most == [128, 64, 32]
     assert len(refused) == 3
     assert room.held_bytes == 224 * MIB
 
 
+def test_what_is_announced_takes_no_room_before_it_comes() -> None:
+    room, refused = uploads()
+    bodies = [room.begin(A, MIB, "r") for _ in range(256)]
+    assert room.held_bytes == 0
+    for upload in bodies:
+        upload.came(MIB)
+        upload.end()
+    assert not refused
+
+
 def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
     room, _ = uploads(8 * MIB)
-    room.begin(A, 4 * MIB, "r")
+    room.begin(A, 4 * MIB, "r").came(4 * MIB)
     with pytest.raises(Refused) as refused:
         room.begin(A, 4 * MIB, "r")
     answer = refused.value.answer
@@ -65,7 +76,7 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
         try:
             upload = room.begin(tenant, announced_bytes, "r")
             held.append(upload)
-            if announced_bytes is None and came_bytes > upload.bound_bytes:
+            if came_bytes > upload.bound_bytes:
                 upload.came(came_bytes)
                 assert upload.bound_bytes >= came_bytes
         except Refused:
@@ -89,27 +100,28 @@ def held(p: Play) -> float | None:
     return p.gateway.metrics.registry.get_sample_value("shoal_upload_bytes")
 
 
-async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY, **headers: str) -> Wire:
-    """A body of which the first byte has come."""
+async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
+    """A body of which all but the last byte has come."""
     wire = await new_wire(p, lane)
-    wire >> post(b"{", length=size_bytes, key=key, **headers)
+    wire >> post(b"", length=size_bytes, key=key) >> b" " * (size_bytes - 1)
     await p.settle()
     return wire
 
 
 @both_lanes
-async def test_what_is_announced_has_room_or_is_refused_before_it_comes(play: Playing, lane: str) -> None:
+async def test_what_comes_has_room_or_is_refused_and_holds_none(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
     first = await begun(p, lane, 3 * MIB)
     assert held(p) == 3 * MIB
     second = await begun(p, lane, 3 * MIB)
+    assert held(p) == 3 * MIB
     assert (second.answer.status, second.answer.code) == (503, "overloaded")
     assert second.answer.headers["retry-after"] in ("2", "3")
     shed = p.gateway.metrics.registry.get_sample_value("shoal_shed_total", {"reason": "uploads_full"})
     assert shed == 1
     other = await begun(p, lane, 2 * MIB, GLOBEX_KEY)
     assert not other.answers, "another tenant's has room"
-    first >> b" " * (3 * MIB - 1)
+    first >> b" "
     await p.settle()
     assert first.statuses == [400], "it was whole, and is no JSON"
     assert held(p) == 2 * MIB
@@ -118,6 +130,22 @@ async def test_what_is_announced_has_room_or_is_refused_before_it_comes(play: Pl
     assert held(p) == 0
     third = await begun(p, lane, 3 * MIB)
     assert not third.answers
+
+
+@both_lanes
+async def test_what_is_announced_is_refused_before_it_comes_where_nothing_of_it_has_room(
+    play: Playing, lane: str
+) -> None:
+    p = play("r0", limits=ROOM)
+    for _ in range(4):  # whoever announces keeps nobody out
+        silent = await new_wire(p, lane)
+        silent >> post(b"", length=4 * MIB)
+    await begun(p, lane, 4 * MIB)
+    wire = await new_wire(p, lane)
+    wire >> post(b"", length=4 * MIB)
+    await p.settle()
+    assert (wire.answer.status, wire.answer.code) == (503, "overloaded")
+    assert not silent.answers and held(p) == 4 * MIB
 
 
 @both_lanes
@@ -159,7 +187,7 @@ async def test_a_body_without_a_length_takes_room_as_it_comes(play: Playing, lan
 async def test_a_body_that_is_given_up_holds_nothing(play: Playing) -> None:
     p = play("r0", limits=ROOM)
     wire = await begun(p, "fast", 4 * MIB)
-    wire >> b" " * MIB
+    assert held(p) == 4 * MIB
     wire.after(30.0)
     assert wire.answer.code == "request_timeout", "whatever trickles has 30 s"
     assert held(p) == 0

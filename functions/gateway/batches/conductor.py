@@ -82,6 +82,8 @@ class Conductor:
         except StoreUnavailable:
             self._markers.forget()
             raise
+        self._shared.open_batches.clear()
+        self._shared.open_batches.update(one.tenant for one in found)
         still_open = {one.id for one in found}
         for batch_id in told.keys() - still_open:
             del self._told[batch_id]

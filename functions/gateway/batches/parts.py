@@ -17,7 +17,7 @@ from functions.gateway.files import names
 from functions.gateway.files.store import FileStore
 
 _log = logging.getLogger(__name__)
-PART_MAX_BYTES = 128 * 1024 * 1024  # one answer may be 64 MiB, and longer as JSON within JSON
+PART_MAX_BYTES = 128 * 1024 * 1024  # one answer may be 32 MiB, and longer as JSON within JSON
 _TICK_S = 0.25
 _AGAIN_S = 1.0
 

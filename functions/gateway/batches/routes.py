@@ -21,7 +21,7 @@ from functions.gateway.batches.conductor import ENDPOINTS
 from functions.gateway.batches.log import InDoubt, LogBroken, Overtaken, TooManyOpen
 from functions.gateway.batches.service import Batches, offered
 from functions.gateway.batches.shown import shown
-from functions.gateway.callers import identify
+from functions.gateway.callers import identify_lookup
 from functions.gateway.core import Gateway
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.files import names
@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/batches")
     async def create(request: Request) -> Response:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         try:
             asked = await _asked(request)
@@ -69,7 +69,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
     async def listing(
         request: Request, after: str | None = None, limit: int = Query(20, ge=1, le=100)
     ) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         try:
             with batches.listings.taken(caller.tenant):
@@ -79,7 +79,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/batches/{batch_id}")
     async def one(request: Request, batch_id: str) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         try:
             return await _shown(offered(gateway), caller.tenant, batch_id)
         except (StoreUnavailable, LogBroken) as error:
@@ -87,7 +87,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/batches/{batch_id}/cancel")
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         try:
             record = await _cancelled(batches, caller.tenant, batch_id)

@@ -63,7 +63,13 @@ class BatchRun:
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
         self.turns = Turns(
-            shared.gateway, tenant, pace, places=shared.places, answers=shared.answers, clock=shared.gateway.clock
+            shared.gateway,
+            tenant,
+            pace,
+            places=shared.places,
+            answers=shared.answers,
+            open_batches=shared.open_batches,
+            clock=shared.gateway.clock,
         )
         self._pace = pace
         self._moving = asyncio.Lock()

@@ -1,7 +1,8 @@
 """What all of a gateway's batches share."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from functions.gateway.batches.limits import BatchLimits
 from functions.gateway.batches.log import BatchLog
@@ -24,3 +25,4 @@ class Shared:
     answers: HeldBytes  # room for those in flight
     metrics: BatchMetrics
     dice: Callable[[], float]  # in [0, 1)
+    open_batches: Counter[str] = field(default_factory=Counter)  # of each tenant, at all gateways: at the last look

@@ -5,18 +5,20 @@ Beside a line in flight there is room for its answer, as large as the largest th
 takes 2% off what is expected: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after 168.
 (test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
 
-Half of what a tenant may have under way at a time, over all gateways, is left to its own calls:
+Half of what a tenant may have under way at a time, over all gateways, is left to its own calls. A batch runs on one
+gateway, so that of many gateways no more have lines of a tenant than it has open batches (as the last look saw them):
 
-    lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // gateways)
+    lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // min(gateways, its open batches))
 
-Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): of eight,
-three gateways have one line each under way, one alone has four.
+Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): of 64, eight
+gateways have 32 for one batch, 16 each for two, and four each for eight or more.
 
 Lines take their turn in the order in which they asked for it; the one in front looks again whenever a line ends, and
 ten times a second.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -40,13 +42,16 @@ class Turns:
         *,
         places: LinePlaces,
         answers: HeldBytes,
+        open_batches: Counter[str],
         clock: Callable[[], float],
     ) -> None:
+        """`open_batches`: of each tenant, at all gateways."""
         self._gateway = gateway
         self._tenant = tenant
         self._pace = pace
         self._places = places
         self._answers = answers
+        self._open_batches = open_batches
         self._clock = clock
         self._front = asyncio.Lock()
         self._ended = asyncio.Event()
@@ -90,4 +95,5 @@ class Turns:
         if most is None:
             return self._places.most
         leasing = self._gateway.quotas.leasing
-        return max(1, most // 2 // (leasing.gateways if leasing is not None else 1))
+        gateways = leasing.gateways if leasing is not None else 1
+        return max(1, most // 2 // min(gateways, max(1, self._open_batches[self._tenant])))

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.gateway.batches.service import Batches, offered
-from functions.gateway.callers import identify
+from functions.gateway.callers import identify_lookup
 from functions.gateway.core import Gateway
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.files import names, upload
@@ -32,7 +32,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         limit: int = Query(PAGE_DEFAULT, ge=1, le=10_000),
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         check_purpose(purpose)
         most, ascending = min(limit, PAGE_MAX), order == "asc"
@@ -47,19 +47,19 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/files/{file_id}")
     async def one(request: Request, file_id: str) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         return (await _found(offered(gateway), caller.tenant, file_id)).shown()
 
     @app.get("/v1/files/{file_id}/content")
     async def content(request: Request, file_id: str) -> Response:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         record = await _found(batches, caller.tenant, file_id)
         return await _content(batches, caller.tenant, record)
 
     @app.delete("/v1/files/{file_id}")
     async def delete(request: Request, file_id: str) -> dict[str, Any]:
-        _, caller = identify(gateway, request)
+        _, caller = identify_lookup(gateway, request)
         batches = offered(gateway)
         record = await _found(batches, caller.tenant, file_id)
         try:
@@ -73,7 +73,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
 
 async def _create(gateway: Gateway, request: Request) -> Response:
-    _, caller = identify(gateway, request)
+    _, caller = identify_lookup(gateway, request)
     batches, tenant = offered(gateway), caller.tenant
     limits = batches.limits
     try:
@@ -82,7 +82,9 @@ async def _create(gateway: Gateway, request: Request) -> Response:
                 raise too_many_files(limits.files_per_tenant)
             file_id = names.new_id("file", gateway.wall_clock())
             writer = batches.shelf.begin(tenant, file_id)
-            form = await upload.receive(request, batches.store, writer, limits.file_bytes, gateway.clock)
+            form = await upload.receive(
+                request, batches.store, writer, limits.file_bytes, places=batches.uploads, clock=gateway.clock
+            )
             record = await batches.shelf.keep(
                 tenant,
                 file_id,

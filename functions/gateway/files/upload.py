@@ -6,8 +6,9 @@ and not the gateway's memory. A file over the limit is refused as soon as its an
 Places are few, so nobody holds one for little, and nobody the last ones twice:
 
     a tenant's second place     only where two stay free behind it: of 8, four tenants hold 7, and a fifth has the last
-    a client's bytes            32 KiB for each second that it was waited for, once that is over 30 s; else 408. While
-                                the store writes, nobody waits for it (test_who_sends_a_byte_now_and_then_is_refused)
+    a client's bytes            32 KiB for each second that it was waited for, once that is over 30 s; else 408, where
+                                fewer than two places are free and more of the file is to come. While the store writes,
+                                nobody waits for it (test_who_sends_a_byte_now_and_then_is_refused)
 """
 
 import asyncio
@@ -31,6 +32,7 @@ _FORM_BYTES = 64 * 1024  # around the file
 _SILENCE_S = 30.0  # between two blocks
 _LEAST_BYTES_PER_S = 32 * 1024  # an eighth of what a file of 200 MB needs to be whole in time
 _LEAST_AFTER_S = 30.0
+_SHORT_PLACES = 2  # fewer that are free
 _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
@@ -43,13 +45,20 @@ class UploadPlaces:
     most_per_tenant: int
     _held: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def is_short(self) -> bool:
+        return self._free() < _SHORT_PLACES
+
+    def _free(self) -> int:
+        return self.most - sum(self._held.values())
+
     @contextmanager
     def taken(self, tenant: str) -> Iterator[None]:
         held = self._held.get(tenant, 0)
         if held >= self.most_per_tenant:
             message = f"Another {held} uploads of yours are under way. Wait for one to end."
             raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
-        free = self.most - sum(self._held.values())
+        free = self._free()
         if free < 1 or (held and free - 1 <= held):
             raise Refused(errors.unavailable("As many uploads as may be are under way. Try again.", "overloaded", 5))
         self._held[tenant] = held + 1
@@ -62,14 +71,20 @@ class UploadPlaces:
 
 
 async def receive(
-    request: Request, store: FileStore, writer: LargeWriter, max_bytes: int, clock: Callable[[], float]
+    request: Request,
+    store: FileStore,
+    writer: LargeWriter,
+    max_bytes: int,
+    *,
+    places: UploadPlaces,
+    clock: Callable[[], float],
 ) -> UploadForm:
     """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
     if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
         raise too_large(max_bytes)
     try:
         form = UploadForm(request.headers.get("content-type", ""))
-        await _write(form, _blocks(request, max_bytes + _FORM_BYTES, clock), store, writer, max_bytes)
+        await _write(form, _blocks(request, max_bytes + _FORM_BYTES, places, clock), store, writer, max_bytes)
         form.end()
         check_fields(form)
         if not writer.written_bytes:
@@ -126,8 +141,11 @@ async def _write(
     await store.call(writer.write, bytes(held))
 
 
-async def _blocks(request: Request, max_bytes: int, clock: Callable[[], float]) -> AsyncIterator[bytes]:
+async def _blocks(
+    request: Request, max_bytes: int, places: UploadPlaces, clock: Callable[[], float]
+) -> AsyncIterator[bytes]:
     received_bytes, waited_s = 0, 0.0
+    announced = announced_bytes(request.scope["headers"])
     stream = request.stream()
     while True:
         asked_s = clock()
@@ -142,7 +160,8 @@ async def _blocks(request: Request, max_bytes: int, clock: Callable[[], float]) 
             return
         received_bytes += len(block)
         waited_s += clock() - asked_s
-        if waited_s > _LEAST_AFTER_S and received_bytes < waited_s * _LEAST_BYTES_PER_S:
+        is_slow = waited_s > _LEAST_AFTER_S and received_bytes < waited_s * _LEAST_BYTES_PER_S
+        if is_slow and places.is_short and block and received_bytes != announced:
             raise _too_slow()
         if received_bytes > max_bytes:
             raise too_large(max_bytes - _FORM_BYTES)
