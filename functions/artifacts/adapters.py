@@ -20,12 +20,19 @@ from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import MANIFEST_NAME
 from functions.artifacts.signatures import SIGNATURE_NAME
 
-__all__ = ["CONFIG_MAX_BYTES", "CONFIG_NAME", "DEFAULT_MAX_RANK", "WEIGHTS_NAME", "AdapterFacts", "check_adapter"]
+__all__ = [
+    "CONFIG_MAX_BYTES", "CONFIG_NAME", "DEFAULT_MAX_RANK", "LARGE_TEXT_MAX_BYTES", "TEXT_MAX_BYTES", "WEIGHTS_NAME",
+    "AdapterFacts", "check_adapter",
+]  # fmt: skip
 
 DEFAULT_MAX_RANK = 16  # vLLM's --max-lora-rank
-TEXT_MAX_BYTES = 1024**2  # cards, notes, training logs: nothing that an engine reads
-TOKENIZER_MAX_BYTES = 64 * 1024**2  # the largest that PEFT saves beside an adapter have 35 MB
-TOKENIZERS = frozenset({"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt"})
+TEXT_MAX_BYTES = 1024**2  # of a new adapter's cards and notes: nothing that an engine reads
+LARGE_TEXT_MAX_BYTES = 64 * 1024**2  # the largest tokenizers that PEFT saves beside an adapter have 35 MB
+LARGE_TEXTS = frozenset({
+    "tokenizer.json", "vocab.json", "vocab.txt", "merges.txt",
+    "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",  # a line for each token that was added
+    "trainer_state.json",  # a line for each step that was logged
+})  # fmt: skip
 _ALLOWED_SUFFIXES = (".json", ".md", ".txt")
 
 
@@ -39,12 +46,19 @@ class AdapterFacts:
     weights_bytes: int
 
 
-def check_adapter(directory: Path, *, max_rank: int = DEFAULT_MAX_RANK, base: BaseFacts | None = None) -> AdapterFacts:
+def check_adapter(
+    directory: Path,
+    *,
+    max_rank: int = DEFAULT_MAX_RANK,
+    base: BaseFacts | None = None,
+    text_max_bytes: int = LARGE_TEXT_MAX_BYTES,
+) -> AdapterFacts:
     """The adapter's facts; ArtifactRefused with the reason in words. Blocks on the disk.
 
-    Without `base` the adapter may still not fit: then the engine is the one who says so.
+    Without `base` the adapter may still not fit: then the engine is the one who says so. `text_max_bytes` is for what
+    comes in now (TEXT_MAX_BYTES): what was taken once is served for ever, since a version never changes.
     """
-    _check_files(directory)
+    _check_files(directory, text_max_bytes)
     config = read_config(directory)
     check_config(config, max_rank=max_rank, base=base)
     tensors = read_weights(directory)
@@ -57,7 +71,7 @@ def check_adapter(directory: Path, *, max_rank: int = DEFAULT_MAX_RANK, base: Ba
     )
 
 
-def _check_files(directory: Path) -> None:
+def _check_files(directory: Path, text_max_bytes: int) -> None:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if name in (CONFIG_NAME, WEIGHTS_NAME, MANIFEST_NAME, SIGNATURE_NAME):
@@ -67,19 +81,18 @@ def _check_files(directory: Path) -> None:
                 f"{name[:200]} does not belong in an adapter: only {CONFIG_NAME}, {WEIGHTS_NAME} and plain "
                 f"{' '.join(_ALLOWED_SUFFIXES)} files"
             )
-        _check_text(path, name)
+        _check_text(path, name, LARGE_TEXT_MAX_BYTES if name in LARGE_TEXTS else text_max_bytes)
 
 
-def _check_text(path: Path, name: str) -> None:
+def _check_text(path: Path, name: str, max_bytes: int) -> None:
     """What says that it is text must be: archives, pickles and programs are not UTF-8 without NUL."""
-    max_bytes = TOKENIZER_MAX_BYTES if name in TOKENIZERS else TEXT_MAX_BYTES
     decoder = codecs.getincrementaldecoder("utf-8")()
     size_bytes = 0
     with directories.open_plain(path) as file:
         while block := file.read(directories.READ_BYTES):
             size_bytes += len(block)
             if size_bytes > max_bytes:
-                raise ArtifactRefused(f"{name} is over {max_bytes} bytes: no engine reads that, leave it out")
+                raise ArtifactRefused(f"{name} is over {max_bytes} bytes: leave it out, or make it smaller")
             try:
                 text = decoder.decode(block)
             except UnicodeDecodeError as error:

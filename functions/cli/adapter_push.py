@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from functions.api.ids import Digest, ModelId, parse_model_ref
-from functions.artifacts.adapters import check_adapter
+from functions.artifacts.adapters import TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.s3 import DEFAULT_BUCKET
 from functions.cli.adapter_upload import Packed, pack, uploaded
@@ -71,7 +71,7 @@ def _packed(directory: Path, *, as_json: bool) -> Packed:
     if not directory.is_dir():
         raise Refused(f"{directory} is no folder: name the one that holds adapter_config.json")
     try:
-        facts = check_adapter(directory)
+        facts = check_adapter(directory, text_max_bytes=TEXT_MAX_BYTES)
         packed = pack(directory)
     except ArtifactError as error:
         raise Refused(f"{directory} cannot be served: {error}") from error

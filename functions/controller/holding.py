@@ -8,8 +8,9 @@ Worked example (test_a_flip_waits_for_half_of_the_replicas): stable moves v1 -> 
 v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
 
 Nothing is held where holding protects nobody: no ready replica has the old version; or more than half of them say that
-they have no room for this new one (`Heartbeat.adapters_without_room`), so that waiting would never end. What is held is
-loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
+they have no room for this new one (`Heartbeat.adapters_without_room`), so that waiting would never end. An older agent
+does not say for which version: where its reason tells of none that has room, it counts as one that has none for this.
+What is held is loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ from functions.api.ids import INCOMING, EngineName, PoolName
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
 from functions.fleet.heartbeat import Heartbeat
 
+NO_ROOM = "over this replica's limit"  # the words of an older agent's reason
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -28,6 +31,10 @@ class Replica:
 
     adapters: frozenset[EngineName]
     without_room: frozenset[EngineName] = frozenset()  # what it was asked to load ahead and has no place for
+    is_full: bool = False  # an older agent's: something has no place, and it does not say what
+
+    def has_no_room_for(self, name: EngineName) -> bool:
+        return self.is_full or name in self.without_room
 
 
 Serving = Mapping[PoolName, tuple[Replica, ...]]
@@ -44,9 +51,13 @@ def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
     by_pool: dict[PoolName, list[Replica]] = {}
     for beat in replicas:
         if beat.phase == "ready":
-            replica = Replica(_names(beat.adapters), _names(beat.adapters_without_room))
-            by_pool.setdefault(PoolName(beat.pool), []).append(replica)
+            by_pool.setdefault(PoolName(beat.pool), []).append(_replica(beat))
     return {pool: tuple(found) for pool, found in by_pool.items()}
+
+
+def _replica(beat: Heartbeat) -> Replica:
+    told = beat.adapters_without_room
+    return Replica(_names(beat.adapters), _names(told or ()), is_full=told is None and NO_ROOM in beat.reason)
 
 
 def _names(told: Iterable[str]) -> frozenset[EngineName]:
@@ -93,7 +104,7 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
 def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[Replica, ...]) -> bool:
     have_old = sum(old.engine_name in replica.adapters for replica in replicas)
     have_new = sum(new.engine_name in replica.adapters for replica in replicas)
-    never_new = sum(new.engine_name in replica.without_room for replica in replicas)
+    never_new = sum(replica.has_no_room_for(new.engine_name) for replica in replicas)
     if have_old == 0 or 2 * never_new > len(replicas):
         return False
     return 2 * have_new < len(replicas)

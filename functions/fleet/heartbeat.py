@@ -59,8 +59,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
     adapter_room: Count = 0  # how many more adapters could be loaded without waiting for one to leave
     disk_bloom: Base64 = ""  # digests on the node's disk (`functions.decisions.bloom`)
     adapter_failures: Annotated[dict[AnyEngineName, FailureText], msgspec.Meta(max_length=FAILURES_MAX)] = {}
-    adapters_without_room: Annotated[tuple[AnyEngineName, ...], msgspec.Meta(max_length=WITHOUT_ROOM_MAX)] = ()
-    """Versions that are to be loaded ahead and find no place beside the others; the most important first."""
+    adapters_without_room: Annotated[tuple[AnyEngineName, ...], msgspec.Meta(max_length=WITHOUT_ROOM_MAX)] | None = None
+    """Versions that are to be loaded ahead and find no place beside the others; the most important first. None from an
+    older agent, which says only in its reason that there are any."""
     asleep: bool = False  # the engine's weights are in host memory: it has no part of the accelerator until it is woken
     schema_version: Literal[1] = 1
 

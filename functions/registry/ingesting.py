@@ -3,14 +3,15 @@
     take a place → receive, check, publish (functions/artifacts/ingest) → hold the digest → write its row → let go
 
 An ingest takes seconds to minutes, so each tenant has few places and the whole registry not many more; who finds none
-is told to come back. The row is written while the artifact is held, so that the collector never runs in between.
+is told to come back, and who only has something checked waits a little first. The row is written while the artifact is
+held, so that the collector never runs in between. Facts of a base are read beside all that, in threads of others.
 """
 
 import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -24,12 +25,14 @@ from functions.artifacts.ingest import Expectation, Ingest, Ingested
 from functions.registry.bases import Bases
 from functions.registry.errors import ApiError
 from functions.registry.sql import artifacts, ledger
-from functions.registry.sql.artifacts import StoredArtifact
+from functions.registry.sql.artifacts import ByteLimit, StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
 
 Answer = TypeVar("Answer")
+
+PATIENCE_S = 30.0  # a check takes seconds: a script that registers a dozen versions at once is served in turn
 
 
 @dataclass(slots=True)
@@ -42,8 +45,9 @@ class Ingesting:
     max_rank: int
     at_once: int
     at_once_per_tenant: int
-    max_tenant_bytes: int | None = None  # of all artifacts of a tenant; None: no limit. The operator has none
+    tenant_limit: ByteLimit | None = None  # of each tenant's artifacts; None: no limit. The operator has none
     _taken: Counter[str] = field(default_factory=Counter)
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)  # set when a place is given back; then another
     _bases: Bases = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
 
@@ -58,12 +62,9 @@ class Ingesting:
         The operator, who brings in for everybody, has no limit of its own.
         """
         name = tenant or artifacts.OPERATOR
-        if tenant is not None and self._taken[name] >= self.at_once_per_tenant:
-            message = f"{self.at_once_per_tenant} uploads of yours are under way, which is the limit; try again later"
-            raise ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
-        if self._taken.total() >= self.at_once:
-            message = "as many uploads are under way as the registry takes; try again later"
-            raise ApiError(503, "too_many_uploads", message, headers={"retry-after": "10"})
+        refusal = self._refusal(tenant)
+        if refusal is not None:
+            raise refusal
         self._taken[name] += 1
         try:
             yield
@@ -71,14 +72,43 @@ class Ingesting:
             self._taken[name] -= 1
             if not self._taken[name]:
                 del self._taken[name]
+            self._freed.set()
+            self._freed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def place_soon(self, tenant: TenantId | None, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
+        """As `place`, for work of seconds: it is waited for so long, and only then refused."""
+        gives_up_s = asyncio.get_running_loop().time() + patience_s
+        while (refusal := self._refusal(tenant)) is not None:
+            try:
+                async with asyncio.timeout_at(gives_up_s):
+                    await self._freed.wait()
+            except TimeoutError:
+                raise refusal from None
+        with self.place(tenant):
+            yield
+
+    def _refusal(self, tenant: TenantId | None) -> ApiError | None:
+        """Why there is no place now."""
+        if tenant is not None and self._taken[tenant] >= self.at_once_per_tenant:
+            message = f"{self.at_once_per_tenant} uploads of yours are under way, which is the limit; try again later"
+            return ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
+        if self._taken.total() >= self.at_once:
+            message = "as many uploads are under way as the registry takes; try again later"
+            return ApiError(503, "too_many_uploads", message, headers={"retry-after": "10"})
+        return None
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
         """`work` in one of the ingests' own threads; it goes on to its end even when the caller leaves."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
-        """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none."""
-        known = await self.run(lambda: self._bases.known(base, folder)) if base else None
+        """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none.
+
+        Never behind an ingest: who names content that was checked before has nothing to wait for.
+        """
+        asked = base and self.models_dir is not None
+        known = await asyncio.to_thread(self._bases.known, base, folder) if asked else None
         return Expectation(
             tenant=tenant,
             base=known.facts if known is not None else None,
@@ -110,7 +140,7 @@ class Ingesting:
             facts=msgspec.to_builtins(ingested.facts),
             checked=(expect.base_fingerprint,) if expect.base_fingerprint else (),
         )
-        max_bytes = self.max_tenant_bytes if expect.tenant is not None else None
+        limit = self.tenant_limit if expect.tenant is not None else None
         with self.ingest.holding(ingested.digest) as held:
 
             def name(write: Write) -> bool:
@@ -118,7 +148,7 @@ class Ingesting:
                     raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
                 if held.session is not None and not ledger.is_open(write.connection, held.session):
                     raise StoreUnavailable("this took longer than an ingest may; try again")
-                return artifacts.keep(write, row, max_bytes)
+                return artifacts.keep(write, row, limit)
 
             return self.database.write(actor, name)
 
@@ -132,7 +162,7 @@ class Ingesting:
 
     def _admit(self, tenant: TenantId, digest: Digest, size_bytes: int) -> None:
         """Refused before anything of it is stored; `keep` looks once more, in the transaction that counts."""
-        max_bytes = self.max_tenant_bytes
-        if max_bytes is not None:
-            room = artifacts.refuse_without_room
-            self.database.read(lambda connection: room(connection, digest, tenant, size_bytes, max_bytes))
+        limit, now_unix_s = self.tenant_limit, self.database.now_unix_s()
+        if limit is not None:
+            refuse = functools.partial(artifacts.refuse_without_room, now_unix_s=now_unix_s)
+            self.database.read(lambda connection: refuse(connection, digest, tenant, size_bytes, limit))

@@ -15,6 +15,7 @@ from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Doorman
 from functions.registry.settings import RegistrySettings
+from functions.registry.sql.artifacts import ByteLimit
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import UrlInvalid, database_url
@@ -67,7 +68,7 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
     truth = Truth(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, secrets.token, pepper, turnstile=_turnstile(settings)),
+        doorman=Doorman(store, secrets.token, pepper, readers=_turnstile(settings), writers=_turnstile(settings)),
         limits=Limits(
             models_per_tenant=settings.max_models_per_tenant,
             versions_per_model=settings.max_versions_per_model,
@@ -125,7 +126,7 @@ def _ingesting(settings: RegistrySettings, objects: S3Store, database: Database)
         max_rank=settings.max_lora_rank,
         at_once=settings.uploads_at_once,
         at_once_per_tenant=settings.uploads_at_once_per_tenant,
-        max_tenant_bytes=settings.max_artifact_bytes_per_tenant,
+        tenant_limit=ByteLimit(settings.max_artifact_bytes_per_tenant, settings.gc_grace_s),
     )
 
 

@@ -54,7 +54,8 @@ class Doorman:
     token: str
     pepper: bytes | None
     wall_clock: Callable[[], float] = time.time
-    turnstile: Turnstile = field(default_factory=Turnstile)
+    readers: Turnstile = field(default_factory=Turnstile)
+    writers: Turnstile = field(default_factory=Turnstile)  # their own: a dashboard must not keep a rollback out
 
     def caller(self, request: Request) -> Principal:
         """Whoever the Authorization header proves; 401 for nobody."""
@@ -73,13 +74,13 @@ class Doorman:
     async def reader(self, request: Request) -> AsyncIterator[Principal]:
         """For as long as the request lasts, which counts as one of its tenant's; 429 where these are too many."""
         principal = _with_scope(self.caller(request), "models:read")
-        with self.turnstile.passing(principal.tenant):
+        with self.readers.passing(principal.tenant):
             yield principal
 
     async def writer(self, request: Request) -> AsyncIterator[Principal]:
-        """As `reader`."""
+        """As `reader`, counted beside what is only read."""
         principal = _with_scope(self.caller(request), "models:write")
-        with self.turnstile.passing(principal.tenant):
+        with self.writers.passing(principal.tenant):
             yield principal
 
     async def operator(self, request: Request) -> Principal:

@@ -42,7 +42,7 @@ class RegistrySettings(BaseSettings):
     )
     max_channels_per_model: int = Field(20, ge=1, description="Each is a line of the snapshot, and may roll out.")
     max_snapshot_bytes_per_tenant: int = Field(
-        8 * 1024**2, ge=1024, description="Of models, versions and channels; a snapshot over 64 MiB is refused whole."
+        16 * 1024**2, ge=1024, description="Of models, versions and channels; a snapshot over 64 MiB is refused whole."
     )
     max_model_names_per_tenant: int = Field(
         50_000, ge=1, description="Ever used: a deleted model keeps its row, for its versions' names stay taken."
@@ -50,13 +50,20 @@ class RegistrySettings(BaseSettings):
     max_version_names_per_model: int = Field(5_000, ge=1, description="Ever used, for the same reason.")
     max_keys_per_tenant: int = Field(100, ge=1, description="Valid ones; revoked ones do not count.")
     max_artifact_bytes_per_tenant: int = Field(
-        100 * 1024**3, ge=1, description="Of all content that a tenant brought in: a thousand adapters of 100 MB."
+        100 * 1024**3,
+        ge=1,
+        description="Of content that a tenant's versions name, or that it brought in within the collector's grace:"
+        " a thousand adapters of 100 MB.",
     )
     max_requests_at_once_per_tenant: int = Field(
-        DEFAULT_AT_ONCE, ge=1, description="Open ones; 512 calls wait for the database before anybody is refused."
+        DEFAULT_AT_ONCE,
+        ge=1,
+        description="Open ones that read, and as many that write; 512 wait for the database before anybody is refused.",
     )
     max_requests_per_s_per_tenant: float = Field(
-        DEFAULT_PER_S, gt=0, description="On average. A write takes 5 to 20 ms, and all tenants' stand in one line."
+        DEFAULT_PER_S,
+        gt=0,
+        description="On average, reads and writes each. A write takes 5 to 20 ms; all tenants' stand in one line.",
     )
     request_burst_per_tenant: int = Field(
         DEFAULT_BURST, ge=1, description="Requests that may come at once after a pause: a script that publishes."

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fastapi import Request
@@ -10,6 +10,7 @@ from fastapi import Request
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Expectation
 from functions.fleet.rollout_stats import EvidenceBook
+from functions.registry.checks import Checks
 from functions.registry.declared import Declared
 from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Doorman, Principal
@@ -31,6 +32,7 @@ class Truth:
     pepper: bytes | None
     key_environment: str = "live"  # a part of each key's text
     max_keys_per_tenant: int = 100
+    checks: Checks = field(default_factory=Checks)
 
     async def expectation(self, tenant: TenantId | None, base: str) -> Expectation:
         """What an adapter of the tenant over this base must be; only where something can be brought in."""

@@ -1,7 +1,8 @@
 """What a version will hold: content that is in the store, and that fits the base which the version names.
 
     named by its address   known already → that         else bring it in, checked against the base
-    named by its digest    known already → that         else was it found to fit this base? check it now, if not
+    named by its digest    known already → that         else was it found to fit this base? check it now, if not: once
+                                                        for all who name it meanwhile, and that is written at once
 
 An engine that is given another base's adapter fails inside its step, with everybody's requests in it: so what came in
 without a base, for another one, or before the base has changed, is checked again. Where no facts of the base are at
@@ -15,6 +16,7 @@ from functions.registry.errors import ApiError
 from functions.registry.sql import artifacts, catalogue
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue import StoredVersion
+from functions.registry.sql.database import Database
 from functions.registry.truth import Truth
 
 
@@ -35,7 +37,6 @@ class Wanted:
 class Content:
     digest: str
     uri: str = ""
-    fits: str = ""  # the fingerprint of a base that it was just found to fit, to be remembered with the version
 
 
 async def content_of(truth: Truth, actor: Actor, wanted: Wanted) -> Content:
@@ -43,8 +44,9 @@ async def content_of(truth: Truth, actor: Actor, wanted: Wanted) -> Content:
     known = await _known_version(truth, wanted)
     if wanted.artifact_uri is None:
         digest = Digest(wanted.digest or "")
-        is_known = known is not None and known.digest == digest
-        return Content(digest) if is_known else Content(digest, fits=await _fitting(truth, wanted, digest))
+        if known is None or known.digest != digest:
+            await _check_fitting(truth, wanted, digest)
+        return Content(digest)
     if known is not None and known.artifact_uri == wanted.artifact_uri:
         return Content(known.digest, known.artifact_uri)  # a version never changes: there is nothing to fetch again
     if truth.ingesting is None:
@@ -61,18 +63,26 @@ def no_store() -> ApiError:
     return ApiError(503, "no_store", message)
 
 
-async def _fitting(truth: Truth, wanted: Wanted, digest: Digest) -> str:
-    """The fingerprint of the base, where the content had to be checked against it; empty where there was no need."""
-    ingesting, database = truth.ingesting, truth.database
+async def _check_fitting(truth: Truth, wanted: Wanted, digest: Digest) -> None:
+    """Check the content against the base that the version names, where that was not done before."""
+    ingesting, database, tenant = truth.ingesting, truth.database, wanted.tenant
     if ingesting is None:
-        return ""  # nothing has come in here, so there is nothing to check
-    expect = await truth.expectation(wanted.tenant, wanted.base)
-    found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, wanted.tenant)))
-    if expect.base is None or found is None or expect.base_fingerprint in found.checked:
-        return ""
-    with ingesting.place(wanted.tenant):
-        await ingesting.check(digest, expect)
-    return expect.base_fingerprint
+        return  # nothing has come in here, so there is nothing to check
+    expect = await truth.expectation(tenant, wanted.base)
+    fingerprint = expect.base_fingerprint
+    if expect.base is None or not await _is_unchecked(database, tenant, digest, fingerprint):
+        return
+    async with truth.checks.of(tenant, digest, fingerprint):
+        if await _is_unchecked(database, tenant, digest, fingerprint):  # it may have been, while this one waited
+            async with ingesting.place_soon(tenant):
+                await ingesting.check(digest, expect)
+            fits = artifacts.fits
+            await database.run(lambda: database.unaudited(lambda c: fits(c, digest, tenant, fingerprint)))
+
+
+async def _is_unchecked(database: Database, tenant: TenantId, digest: Digest, fingerprint: str) -> bool:
+    found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, tenant)))
+    return found is not None and fingerprint not in found.checked
 
 
 async def _known_version(truth: Truth, wanted: Wanted) -> StoredVersion | None:

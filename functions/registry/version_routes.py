@@ -17,7 +17,7 @@ from functions.registry.etags import IfMatch, etag, seen
 from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
 from functions.registry.principal import Principal, own_model
 from functions.registry.rollout_views import described as described_rollout
-from functions.registry.sql import artifacts, catalogue_writes
+from functions.registry.sql import catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.refusals import Refused
@@ -68,8 +68,6 @@ def version_routes(truth: Truth) -> APIRouter:
 
         def write(write: Write) -> tuple[bool, StoredModel, Moved | None]:
             is_new = catalogue_writes.put_version(write, new, truth.limits)
-            if content.fits:
-                artifacts.fits(write, content.digest, tenant, content.fits)
             moved = _move(truth, model, body.promote_to, version).apply(write) if body.promote_to else None
             return is_new, catalogue_writes.existing(write, model), moved
 

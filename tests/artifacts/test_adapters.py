@@ -51,11 +51,19 @@ def test_ranks_may_differ_by_module(tmp_path: Path) -> None:
     assert check_adapter(tmp_path).rank == 8
 
 
-def test_only_tokenizers_may_be_large_text(tmp_path: Path) -> None:
+def test_only_what_training_makes_large_may_come_in_as_large_text(tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter")
     text = b"x" * (TEXT_MAX_BYTES + 1)
-    (adapter / "tokenizer.json").write_bytes(text)
+    for name in ("tokenizer.json", "tokenizer_config.json", "trainer_state.json"):
+        (adapter / name).write_bytes(text)
+    assert check_adapter(adapter, text_max_bytes=TEXT_MAX_BYTES).rank == 4
+    (adapter / "notes.json").write_bytes(text)
+    with pytest.raises(ArtifactRefused, match=r"notes\.json is over 1048576 bytes"):
+        check_adapter(adapter, text_max_bytes=TEXT_MAX_BYTES)
+
+
+def test_large_text_that_was_taken_once_is_served_for_ever(tmp_path: Path) -> None:
+    """Agents check all that they obtain, and a version never changes."""
+    adapter = make_adapter(tmp_path / "adapter")
+    (adapter / "notes.json").write_bytes(b"x" * (TEXT_MAX_BYTES + 1))
     assert check_adapter(adapter).rank == 4
-    (adapter / "trainer_state.json").write_bytes(text)
-    with pytest.raises(ArtifactRefused, match=r"trainer_state\.json is over 1048576 bytes"):
-        check_adapter(adapter)

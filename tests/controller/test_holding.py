@@ -1,5 +1,6 @@
 """No channel moves to what is not loaded, and nothing is held that protects nobody."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -110,6 +111,18 @@ def test_replicas_that_are_not_ready_do_not_count() -> None:
 
     serving = serving_of([beat("a", "ready"), beat("b", "draining"), beat("c", "ready", version("v2").engine_name)])
     assert serving == {POOL: (replica("v1"), replica("v1", without_room=("v2",)))}
+
+
+@pytest.mark.parametrize("newer", [0, 2])
+def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: int) -> None:
+    beat = Heartbeat(
+        replica_id="old", pool="base", host="h", port=1, phase="ready", sequence=0, incarnation=0, sent_unix_s=0.0,
+        adapters=(version("v1").engine_name,), reason="acme/bot@sha256:2: over this replica's limit of 1 adapters",
+    )  # fmt: skip
+    told = replace(beat, reason="", adapters_without_room=(version("v2").engine_name,))
+    assert hold(OLD, NEW, serving_of([beat, beat, *[told] * newer])).flips == ()
+    assert hold(OLD, NEW, serving_of([replace(beat, reason=""), beat])).flips != ()
+    assert hold(OLD, NEW, serving_of([replace(beat, adapters_without_room=()), beat])).flips != ()  # it says: none
 
 
 def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:

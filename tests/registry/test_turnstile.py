@@ -61,6 +61,17 @@ async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(ca
     assert codes == {404, 429}
 
 
+async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: World) -> None:
+    rollout = await catalogue.rolling()
+    doorman = catalogue.truth.doorman
+    with ExitStack() as opened:
+        for _ in range(doorman.readers.at_once):
+            opened.enter_context(doorman.readers.passing(ACME))
+        assert (await catalogue.call("GET", "/v1/models", "acme-reader")).status_code == 429
+        path, body = f"/v1/rollouts/{rollout}/rollback", {"reason": "rude"}
+        assert (await catalogue.call("POST", path, "acme-writer", json=body)).status_code == 200
+
+
 async def test_the_operators_calls_pass_a_full_line_of_tenants(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,15 +1,21 @@
 """Nothing becomes a version over a base that it does not fit, however it came in, and nobody has more than a share."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
 import httpx
 import pytest
 
+from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingest, IngestPolicy
 from functions.artifacts.s3 import S3Store
+from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
+from functions.registry.sql.artifacts import ByteLimit
 from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from tests.artifacts.adapter_files import make_adapter
@@ -21,6 +27,7 @@ from tests.registry.world import error_of
 
 FITS, DOES_NOT = 8, 16  # features of `base`, which the adapter is for, and of `large`
 MAX_BYTES = 3000
+ACME = TenantId("acme")
 
 
 class Counted(MemoryStore):
@@ -54,7 +61,7 @@ async def checking(tmp_path: Path, database: Database) -> AsyncIterator[Checking
     objects = Counted()
     policy = IngestPolicy(reserve_free_bytes=0)
     ingest = Ingest(cast(S3Store, objects), tmp_path / "staging", policy, ledger=SqlLedger(database))
-    ingesting = Ingesting(ingest, database, models, 64, 3, 2, max_tenant_bytes=MAX_BYTES)
+    ingesting = Ingesting(ingest, database, models, 64, 3, 2, tenant_limit=ByteLimit(MAX_BYTES, grace_s=3600.0))
     async with catalogue_world.catalogue(tmp_path, database, ingesting=ingesting) as world:
         made = Checking(world.database, world.store, world.truth, world.client)
         made.objects, made.models = objects, models
@@ -87,6 +94,52 @@ async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(chec
     put_facts(checking.models, "base", 24)
     assert (await checking.register(digest, "base", "three")).status_code == 422
     assert (await checking.register(digest, "base", "one")).status_code == 200  # a version stays what it is
+
+
+async def test_many_versions_of_unchecked_content_are_registered_at_once_and_each_content_is_read_once(
+    checking: Checking, tmp_path: Path
+) -> None:
+    """More than the tenant has places for: they wait for one, a script that registers all it has is not refused."""
+    adapters = [an_adapter(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    digests = [(await checking.upload(adapter)).json()["digest"] for adapter in adapters]
+    reads = checking.objects.reads
+    assert (await checking.register(digests[0], "base", "alone")).status_code == 201
+    once = checking.objects.reads - reads
+    puts = (checking.register(digest, "base", f"bot-{n}-{k}") for n, digest in enumerate(digests) for k in range(4))
+    assert [answer.status_code for answer in await asyncio.gather(*puts)] == [201] * 12
+    assert checking.objects.reads - reads == 3 * once
+
+
+async def test_a_place_that_does_not_come_is_refused_in_the_end(checking: Checking) -> None:
+    ingesting = checking.truth.ingesting
+    assert ingesting is not None
+    with ExitStack() as taken:
+        for _ in range(2):
+            taken.enter_context(ingesting.place(ACME))
+        with pytest.raises(ApiError, match="2 uploads of yours are under way"):
+            await taken_soon(ingesting)
+    await taken_soon(ingesting)
+
+
+async def taken_soon(ingesting: Ingesting) -> None:
+    async with ingesting.place_soon(ACME, patience_s=0.01):
+        pass
+
+
+async def test_what_was_checked_does_not_wait_behind_slow_ingests(checking: Checking, tmp_path: Path) -> None:
+    digest = (await checking.upload(an_adapter(tmp_path / "adapter"), base_model="base")).json()["digest"]
+    ingesting, ends = checking.truth.ingesting, threading.Event()
+    assert ingesting is not None
+    with ExitStack() as taken:
+        for tenant in ("globex", "initech", "hooli"):
+            taken.enter_context(ingesting.place(TenantId(tenant)))
+        slow = [asyncio.ensure_future(ingesting.run(ends.wait)) for _ in range(3)]
+        try:
+            async with asyncio.timeout(60):
+                assert (await checking.register(digest, "base", "bot")).status_code == 201
+        finally:
+            ends.set()
+            await asyncio.gather(*slow)
 
 
 async def test_a_base_that_was_named_at_the_upload_needs_no_second_look(checking: Checking, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from functions.api.ids import Digest
 from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
-from functions.artifacts.adapters import check_adapter
+from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect_ledger import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
@@ -129,7 +129,8 @@ class Ingest:
         return clean(self.staging_root)
 
     def _publish(self, directory: Path, expect: Expectation, published: Manifest | None = None) -> Ingested:
-        facts = check_adapter(directory, max_rank=expect.max_rank, base=expect.base)
+        text_max_bytes = TEXT_MAX_BYTES if published is None else LARGE_TEXT_MAX_BYTES
+        facts = check_adapter(directory, max_rank=expect.max_rank, base=expect.base, text_max_bytes=text_max_bytes)
         finding = verify_signed(directory, expect.tenant, self.signatures or SignaturePolicy())
         manifest = published or directories.build_manifest(directory, self.policy.limits)
         digest = manifests.digest_of(manifests.encode(manifest))

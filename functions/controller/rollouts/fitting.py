@@ -1,11 +1,13 @@
 """What of the API's models and keys has a place in the snapshot beside git's: all of it, or a fair part. Pure.
 
 A snapshot above SNAPSHOT_MAX_BYTES is refused whole. Were the API's part of it unbounded, one tenant with a hundred
-thousand versions would keep everybody's push and every new key from going out. So git's part goes in as it is, and the
-rest is shared: no tenant gets more than `cap`, the largest for which all fits, so that the largest tenants lose first
-and the others nothing. Within a tenant keys come first, then models from the smallest on, each whole or not at all.
+thousand versions would keep everybody's push and every new key from going out. So git's part goes in as it is, and
+where the rest does not fit beside it and the splits of the rollouts under way, it is shared: no tenant gets more than
+`cap`, the largest for which all fits, so that the largest tenants lose first and the others nothing. All keys come
+before all models, and within a tenant models from the smallest on, each whole or not at all.
 
-    room = SNAPSHOT_MAX_BYTES * 7 / 8 - git's;  cap: sum(min(size, cap)) = room     (an eighth is for rollouts' splits)
+    free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
+    all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
 
 Worked example (test_the_largest_tenants_lose_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
 globex and initech get all of theirs and acme 50.
@@ -16,34 +18,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES, full_lines
 from functions.api.snapshot_tree import line_of
+from functions.decisions.rollout import Rollout
 
 _SHOWN = 3
+SPLIT_BYTES = 200  # beside the names in it
 
 Entry = ModelEntry | KeyEntry
+Sized = tuple[int, Entry]  # bytes of its line
 
 
 def fitting(
-    snapshot: Snapshot, entries: Iterable[Entry], max_bytes: int = SNAPSHOT_MAX_BYTES
+    snapshot: Snapshot, entries: Iterable[Entry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
 ) -> tuple[list[Entry], list[str]]:
     """What of the API's `entries` goes into git's `snapshot`, and what was left out, a sentence for each tenant."""
-    by_tenant: dict[str, list[tuple[int, Entry]]] = {}
-    for entry in entries:
-        by_tenant.setdefault(_tenant_of(entry), []).append((len(line_of(entry)) + 1, entry))
-    sizes = {tenant: sum(size for size, _ in sized) for tenant, sized in by_tenant.items()}
-    if not sizes:
+    sized = [(len(line_of(entry)) + 1, entry) for entry in entries]
+    if not sized:
         return [], []
-    room_bytes = max_bytes * 7 // 8 - sum(map(len, full_lines(snapshot)))
-    if sum(sizes.values()) <= room_bytes:
-        return [entry for sized in by_tenant.values() for _, entry in sized], []
-    cap_bytes = cap(sizes.values(), room_bytes)
-    kept: list[Entry] = []
-    problems: list[str] = []
-    for tenant, sized in sorted(by_tenant.items()):
-        within, beyond = _cut(sized, cap_bytes)
-        kept += within
-        if beyond:
-            problems.append(_words(tenant, beyond, sizes))
-    return kept, problems
+    free_bytes = max_bytes - max_bytes // 256 - splits_bytes - sum(map(len, full_lines(snapshot)))
+    if _total(sized) <= free_bytes:
+        return [entry for _, entry in sized], []
+    room_bytes = free_bytes * 7 // 8
+    keys, beyond_keys = _shared([one for one in sized if isinstance(one[1], KeyEntry)], room_bytes)
+    models, beyond = _shared([one for one in sized if isinstance(one[1], ModelEntry)], room_bytes - _total(keys))
+    sizes = {tenant: _total(of_tenant) for tenant, of_tenant in _by_tenant(sized).items()}
+    left_out = _by_tenant([*beyond_keys, *beyond])
+    problems = [_words(tenant, [entry for _, entry in left_out[tenant]], sizes) for tenant in sorted(left_out)]
+    return [entry for _, entry in (*keys, *models)], problems
+
+
+def splits_bytes(rollouts: Iterable[Rollout]) -> int:
+    """What the rollouts under way add to the snapshot, from above: a split each, and the channel that loads it."""
+    return sum(SPLIT_BYTES + len(row.channel) + 2 * len(row.to_version) for row in rollouts)
 
 
 def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
@@ -58,14 +63,29 @@ def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
     return ordered[-1] if ordered else left_bytes
 
 
-def _cut(sized: Sequence[tuple[int, Entry]], cap_bytes: int) -> tuple[list[Entry], list[Entry]]:
-    within: list[Entry] = []
-    beyond: list[Entry] = []
-    taken_bytes = 0
-    for size_bytes, entry in sorted(sized, key=lambda one: (isinstance(one[1], ModelEntry), one[0], _name(one[1]))):
-        taken_bytes += size_bytes
-        (within if taken_bytes <= cap_bytes else beyond).append(entry)
+def _shared(sized: Sequence[Sized], room_bytes: int) -> tuple[list[Sized], list[Sized]]:
+    """Within the room, and beyond it."""
+    by_tenant = _by_tenant(sized)
+    cap_bytes = cap([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
+    within: list[Sized] = []
+    beyond: list[Sized] = []
+    for _, of_tenant in sorted(by_tenant.items()):
+        taken_bytes = 0
+        for one in sorted(of_tenant, key=lambda one: (one[0], _name(one[1]))):
+            taken_bytes += one[0]
+            (within if taken_bytes <= cap_bytes else beyond).append(one)
     return within, beyond
+
+
+def _by_tenant(sized: Iterable[Sized]) -> dict[str, list[Sized]]:
+    by_tenant: dict[str, list[Sized]] = {}
+    for one in sized:
+        by_tenant.setdefault(_tenant_of(one[1]), []).append(one)
+    return by_tenant
+
+
+def _total(sized: Iterable[Sized]) -> int:
+    return sum(size_bytes for size_bytes, _ in sized)
 
 
 def _words(tenant: str, beyond: Sequence[Entry], sizes: Mapping[str, int]) -> str:

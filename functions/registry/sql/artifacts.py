@@ -12,12 +12,23 @@ import msgspec
 from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
 from functions.registry.sql.refusals import Refused
-from functions.registry.sql.tables import artifacts, versions
+from functions.registry.sql.tables import artifacts, models, versions
 from functions.registry.sql.transaction import Write
 
 MAX_CHECKED = 16  # bases that an artifact is remembered to fit, the last ones: it is checked again for another
 
 OPERATOR = ""  # the tenant of what the operator brought in; every tenant's versions may name it
+
+
+@dataclass(frozen=True, slots=True)
+class ByteLimit:
+    """Of what a tenant's versions name, and of what it used within the collector's grace.
+
+    The rest is garbage, also where no collector runs: so who deletes versions has room again.
+    """
+
+    max_bytes: int
+    grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +41,19 @@ class StoredArtifact:
     checked: tuple[str, ...] = ()  # fingerprints of the bases that it was found to fit
 
 
-def keep(write: Write, artifact: StoredArtifact, max_bytes: int | None = None) -> bool:
-    """Whether it is new to its tenant; Refused where all that the tenant has would be over `max_bytes`."""
+def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
+    """Whether it is new to its tenant; Refused where all that counts of the tenant's would be over `limit`."""
+    if limit is not None:
+        digest, tenant, size_bytes = artifact.digest, artifact.tenant, artifact.total_bytes
+        refuse_without_room(write.connection, digest, tenant, size_bytes, limit, now_unix_s=write.now_unix_s)
     here = (artifacts.c.digest == artifact.digest, artifacts.c.tenant == artifact.tenant)
     known = write.connection.execute(select(artifacts.c.digest).where(*here)).one_or_none()
     if known is not None:
         write.connection.execute(update(artifacts).where(*here).values(used_unix_s=write.now_unix_s))
         for fingerprint in artifact.checked:
-            fits(write, artifact.digest, artifact.tenant, fingerprint)
+            fits(write.connection, artifact.digest, artifact.tenant, fingerprint)
         write.audited("artifact.again", artifact.digest, artifact.tenant)
         return False
-    if max_bytes is not None:
-        refuse_without_room(write.connection, artifact.digest, artifact.tenant, artifact.total_bytes, max_bytes)
     write.connection.execute(
         insert(artifacts).values(
             digest=artifact.digest,
@@ -58,33 +70,43 @@ def keep(write: Write, artifact: StoredArtifact, max_bytes: int | None = None) -
     return True
 
 
-def refuse_without_room(connection: Connection, digest: str, tenant: str, wanted_bytes: int, max_bytes: int) -> None:
-    """Refused where the tenant's artifacts would be over `max_bytes` with this one; what it has already costs nothing.
+def refuse_without_room(
+    connection: Connection, digest: str, tenant: str, wanted_bytes: int, limit: ByteLimit, *, now_unix_s: float
+) -> None:
+    """Refused where the tenant's artifacts would be over the limit with this one; what counts already costs nothing.
 
-    Worked example (test_a_tenants_artifacts_have_room_for_so_many_bytes): with a limit of 2,500 bytes, the third
-    artifact of 1,000 is refused.
+    Worked example (test_what_no_version_names_gives_its_room_back_after_the_grace): with a limit of 100 bytes and a
+    grace of a day, there is room for one of 60 bytes, and for the next a day after the version that named it was
+    deleted.
     """
-    mine = artifacts.c.tenant == tenant
-    if connection.execute(select(artifacts.c.digest).where(artifacts.c.digest == digest, mine)).first() is not None:
+    of_versions = (
+        select(versions.c.digest)
+        .join_from(models, versions, versions.c.model == models.c.id)
+        .where(models.c.tenant == tenant, ~models.c.deleted, ~versions.c.deleted)
+    )
+    lately = artifacts.c.used_unix_s >= now_unix_s - limit.grace_s
+    counts = (artifacts.c.tenant == tenant, or_(lately, artifacts.c.digest.in_(of_versions)))
+    if connection.execute(select(artifacts.c.digest).where(artifacts.c.digest == digest, *counts)).first() is not None:
         return
-    has_bytes = int(connection.scalar(select(func.coalesce(func.sum(artifacts.c.total_bytes), 0)).where(mine)) or 0)
-    if has_bytes + wanted_bytes > max_bytes:
+    has_bytes = int(connection.scalar(select(func.coalesce(func.sum(artifacts.c.total_bytes), 0)).where(*counts)) or 0)
+    if has_bytes + wanted_bytes > limit.max_bytes:
         message = (
             f"{tenant} has {has_bytes} bytes of artifacts, and these {wanted_bytes} would be over the limit of "
-            f"{max_bytes}: delete versions that nobody calls, whose content is collected some time later, or ask the "
-            "operator for more (SHOAL_REGISTRY_MAX_ARTIFACT_BYTES_PER_TENANT)"
+            f"{limit.max_bytes}: delete versions that nobody calls, whose content counts for {limit.grace_s:g} s more, "
+            "or ask the operator for more (SHOAL_REGISTRY_MAX_ARTIFACT_BYTES_PER_TENANT)"
         )
         raise Refused("limit", "too_many_artifact_bytes", message)
 
 
-def fits(write: Write, digest: str, tenant: str, fingerprint: str) -> None:
+def fits(connection: Connection, digest: str, tenant: str, fingerprint: str) -> None:
     """Remember that the content fits the base of that fingerprint."""
     mine = (artifacts.c.digest == digest, artifacts.c.tenant.in_((tenant, OPERATOR)))
-    for row in write.connection.execute(select(artifacts.c.tenant, artifacts.c.checked).where(*mine)).all():
+    query = select(artifacts.c.tenant, artifacts.c.checked).where(*mine).order_by(artifacts.c.tenant)
+    for row in connection.execute(query).all():
         others = [known for known in _decoded(row.checked) if known != fingerprint]
         kept = _encoded((*others, fingerprint)[-MAX_CHECKED:])
         here = (artifacts.c.digest == digest, artifacts.c.tenant == row.tenant)
-        write.connection.execute(update(artifacts).where(*here).values(checked=kept))
+        connection.execute(update(artifacts).where(*here).values(checked=kept))
 
 
 def used(write: Write, digest: str, tenant: str) -> bool:

@@ -32,7 +32,7 @@ class Limits:
     models_per_tenant: int
     versions_per_model: int
     channels_per_model: int
-    snapshot_bytes_per_tenant: int = 8 * 1024**2  # as `shares` estimates them: an eighth of what a snapshot may have
+    snapshot_bytes_per_tenant: int = 16 * 1024**2  # as `shares` estimates them, from above: 10,000 models have room
     model_names_per_tenant: int = 50_000  # deleted ones as well: their rows stay, since their versions' names do
     version_names_per_model: int = 5_000  # likewise
 

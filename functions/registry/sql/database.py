@@ -71,6 +71,10 @@ class Database:
     def is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
 
+    def now_unix_s(self) -> float:
+        """By the clock that stamps the writes."""
+        return self._clock()
+
     def prepare(self) -> None:
         """Blocks. Make the schema current; DatabaseUnavailable or SchemaUnknown where that cannot be now."""
         from functions.registry.sql.migrate import migrate  # alembic: 0.2 s, and only needed here
@@ -98,7 +102,8 @@ class Database:
         return self._committed(audited)
 
     def unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, nothing else."""
+        """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, and what was found
+        out of content. Nothing that anybody decided."""
         return self._committed(lambda connection: (work(connection), True))
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:

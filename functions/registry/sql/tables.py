@@ -62,6 +62,7 @@ versions = Table(
     Column("created_by", Text, nullable=False),
     Column("deleted", Boolean, nullable=False),
     Index("versions_by_digest", "digest"),
+    Index("versions_alive", "model", sqlite_where=text("deleted = 0"), postgresql_where=text("NOT deleted")),
 )
 
 channels = Table(

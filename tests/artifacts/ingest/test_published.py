@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from functions.api.ids import TenantId
+from functions.artifacts.adapters import TEXT_MAX_BYTES
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.ingest import Expectation, Ingest
 from functions.artifacts.publish import publish_directory
+from tests.artifacts.adapter_files import make_adapter
 from tests.artifacts.hostile import AGAINST_BASE, BASE, HOSTILE
 from tests.artifacts.memory_store import MemoryStore
 
@@ -58,3 +60,17 @@ def test_keys_that_climb_out_of_the_prefix(ingest: Ingest, key: str) -> None:
     """Most stores refuse such keys; this one is ours in name only."""
     ingest.store.put(f"acme/bot/v1/{key}", b"{}")
     refused(ingest, "is not allowed")
+
+
+def test_large_notes_are_refused_when_they_come_in_and_taken_where_they_are_published(
+    ingest: Ingest, tmp_path: Path
+) -> None:
+    source = make_adapter(tmp_path / "adapter")
+    (source / "notes.txt").write_bytes(b"x" * (TEXT_MAX_BYTES + 1))
+    for path in source.iterdir():
+        ingest.store.put(f"acme/bot/v1/{path.name}", path.read_bytes())
+    anywhere = Expectation(tenant=TenantId("acme"))
+    with pytest.raises(ArtifactRefused, match=r"notes\.txt is over 1048576 bytes"):
+        ingest.from_uri(URI, anywhere)
+    published = publish_directory(ingest.store, source, URI)
+    assert ingest.from_uri(URI, anywhere).digest == published

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
+from functions.api.ids import RolloutId
 from functions.api.snapshot import QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.controller.compile import compile_snapshot
@@ -16,7 +17,7 @@ from functions.registry.sql.audit import Actor
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.controller.rollouts.test_book import api_model, key, page
 from tests.controller.rollouts.world import BOT, World, digest_of, fleet, policy
-from tests.decisions.rollouts import digest
+from tests.decisions.rollouts import digest, rollout
 from tests.registry.world import TOKEN
 
 
@@ -103,6 +104,26 @@ def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
     (problem,) = problems
     assert problem.startswith(f"{len(models) - len(kept)} of acme's models and keys in the registry are left out (")
     assert merged(compiled(), book(*models))[1] == ()
+
+
+@pytest.mark.parametrize("full_ratio", [0.9, 0.99])
+def test_what_fits_beside_git_and_the_splits_is_not_cut(full_ratio: float) -> None:
+    rows = book(*[api_model(f"acme/api-{number}") for number in range(40)], keys=(key("ci"),))
+    whole, _ = merged(compiled(), rows)
+    max_bytes = int(sum(map(len, full_lines(whole))) / full_ratio)
+    assert merged(compiled(), rows, max_bytes) == (whole, ())
+    under_way = (rollout(id=RolloutId(f"r{number}"), channel=f"c{number}") for number in range(max_bytes // 200))
+    rolling = folded(rows, page(6, *under_way))
+    assert len(merged(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits want their room
+
+
+def test_a_git_part_that_takes_nearly_all_leaves_keys_their_place() -> None:
+    """Who cannot prove who they are is served nothing: a model less is a model less."""
+    git_bytes = sum(map(len, full_lines(compiled())))
+    rows = book(*[many(f"acme/api-{number}", versions=20) for number in range(9)], keys=(key("ci"), key("cd")))
+    whole, (problem,) = merged(compiled(), rows, int(git_bytes / 0.7))
+    assert {"ci", "cd"} < {entry.key_id for entry in whole.keys}
+    assert "9 of acme's models and keys" in problem
 
 
 def many(id_: str, versions: int) -> ApiModel:

@@ -1,0 +1,67 @@
+"""What counts of a tenant's artifacts: what its versions name, and what it used within the collector's grace."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from functions.registry.sql import artifacts, catalogue_writes
+from functions.registry.sql.artifacts import ByteLimit, StoredArtifact
+from functions.registry.sql.audit import Actor
+from functions.registry.sql.catalogue_writes import NewVersion
+from functions.registry.sql.database import Database
+from functions.registry.sql.refusals import Refused
+from tests.registry.catalogue_world import LIMITS
+
+DAY_S = 86_400.0
+LIMIT = ByteLimit(100, grace_s=DAY_S)
+CI = Actor("key:ci")
+
+
+class Days:
+    """A tenant that publishes, and an operator who has no collector."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = Database(database.url, clock=lambda: self.now_unix_s)
+        self.database.ready = True
+        self.now_unix_s = 1e9
+
+    def keep(self, letter: str, size_bytes: int = 60) -> None:
+        row = StoredArtifact("sha256:" + letter * 64, "acme", "", size_bytes, {})
+        self.database.write(CI, lambda write: artifacts.keep(write, row, LIMIT))
+
+    def name(self, letter: str) -> None:
+        new = NewVersion("acme/bot", "acme", "base", f"v-{letter}", "sha256:" + letter * 64, "", "default")
+        self.database.write(CI, lambda write: catalogue_writes.put_version(write, new, LIMITS))
+
+    def delete(self, letter: str) -> None:
+        existing, delete = catalogue_writes.existing, catalogue_writes.delete_version
+        self.database.write(CI, lambda write: delete(write, existing(write, "acme/bot"), f"v-{letter}"))
+
+
+@pytest.fixture
+def days(database: Database) -> Iterator[Days]:
+    made = Days(database)
+    yield made
+    made.database.close()
+
+
+def test_what_no_version_names_gives_its_room_back_after_the_grace(days: Days) -> None:
+    days.keep("a")
+    days.name("a")
+    days.now_unix_s += 9 * DAY_S
+    with pytest.raises(Refused, match="60 bytes of artifacts, and these 60 would be over the limit of 100"):
+        days.keep("b")
+    days.delete("a")
+    with pytest.raises(Refused, match="counts for 86400 s more"):
+        days.keep("b")
+    days.now_unix_s += DAY_S + 1
+    days.keep("b")
+
+
+def test_what_counts_no_more_needs_room_to_come_back(days: Days) -> None:
+    days.keep("a")
+    days.keep("a")  # it counts already
+    days.now_unix_s += DAY_S + 1
+    days.keep("b")
+    with pytest.raises(Refused, match="over the limit of 100"):
+        days.keep("a")
