@@ -6,12 +6,19 @@
 Each gain moves the estimate by an exponential average whose weight grows with the number of requests behind it.
 Worked example (test_worked_example_from_the_prologue): 4 requests finished, 2.0 s end to end in all, 1 or 3 running
 at the two looks: 500 ms / 2 = 250 ms each. From 50 ms with weight 1 - 0.8^4 = 0.59 the estimate becomes 168 ms.
+
+Who was slow once is asked no more, and so would never be measured again. While nothing runs and nothing ends, the
+prefill estimate goes back to the best that was measured, by a twentieth at each look: an engine that a neighbour on its
+machine held up for a burst is tried again within a minute (test_an_idle_engine_is_given_another_chance). The best
+itself is forgotten by 1 % at each measurement, so that an engine that has become slower for good counts as slower.
 """
 
 from dataclasses import dataclass, replace
 
 _KEEP_RATIO = 0.8  # of the old estimate per finished request: ten requests replace 90 % of it
 _MAX_WEIGHED = 64  # the power underflows long before that matters
+_RELAX_RATIO = 0.05  # of the way back to the best, at each look at an idle engine: half after 14 looks
+_BEST_FADES = 1.01
 MIN_MS, MAX_MS = 0.001, 600_000.0
 
 
@@ -31,6 +38,7 @@ class EngineRates:
     service_ms: float = 50.0
     prefill_ms_per_token: float = 0.5
     last: RateCounters | None = None
+    best_prefill_ms: float | None = None  # per token; None before anything was measured
 
 
 def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
@@ -40,6 +48,8 @@ def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
     if last is None or counters.finished < last.finished or counters.e2e_s < last.e2e_s:
         return seen
     finished = counters.finished - last.finished
+    if finished == 0 and counters.running == 0 == last.running:
+        return _relaxed(seen)
     if finished > 0:
         running = max(1.0, (counters.running + last.running) / 2)
         measured_ms = (counters.e2e_s - last.e2e_s) / finished * 1000 / running
@@ -47,8 +57,19 @@ def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
     tokens = counters.computed_prompt_tokens - last.computed_prompt_tokens
     if finished > 0 and tokens > 0:
         measured_ms = (counters.prefill_s - last.prefill_s) / tokens * 1000
-        seen = replace(seen, prefill_ms_per_token=_average(rates.prefill_ms_per_token, measured_ms, finished))
+        best_ms = (
+            measured_ms if rates.best_prefill_ms is None else min(measured_ms, rates.best_prefill_ms * _BEST_FADES)
+        )
+        average_ms = _average(rates.prefill_ms_per_token, measured_ms, finished)
+        seen = replace(seen, prefill_ms_per_token=average_ms, best_prefill_ms=max(MIN_MS, best_ms))
     return seen
+
+
+def _relaxed(rates: EngineRates) -> EngineRates:
+    best_ms, now_ms = rates.best_prefill_ms, rates.prefill_ms_per_token
+    if best_ms is None or best_ms >= now_ms:
+        return rates
+    return replace(rates, prefill_ms_per_token=now_ms + _RELAX_RATIO * (best_ms - now_ms))
 
 
 def _average(old: float, measured: float, count: float) -> float:

@@ -41,6 +41,40 @@ def test_an_idle_engine_keeps_what_was_learnt() -> None:
     assert engine_rates.update(rates, counters(finished=50, e2e_s=100.0)).service_ms == rates.service_ms
 
 
+def test_an_idle_engine_is_given_another_chance() -> None:
+    """200 requests at 0.5 ms a token, then a burst of 30 at 8 ms: in a minute of idleness it is near its best again."""
+    rates = engine_rates.update(EngineRates(), counters())
+    rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
+    held_up = counters(finished=230, prefill_s=34.0, tokens=23_000)
+    rates = engine_rates.update(rates, held_up)
+    assert rates.prefill_ms_per_token > 7.9
+    for _ in range(60):
+        rates = engine_rates.update(rates, held_up)
+    assert 0.5 < rates.prefill_ms_per_token < 1.0
+
+
+def test_who_has_become_slower_for_good_counts_as_slower() -> None:
+    rates = engine_rates.update(EngineRates(), counters(finished=100, prefill_s=5.0, tokens=10_000))
+    rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
+    now = counters(finished=200, prefill_s=10.0, tokens=20_000)
+    for _ in range(200):
+        now = counters(
+            finished=now.finished + 1, prefill_s=now.prefill_s + 0.2, tokens=now.computed_prompt_tokens + 100
+        )
+        rates = engine_rates.update(rates, now)
+    for _ in range(200):
+        rates = engine_rates.update(rates, now)
+    assert rates.prefill_ms_per_token == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_busy_engine_is_judged_by_what_it_does() -> None:
+    rates = engine_rates.update(EngineRates(), counters(finished=0))
+    rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
+    slow = counters(finished=230, prefill_s=34.0, tokens=23_000, running=1)
+    rates = engine_rates.update(rates, slow)
+    assert engine_rates.update(rates, slow).prefill_ms_per_token == rates.prefill_ms_per_token
+
+
 _SUMS = st.floats(0, 1e12, allow_nan=False)
 _COUNTERS = st.builds(RateCounters, _SUMS, _SUMS, _SUMS, _SUMS, st.integers(0, 10**6))
 
