@@ -14,7 +14,7 @@ STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench bench-peers seeds fmt
+.PHONY: help up down test check bench bench-peers seeds fuzz fmt
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet m
 
 seeds: $(STAMP) ## a thousand seeds of faults on the gateway in virtual time (some minutes; ARGS="--seed 417 -v" replays one)
 	$(BIN)/python -m tests.drills.virtual $(or $(ARGS),--seeds 1000)
+
+fuzz: $(STAMP) ## every property test with five times its examples, new ones (minutes; ARGS="--fresh-examples 50 tests/api")
+	$(BIN)/pytest -q -n auto --timeout 1800 --fresh-examples 5 -m "not servers and not engine and not drill" $(ARGS)
 
 bench-peers: $(STAMP) ## the peers' own environments for `make bench`, made beforehand
 	$(BIN)/python -m loadtests.bench.peers

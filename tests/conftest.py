@@ -4,16 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
-# No deadline per example, and no judgement of how fast they are made: on a shared machine a pause says nothing about
-# the code.
-hypothesis.settings.register_profile("shoal", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("shoal")
+pytest_plugins = ["tests.property_examples"]
 
 
 @pytest.fixture(scope="session")

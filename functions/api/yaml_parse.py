@@ -70,7 +70,10 @@ def _cut(builder: "_Builder", text: str, first_line: int) -> Iterator[ParsedDocu
     starts = [text.rfind("\n", 0, mark.index) + 1 for mark in builder.starts]
     ends = [*starts[1:], len(text)]
     for index, root in builder.documents:
-        yield ParsedDocument(root, starts[index], ends[index], builder.starts[index].line + first_line)
+        # A byte order mark counts as text, except as the first of all: what begins with one is cut a line end earlier.
+        before = 1 if starts[index] and text[starts[index]] == "\ufeff" else 0
+        first = builder.starts[index].line + first_line - before
+        yield ParsedDocument(root, starts[index] - before, ends[index], first)
 
 
 @dataclass(slots=True)

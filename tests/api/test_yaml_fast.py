@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.api import yaml_parse
@@ -38,6 +38,8 @@ def test_the_fast_reader_never_disagrees(text: str) -> None:
 
 
 @given(lines | keyed)
+@example(" #c\n\ufeff")  # a byte order mark is text, but for the file's first character
+@example("a: 1\n---\n\ufeff\ufeffb: 2\n")
 @settings(max_examples=200, deadline=None)
 def test_a_documents_own_text_gives_the_same_tree_at_the_same_lines(text: str) -> None:
     for written in read_documents("f", text.encode()).documents:
