@@ -69,6 +69,7 @@ def test_a_simulated_replica_is_promoted(sim: Fleet) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.own_engines
 @pytest.mark.timeout(3600)
 def test_a_replica_with_the_real_engine_is_promoted(vllm: Fleet) -> None:
     assert len(promoted(vllm, "vllm")) == TRIALS["vllm"]
