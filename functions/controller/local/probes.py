@@ -1,6 +1,7 @@
 """Asking a process whether it is well. Every question has a time limit, and every failure becomes words."""
 
 import asyncio
+import json
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from functions.controller.local.spec import HttpProbe, Probe, TcpProbe
 
 PROBE_TIMEOUT_S = 2.0
 _REASON_MAX_CHARS = 300
+_WHY = ("not_ready", "condemned", "reason", "detail")  # where our own servers' JSON says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Prober:
     async def _http(self, probe: HttpProbe) -> Outcome:
         response = await self._client(probe.ca_file).get(probe.url, headers={"connection": "close"})
         if response.status_code != 200:
-            return Outcome(False, True, f"HTTP {response.status_code}: {_first_words(response.text)}")
+            return Outcome(False, True, f"HTTP {response.status_code}: {said(response.text)}")
         return Outcome(True, True)
 
     async def _tcp(self, probe: TcpProbe) -> Outcome:
@@ -62,5 +64,13 @@ class Prober:
         return client
 
 
-def _first_words(text: str) -> str:
+def said(text: str) -> str:
+    """What an answer says, in a line for a person: the reason alone where it is JSON that names one."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict):
+        reasons = (content.get(name) for name in _WHY)
+        text = next((reason for reason in reasons if isinstance(reason, str) and reason), text)
     return " ".join(text[:_REASON_MAX_CHARS].split())
