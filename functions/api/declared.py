@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from functions.api.problems import Place, Problem
+from functions.api.snapshot_entries import AnyEntry
 from functions.api.yaml_documents import Document
 
 Value = TypeVar("Value")
@@ -27,6 +28,14 @@ class Declared(Generic[Value]):
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
         """A problem with the value at `path` of the document."""
         return self.document.problem(path, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted(Declared[Value]):
+    """An object as it was last accepted, standing in for one that is wrong now. `entries` are what it became then, and
+    go into the snapshot as they are; `value` has only its name and what it refers to."""
+
+    entries: tuple[AnyEntry, ...] = ()
 
 
 def of_kind(objects: "Iterable[Declared[Any]]", kind: type[Value]) -> "list[Declared[Value]]":

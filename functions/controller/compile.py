@@ -10,9 +10,11 @@ Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `co
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import assert_never
 
-from functions.api.declared import Declared, of_kind
+import msgspec
+
+from functions.api.declared import Accepted, Declared, of_kind
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.applications import Tool
@@ -20,7 +22,7 @@ from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
-from functions.api.kinds.model import Model, Version
+from functions.api.kinds.model import Model, ModelSpec, Version
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy
 from functions.api.kinds.routing_policy import RoutingPolicy
@@ -38,6 +40,8 @@ from functions.api.snapshot import (
     ToolEntry,
     VersionEntry,
 )
+from functions.api.snapshot_comparison import in_order
+from functions.api.snapshot_entries import SECTIONS, AnyEntry
 from functions.controller.compile_policies import (
     admission_entry,
     autoscaling_entry,
@@ -56,20 +60,12 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What models are compiled against; `problems` is added to."""
+    """What objects are compiled against; `problems` is added to."""
 
     digests: Mapping[str, Digest]
-    pools: Collection[PoolName]
+    pools: Collection[str]
     rollouts: Collection[str]
     problems: list[Problem]
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Entry = TypeVar("Entry", bound=_Named)
 
 
 def compile_snapshot(
@@ -82,31 +78,22 @@ def compile_snapshot(
 ) -> Compiled:
     """`digests` maps artifact URIs to what they hold now; a version that pins its digest needs no entry."""
     declared = list(objects)
-    problems: list[Problem] = []
-    tenants = sorted(of_kind(declared, Tenant), key=lambda tenant: tenant.value.metadata.name)
-    models = sorted(of_kind(declared, Model), key=lambda model: model.value.spec.id)
-    pools = sorted(_pools(of_kind(declared, InferenceService)), key=lambda pool: pool.name)
-    keys = [_key(tenant.value, key) for tenant in tenants for key in tenant.value.spec.keys]
-    names = {pool.name for pool in pools}
-    rollouts = {policy.value.metadata.name: rollout_entry(policy.value) for policy in of_kind(declared, RolloutPolicy)}
-    frame = _Frame(digests, names, frozenset(rollouts), problems)
-    entries = [entry for model in models if (entry := _model(model, frame)) is not None]
+    services = (service.value for service in of_kind(declared, InferenceService))
+    pools = frozenset(service.pool for service in services if service.pool is not None)
+    rollouts = frozenset(policy.value.metadata.name for policy in of_kind(declared, RolloutPolicy))
+    frame = _Frame(digests, pools, rollouts, [])
+    by_type: dict[type, list[AnyEntry]] = {}
+    for entry in (entry for each in declared for entry in _entries(each, frame)):
+        by_type.setdefault(type(entry), []).append(entry)
+    sections = {section: tuple(in_order(section, by_type.get(type_, ()))) for section, (type_, _) in SECTIONS.items()}
     snapshot = Snapshot(
         schema_version=SCHEMA_VERSION,
         epoch=epoch,
         revision=revision,
         compiled_unix_s=compiled_unix_s,
-        tenants=tuple(_tenant(tenant.value) for tenant in tenants),
-        keys=tuple(sorted(keys, key=lambda key: key.key_id)),
-        models=tuple(entries),
-        pools=tuple(pools),
-        quotas=_by_name(quota_entry(policy.value) for policy in of_kind(declared, QuotaPolicy)),
-        routing=_by_name(routing_entry(policy.value) for policy in of_kind(declared, RoutingPolicy)),
-        admission=_by_name(admission_entry(policy.value) for policy in of_kind(declared, AdmissionPolicy)),
-        rollouts=_by_name(rollouts.values()),
-        autoscaling=_by_name(_autoscaling(of_kind(declared, AutoscalingPolicy), names, problems)),
+        **sections,  # type: ignore[arg-type]  # by name, each of its own type
     )
-    return Compiled(snapshot, tuple(sorted(problems)))
+    return Compiled(snapshot, tuple(sorted(frame.problems)))
 
 
 def unpinned_artifacts(objects: Iterable[Declared[AnyObject]]) -> list[str]:
@@ -115,19 +102,54 @@ def unpinned_artifacts(objects: Iterable[Declared[AnyObject]]) -> list[str]:
     return sorted({version.artifact for model in models for version in model.value.spec.versions if not version.digest})
 
 
-def _by_name(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    return tuple(sorted(entries, key=lambda entry: entry.name))
+def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
+    """What one object becomes: the one place where each kind is mapped."""
+    if isinstance(declared, Accepted):
+        yield from _as_accepted(declared, frame)
+        return
+    match declared.value:
+        case Tenant() as tenant:
+            yield _tenant(tenant)
+            yield from (_key(tenant, key) for key in tenant.spec.keys)
+        case Model():
+            yield from _model(declared, declared.value, frame)
+        case InferenceService() as service:
+            yield from _pool(service)
+        case AutoscalingPolicy() as policy:
+            yield from _in_a_pool(declared, autoscaling_entry(policy), frame)
+        case QuotaPolicy() as policy:
+            yield quota_entry(policy)
+        case RoutingPolicy() as policy:
+            yield routing_entry(policy)
+        case AdmissionPolicy() as policy:
+            yield admission_entry(policy)
+        case RolloutPolicy() as policy:
+            yield rollout_entry(policy)
+        case never:
+            assert_never(never)
 
 
-def _autoscaling(
-    policies: Iterable[Declared[AutoscalingPolicy]], pools: Collection[PoolName], problems: list[Problem]
-) -> Iterator[AutoscalingEntry]:
-    for policy in policies:
-        if policy.value.spec.pool in pools:
-            yield autoscaling_entry(policy.value)
-        else:
-            message = f"left out: there is no pool {shown(policy.value.spec.pool)}"
-            problems.append(policy.problem(["spec", "pool"], message))
+def _as_accepted(accepted: Accepted[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
+    """As they are, but for references to what has gone since."""
+    for entry in accepted.entries:
+        match entry:
+            case ModelEntry() if entry.pool in frame.pools and entry.rollout not in frame.rollouts:
+                yield msgspec.structs.replace(entry, rollout="")
+            case ModelEntry() | AutoscalingEntry():
+                yield from _in_a_pool(accepted, entry, frame)
+            case _:
+                yield entry
+
+
+def _in_a_pool(
+    declared: Declared[AnyObject], entry: ModelEntry | AutoscalingEntry, frame: _Frame
+) -> Iterator[ModelEntry | AutoscalingEntry]:
+    """The entry, where the pool that it names is declared."""
+    if entry.pool in frame.pools:
+        yield entry
+    else:
+        key = "pool" if isinstance(entry, AutoscalingEntry) else "base"
+        frame.problems.append(declared.problem(["spec", key], f"left out: there is no pool {shown(entry.pool)}"))
 
 
 def _tenant(tenant: Tenant) -> TenantEntry:
@@ -168,54 +190,53 @@ def _key(tenant: Tenant, key: ApiKey) -> KeyEntry:
     )
 
 
-def _pools(services: Iterable[Declared[InferenceService]]) -> Iterator[PoolEntry]:
-    for service in services:
-        pool, context_window_tokens = service.value.pool, service.value.context_window_tokens
-        if pool is None or context_window_tokens is None:
-            continue  # somebody else's service; the loader lets no pool of ours pass without a context window
-        least, most = service.value.replica_bounds
-        yield PoolEntry(
-            name=PoolName(pool),
-            context_window_tokens=context_window_tokens,
-            min_replicas=least,
-            max_replicas=most,
-            task=service.value.task,
-        )
+def _pool(service: InferenceService) -> Iterator[PoolEntry]:
+    pool, context_window_tokens = service.pool, service.context_window_tokens
+    if pool is None or context_window_tokens is None:
+        return  # somebody else's service; the loader lets no pool of ours pass without a context window
+    least, most = service.replica_bounds
+    yield PoolEntry(
+        name=PoolName(pool),
+        context_window_tokens=context_window_tokens,
+        min_replicas=least,
+        max_replicas=most,
+        task=service.task,
+    )
 
 
-def _model(model: Declared[Model], frame: _Frame) -> ModelEntry | None:
-    spec, problems = model.value.spec, frame.problems
-    pool = PoolName(spec.id if spec.type == "base" else spec.base or "")
-    if pool not in frame.pools:
-        problems.append(model.problem(["spec", "base"], f"left out: there is no pool {shown(pool)}"))
-        return None
-    versions = sorted(_versions(model, pool, frame), key=lambda version: version.name)
+def _model(declared: Declared[AnyObject], model: Model, frame: _Frame) -> Iterator[ModelEntry]:
+    spec, problems = model.spec, frame.problems
+    if model.pool not in frame.pools:
+        problems.append(declared.problem(["spec", "base"], f"left out: there is no pool {shown(model.pool)}"))
+        return
+    versions = sorted(_versions(declared, model, frame), key=lambda version: version.name)
     if not versions:
-        problems.append(model.problem(["spec", "id"], f"{spec.id} is left out: none of its versions has an artifact"))
-        return None
-    return ModelEntry(
+        message = f"{spec.id} is left out: none of its versions has an artifact"
+        problems.append(declared.problem(["spec", "id"], message))
+        return
+    yield ModelEntry(
         id=ModelId(spec.id),
-        pool=pool,
+        pool=PoolName(model.pool),
         type=spec.type,
         versions=tuple(versions),
-        channels=dict(_channels(model, {version.name for version in versions}, problems)),
-        declared_in=model.place.file,  # without the line: an edit above a model must not change it
+        channels=dict(_channels(declared, spec, {version.name for version in versions}, problems)),
+        declared_in=declared.place.file,  # without the line: an edit above a model must not change it
         rollout=spec.rollout if spec.rollout in frame.rollouts else "",
     )
 
 
-def _versions(model: Declared[Model], pool: PoolName, frame: _Frame) -> Iterator[VersionEntry]:
-    spec = model.value.spec
+def _versions(declared: Declared[AnyObject], model: Model, frame: _Frame) -> Iterator[VersionEntry]:
+    spec = model.spec
     for index, version in enumerate(spec.versions):
         digest = _digest(version, frame.digests)
         if digest is None:
             message = f"{spec.id}@{version.name} is left out: nothing is published at {version.artifact}"
-            frame.problems.append(model.problem(["spec", "versions", index], message))
+            frame.problems.append(declared.problem(["spec", "versions", index], message))
             continue
         yield VersionEntry(
             name=version.name,
             digest=digest,
-            engine_name=engine_name(ModelId(spec.id), digest) if spec.type == "lora" else EngineName(pool),
+            engine_name=engine_name(ModelId(spec.id), digest) if spec.type == "lora" else EngineName(model.pool),
             artifact_uri=version.artifact,
         )
 
@@ -224,11 +245,12 @@ def _digest(version: Version, digests: Mapping[str, Digest]) -> Digest | None:
     return Digest(version.digest) if version.digest is not None else digests.get(version.artifact)
 
 
-def _channels(model: Declared[Model], versions: set[str], problems: list[Problem]) -> Iterator[tuple[str, str]]:
-    spec = model.value.spec
+def _channels(
+    declared: Declared[AnyObject], spec: ModelSpec, versions: set[str], problems: list[Problem]
+) -> Iterator[tuple[str, str]]:
     for channel, version in sorted(spec.channels.items()):
         if version in versions:
             yield channel, version
         else:
             message = f"{spec.id}:{channel} is left out: its version {version} is"
-            problems.append(model.problem(["spec", "channels", channel], message))
+            problems.append(declared.problem(["spec", "channels", channel], message))

@@ -6,8 +6,12 @@ equal content must have equal bytes.
 Neighbours: `compile` calls this; `functions.api.kinds` and `functions.api.expressions` are what comes in.
 """
 
+from collections.abc import Callable
+from typing import TypeVar, cast
+
 import msgspec
 
+from functions.api.declared import Accepted, Declared
 from functions.api.expressions import parse_halt, parse_scale_rule
 from functions.api.ids import PoolName
 from functions.api.kinds.admission_policy import AdmissionPolicy
@@ -30,6 +34,14 @@ from functions.api.snapshot import (
     RuleEntry,
     StageEntry,
 )
+
+Policy = TypeVar("Policy")
+Entry = TypeVar("Entry")
+
+
+def mapped(policy: Declared[Policy], entry_of: Callable[[Policy], Entry]) -> Entry:
+    """The entry of a policy; of one that stands in, the entry that was accepted."""
+    return cast(Entry, policy.entries[0]) if isinstance(policy, Accepted) else entry_of(policy.value)
 
 
 def quota_entry(policy: QuotaPolicy) -> QuotaEntry:

@@ -44,6 +44,17 @@ def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
     return snapshot if len(keys) == len(snapshot.keys) else msgspec.structs.replace(snapshot, keys=keys)
 
 
+def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
+    """What is published, less what the registry's API declares: that is merged in anew from its own rows, or is gone
+    there by now."""
+    hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
+    return msgspec.structs.replace(
+        snapshot,
+        models=tuple(model for model in snapshot.models if model.declared_in != DECLARED_IN),
+        keys=tuple(key for key in snapshot.keys if hashes.get(key.key_id) != key.hmac_sha256),
+    )
+
+
 def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[ModelEntry]:
     declared = {model.id: model.declared_in for model in snapshot.models}
     tenants = {tenant.name for tenant in snapshot.tenants}

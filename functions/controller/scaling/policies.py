@@ -6,7 +6,7 @@ from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
-from functions.controller.compile_policies import admission_entry, autoscaling_entry
+from functions.controller.compile_policies import admission_entry, autoscaling_entry, mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Policies:
     def of(cls, revision: str, loaded: Loaded) -> "Policies":
         return cls(
             revision,
-            tuple(autoscaling_entry(policy.value) for policy in loaded.of(AutoscalingPolicy)),
-            tuple(admission_entry(policy.value) for policy in loaded.of(AdmissionPolicy)),
+            tuple(mapped(policy, autoscaling_entry) for policy in loaded.of(AutoscalingPolicy)),
+            tuple(mapped(policy, admission_entry) for policy in loaded.of(AdmissionPolicy)),
         )
 
     def cover(self, pool: str) -> bool:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from functions.api.kinds.base import API_VERSION
+from functions.api.kinds.catalogue import OUR_KINDS
 from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
+from functions.api.schema.crd import plural
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
@@ -31,21 +34,13 @@ from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.kubernetes.run.writes import Publication, writes_after
 from functions.controller.publish import PublishOutcome
 from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable
+from functions.controller.rollouts.merging import without_api
 
-SHOAL = "shoal.dev/v1alpha1"
-PLURALS = {
-    "Tenant": "tenants",
-    "Model": "models",
-    "QuotaPolicy": "quotapolicies",
-    "RoutingPolicy": "routingpolicies",
-    "AdmissionPolicy": "admissionpolicies",
-    "RolloutPolicy": "rolloutpolicies",
-    "AutoscalingPolicy": "autoscalingpolicies",
-}
+PLURALS = {kind.__name__: plural(kind.__name__) for kind in OUR_KINDS}
 
 
 def watched_kinds(settings: KubernetesSettings) -> tuple[WatchedKind, ...]:
-    ours = tuple(WatchedKind(SHOAL, kind, plural, settings.namespace) for kind, plural in PLURALS.items())
+    ours = tuple(WatchedKind(API_VERSION, kind, name, settings.namespace) for kind, name in PLURALS.items())
     service = INFERENCE_SERVICE
     pools = WatchedKind(
         service.api_version, service.kind, "inferenceservices", settings.models_namespace, label_selector=POOL_LABEL
@@ -92,12 +87,18 @@ class CustomResourceSide:
         it cannot be read: publishing without it would take the last good versions out of force."""
         if self._remembered_for == guard.token:
             return None
+        rows = self._publishing.rows
+        await rows.make_sure()
+        if not rows.book.is_known:
+            return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         try:
-            self._source.remember(await self._publishing.wire.current())
+            in_force = await self._publishing.wire.current()
         except RegistryUnavailable as error:
             return PublishOutcome("unavailable", f"what is in force cannot be read: {error}")
         except RegistryRefused as error:
             return PublishOutcome("refused", f"what is in force cannot be read: {error}")
+        if in_force is not None:
+            self._source.remember(without_api(in_force, rows.book))
         self._remembered_for = guard.token
         return None
 

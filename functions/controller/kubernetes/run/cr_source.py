@@ -2,7 +2,7 @@
 
 Flux, Argo CD or kubectl deliver the objects; this only looks. An object is judged again when its author changed it;
 one that is wrong is left out alone (`selection`), and its last good version stands in: remembered from when it was in
-force, or read back from the snapshot that is (`last_good`), which also outlives this process.
+force, or taken from the snapshot that is (`last_good`), which also outlives this process.
 
 Laws: nothing is said to be known before every kind was listed (a kind whose definition is missing is not a kind without
 objects), and an object that is being deleted stays in force while another one points at it (`finalizers`).
@@ -11,15 +11,18 @@ objects), and an object that is being deleted stays in force while another one p
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from functions.api.declared import Declared
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.inference_service import POOL_LABEL
 from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.run.conditions import is_published
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.judging import Judged, judge
-from functions.controller.kubernetes.run.last_good import PastObjects
+from functions.controller.kubernetes.run.last_good import LastGood
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.references import referrers
 from functions.controller.kubernetes.run.selection import Candidate, Refusal, Selection, select
@@ -30,6 +33,13 @@ class SeenObject:
     watched: WatchedKind
     stored: StoredObject
     held_by: tuple[str, ...] = ()  # it is being deleted, and these still point at it
+
+    @property
+    def pool(self) -> str:
+        """The pool that an InferenceService is labelled with, valid or not; empty for all else."""
+        if self.watched.kind != INFERENCE_SERVICE.kind:
+            return ""
+        return str(mapping_at(orjson.loads(self.stored.document), "metadata", "labels").get(POOL_LABEL, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +68,12 @@ class CustomResources:
         self._informers = tuple(informers)
         self._known: dict[str, _Known] = {}
         self._good: dict[str, Declared[AnyObject]] = {}
-        self._past: PastObjects | None = None
+        self._last_good: LastGood | None = None
 
-    def remember(self, snapshot: Snapshot | None) -> None:
+    def remember(self, snapshot: Snapshot) -> None:
         """What is in force now; asked for what was not seen since. It is newer than what was good before: another
         controller may have led in between."""
-        if snapshot is not None:
-            self._past, self._good = PastObjects(snapshot), {}
+        self._last_good, self._good = LastGood(snapshot), {}
 
     def look(self) -> Looked:
         waiting = tuple(
@@ -100,24 +109,26 @@ class CustomResources:
             if known is None or known.document != one.stored.document:
                 self._known[key] = _Known(one.stored.document, judge(key, one.stored.document))
 
-    def _candidate(self, key: str, stored: StoredObject) -> Candidate:
+    def _candidate(self, key: str, seen: Mapping[str, SeenObject]) -> Candidate:
+        stored = seen[key].stored
         judged = self._known[key].judged
         good = self._good.get(key)
         unchanged = good is not None and good is judged.declared
         accepted = unchanged or is_published(stored.status, stored.generation)
         if good is None and not accepted:
-            good = self._from_the_past(key, judged)
+            good = self._last_accepted(key, seen)
         return Candidate(judged, None if unchanged else good, accepted)
 
-    def _from_the_past(self, key: str, judged: Judged) -> Declared[AnyObject] | None:
-        if self._past is None:
+    def _last_accepted(self, key: str, seen: Mapping[str, SeenObject]) -> Declared[AnyObject] | None:
+        """From the snapshot that was in force as the term began."""
+        if self._last_good is None:
             return None
-        value = judged.declared.value if judged.declared is not None else None
-        if isinstance(value, InferenceService):
-            document = self._past.service(value.metadata.name, value.pool or "")
-        else:
-            document = self._past.document(key)
-        return judge(key, document).declared if document is not None else None
+        if seen[key].watched.kind != INFERENCE_SERVICE.kind:
+            return self._last_good.of(key)
+        pool = seen[key].pool
+        if sum(one.pool == pool for one in seen.values()) > 1:
+            return None  # several services claim the pool, and its entry does not say which of them it was
+        return self._last_good.of_service(key, pool, seen[key].stored.document)
 
     def _choose(self, seen: Mapping[str, SeenObject]) -> tuple[Selection, dict[str, SeenObject]]:
         """What is in force, and what of it is being deleted under those who point at it, as written or by a last good
@@ -138,7 +149,7 @@ class CustomResources:
         return (chosen if len(held) == len(deleting) else self._select({**staying, **held})), held
 
     def _select(self, seen: Mapping[str, SeenObject]) -> Selection:
-        return select({key: self._candidate(key, one.stored) for key, one in seen.items()})
+        return select({key: self._candidate(key, seen) for key in seen})
 
     def _forget_all_but(self, seen: Mapping[str, SeenObject]) -> None:
         self._known = {key: known for key, known in self._known.items() if key in seen}

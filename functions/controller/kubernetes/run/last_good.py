@@ -1,24 +1,43 @@
-"""What was in force, written as objects again: a published snapshot's entries as the custom resources they came from.
+"""What was last accepted of each object: the entries of the snapshot in force, by the custom resource they came from.
 
-A controller that starts while an object is wrong has never seen its good version. The snapshot that is in force has
-it, so it is read back from there; `selection` can then let it stand in like any other. Model versions come back with
-their digests pinned, so that standing in needs no store.
+A controller that starts while an object is wrong has never seen its good version. The snapshot in force has what that
+version became; its entries stand in for the object and go into the next snapshot as they are, so that no field can be
+lost on the way (tests/controller/test_every_field.py). Only references are written as an object's again (`_outline`):
+they are what is compared with other objects.
+
+Neighbours: `selection` lets them stand in, `functions.controller.compile` takes the entries.
 """
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
-import orjson
+from msgspec.structs import replace
+from pydantic import BaseModel
 
-from functions.api.kinds import inference_service
-from functions.api.kinds.base import API_VERSION
-from functions.api.kinds.quantities import chance_text
+from functions.api.declared import Accepted
+from functions.api.ids import is_incoming
+from functions.api.kinds.admission_policy import AdmissionPolicy, AdmissionPolicySpec, Band, Bands
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy, AutoscalingPolicySpec, Replicas
+from functions.api.kinds.base import Metadata
+from functions.api.kinds.catalogue import AnyObject, OurObject
+from functions.api.kinds.inference_service import (
+    MAX_MODEL_LEN,
+    POOL_LABEL,
+    InferenceService,
+    InferenceServiceSpec,
+    Predictor,
+    ServedModel,
+    ServiceMetadata,
+)
+from functions.api.kinds.model import Model, ModelSpec, Version
+from functions.api.kinds.quota_policy import QuotaPolicy
+from functions.api.kinds.rollout_policy import RolloutPolicy
+from functions.api.kinds.routing_policy import Cascade, Classifier, Fallback, RoutingPolicy, RoutingPolicySpec, Rule
+from functions.api.kinds.tenant import ApiKey, Tenant, TenantSpec
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
     CascadeEntry,
-    ClassifierEntry,
     FallbackEntry,
     KeyEntry,
     ModelEntry,
@@ -26,209 +45,42 @@ from functions.api.snapshot import (
     QuotaEntry,
     RolloutEntry,
     RoutingEntry,
-    RuleEntry,
     Snapshot,
     TenantEntry,
 )
+from functions.api.snapshot_entries import AnyEntry
+from functions.controller.kubernetes.run.judging import ClusterDocument
 
-Spec = dict[str, Any]
+Made = TypeVar("Made", bound=BaseModel)
 
 
-class PastObjects:
-    """The objects behind one snapshot, by key (`plural/name`). Made once, asked seldom."""
+class LastGood:
+    """Of one snapshot. Made once, asked seldom."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         keys: dict[str, list[KeyEntry]] = {}
         for key in snapshot.keys:
             keys.setdefault(key.tenant, []).append(key)
-        self._keys = keys
-        self._entries: dict[str, Any] = {
-            **{f"tenants/{entry.name}": entry for entry in snapshot.tenants},
-            **{f"models/{object_name(entry.id)}": entry for entry in snapshot.models},
-            **{f"quotapolicies/{entry.name}": entry for entry in snapshot.quotas},
-            **{f"routingpolicies/{entry.name}": entry for entry in snapshot.routing},
-            **{f"admissionpolicies/{entry.name}": entry for entry in snapshot.admission},
-            **{f"rolloutpolicies/{entry.name}": entry for entry in snapshot.rollouts},
-            **{f"autoscalingpolicies/{entry.name}": entry for entry in snapshot.autoscaling},
+        self._entries: dict[str, tuple[AnyEntry, ...]] = {
+            **{f"tenants/{entry.name}": (entry, *keys.get(entry.name, ())) for entry in snapshot.tenants},
+            **{f"models/{object_name(entry.id)}": (_as_declared(entry),) for entry in snapshot.models},
+            **_by_name("quotapolicies", snapshot.quotas),
+            **_by_name("routingpolicies", snapshot.routing),
+            **_by_name("admissionpolicies", snapshot.admission),
+            **_by_name("rolloutpolicies", snapshot.rollouts),
+            **_by_name("autoscalingpolicies", snapshot.autoscaling),
         }
-        self._pools = {entry.name: entry for entry in snapshot.pools}
+        self._pools: Mapping[str, PoolEntry] = {entry.name: entry for entry in snapshot.pools}
 
-    def document(self, key: str) -> bytes | None:
-        """The object as JSON; None where the snapshot has none of that key."""
-        spec: Spec
-        match self._entries.get(key):
-            case TenantEntry() as entry:
-                kind, spec = "Tenant", _tenant(entry, self._keys.get(entry.name, []))
-            case ModelEntry() as entry:
-                kind, spec = "Model", _model(entry)
-            case QuotaEntry() as entry:
-                kind, spec = "QuotaPolicy", _quota(entry)
-            case RoutingEntry() as entry:
-                kind, spec = "RoutingPolicy", _routing(entry)
-            case AdmissionEntry() as entry:
-                kind, spec = "AdmissionPolicy", _admission(entry)
-            case RolloutEntry() as entry:
-                kind, spec = "RolloutPolicy", _rollout(entry)
-            case AutoscalingEntry() as entry:
-                kind, spec = "AutoscalingPolicy", _autoscaling(entry)
-            case _:
-                return None
-        return _object(kind, key.partition("/")[2], spec)
+    def of(self, key: str) -> Accepted[AnyObject] | None:
+        """What the object `plural/name` was; None where the snapshot has none of that key."""
+        entries = self._entries.get(key)
+        return _accepted(key, entries) if entries is not None else None
 
-    def service(self, name: str, pool: str) -> bytes | None:
-        """The InferenceService `name` as far as the snapshot knows its pool: enough to keep the pool in force."""
-        entry = self._pools.get(pool)  # type: ignore[call-overload]
-        return None if entry is None else _service(name, entry)
-
-
-def _object(kind: str, name: str, spec: Spec) -> bytes:
-    return orjson.dumps({"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": _written(spec)})
-
-
-def _tenant(entry: TenantEntry, keys: list[KeyEntry]) -> Spec:
-    isolation = {"cacheSalt": entry.cache_salt}
-    return {"tier": entry.tier, "models": entry.models, "keys": [_key(key) for key in keys], "isolation": isolation}
-
-
-def _key(entry: KeyEntry) -> Spec:
-    expires = entry.expires_unix_s
-    return _written(
-        {
-            "id": entry.key_id,
-            "hmacSha256": entry.hmac_sha256,
-            "scopes": entry.scopes,
-            "maxClass": entry.max_class,
-            "expires": None if expires is None else datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "limits": None if entry.limits is None else _fields(entry.limits),
-        }
-    )
-
-
-def _quota(entry: QuotaEntry) -> Spec:
-    weight = entry.cached_token_weight_ratio
-    return {"weight": entry.weight, "limits": _fields(entry.limits), "cachedTokenWeight": weight}
-
-
-def _model(entry: ModelEntry) -> Spec:
-    """Where a rollout is under way, its target is what was declared."""
-    versions = [{"name": each.name, "artifact": each.artifact_uri, "digest": each.digest} for each in entry.versions]
-    return {
-        "id": entry.id,
-        "type": entry.type,
-        "base": entry.pool if entry.type == "lora" else None,
-        "versions": versions,
-        "channels": {**entry.channels, **{split.channel: split.candidate for split in entry.splits}},
-        "rollout": entry.rollout or None,
-    }
-
-
-def _routing(entry: RoutingEntry) -> Spec:
-    def steps(entries: Any) -> list[Spec]:
-        when = [{"when": step.when} if isinstance(step, FallbackEntry) else _judged(step) for step in entries]
-        return [
-            {**more, "from": step.source_pool, "to": step.target_pool, "tiers": step.tiers}
-            for more, step in zip(when, entries, strict=True)
-        ]
-
-    return {
-        "pools": entry.pools,
-        "session": {"ttl": _duration(entry.session_ttl_s)},
-        "prefix": {"source": entry.prefix_source},
-        "boundedLoad": entry.bounded_load,
-        "spreadAbove": {"utilization": entry.spread_above_utilization_ratio},
-        "retry": _written(
-            {
-                "maxAttempts": entry.retry_max_attempts,
-                "budget": entry.retry_budget_ratio,
-                "hedgeAfter": None if entry.hedge_after_s is None else _duration(entry.hedge_after_s),
-            }
-        ),
-        "fallback": steps(entry.fallback),
-        "cascade": steps(entry.cascade),
-        **({"classifier": _classifier(entry.classifier)} if entry.classifier is not None else {}),
-    }
-
-
-def _judged(step: CascadeEntry) -> Spec:
-    return {"threshold": step.threshold_nats, "maxTokens": step.sample_tokens, "measure": step.measure}
-
-
-def _classifier(entry: ClassifierEntry) -> Spec:
-    return {
-        "model": entry.model,
-        "otherwise": entry.otherwise,
-        "rules": [{"to": rule.target_pool, "when": _condition(rule)} for rule in entry.rules],
-    }
-
-
-def _condition(rule: RuleEntry) -> Spec:
-    said: Spec = {
-        "minPromptTokens": rule.min_prompt_tokens,
-        "maxPromptTokens": rule.max_prompt_tokens,
-        "tools": rule.tools,
-        "code": rule.code,
-        "keywords": rule.keywords or None,
-        "script": rule.script,
-    }
-    return _written(said)
-
-
-def _admission(entry: AdmissionEntry) -> Spec:
-    bands = {
-        band.name: _written(
-            {
-                "share": band.share_ratio,
-                "ttftSlo": None if band.ttft_slo_ms is None else _duration(band.ttft_slo_ms / 1000),
-                "maxWait": None if band.max_wait_ms is None else _duration(band.max_wait_ms / 1000),
-            }
-        )
-        for band in entry.bands
-    }
-    return {"pools": entry.pools, "bands": bands, "maxQueuedTokens": entry.max_queued_tokens}
-
-
-def _rollout(entry: RolloutEntry) -> Spec:
-    stages = [
-        _written(
-            {
-                "percent": stage.percent,
-                "duration": None if stage.duration_s is None else _duration(stage.duration_s),
-                "autoHalt": stage.auto_halt,
-            }
-        )
-        for stage in entry.stages
-    ]
-    return {
-        "stages": stages,
-        "minRequests": entry.min_requests,
-        "falseAlarmRate": chance_text(entry.false_alarm_ratio),
-        "sticky": entry.sticky,
-    }
-
-
-def _autoscaling(entry: AutoscalingEntry) -> Spec:
-    return {
-        "pool": entry.pool,
-        "replicas": {"min": entry.min_replicas, "max": entry.max_replicas},
-        "warm": entry.warm,
-        "scaleUp": entry.scale_up,
-        "scaleDown": entry.scale_down,
-    }
-
-
-def _service(name: str, entry: PoolEntry) -> bytes:
-    predictor = {
-        "minReplicas": entry.min_replicas,
-        "maxReplicas": entry.max_replicas,
-        "model": {
-            "modelFormat": {"name": "vLLM"},
-            "args": [f"{inference_service.MAX_MODEL_LEN}={entry.context_window_tokens}"],
-        },
-    }
-    metadata = {"name": name, "labels": {inference_service.POOL_LABEL: entry.name}}
-    api_version = inference_service.API_VERSION
-    spec = {"predictor": predictor}
-    return orjson.dumps({"apiVersion": api_version, "kind": "InferenceService", "metadata": metadata, "spec": spec})
+    def of_service(self, key: str, pool: str, document: bytes) -> Accepted[AnyObject] | None:
+        """What the InferenceService of that pool was; its document is what the cluster has now."""
+        entry = self._pools.get(pool)
+        return _accepted(key, (entry,), document.decode()) if entry is not None else None
 
 
 def object_name(model_id: str) -> str:
@@ -236,20 +88,116 @@ def object_name(model_id: str) -> str:
     return model_id.replace("/", ".").replace("_", "-")
 
 
-def _duration(seconds: float) -> str:
-    return f"{int(seconds)}s" if float(seconds).is_integer() else f"{round(seconds * 1000)}ms"
+def _by_name(plural: str, entries: Iterable[Any]) -> dict[str, tuple[AnyEntry, ...]]:
+    return {f"{plural}/{entry.name}": (entry,) for entry in entries}
 
 
-def _fields(limits: Any) -> Spec:
-    fields = {name: getattr(limits, name) for name in limits.__struct_fields__}
-    return {_camel(name): value for name, value in fields.items() if value is not None}
+def _as_declared(entry: ModelEntry) -> ModelEntry:
+    """Without what the controller itself adds: where a rollout is under way, its target is what was declared."""
+    targets = {split.channel: split.candidate for split in entry.splits}
+    channels = {name: version for name, version in {**entry.channels, **targets}.items() if not is_incoming(name)}
+    return replace(entry, channels=channels, splits=())
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+def _accepted(key: str, entries: tuple[AnyEntry, ...], text: str = "{}") -> Accepted[AnyObject]:
+    return Accepted(_outline(key.partition("/")[2], entries), ClusterDocument(key, 0, 0, 1, text), entries)
 
 
-def _written(spec: Mapping[str, Any]) -> Spec:
-    """Without what was not written."""
-    return {name: value for name, value in spec.items() if value is not None}
+def _outline(name: str, entries: tuple[AnyEntry, ...]) -> AnyObject:
+    """The object's name and what it refers to. It was valid when it was accepted, and is not validated again: a
+    later version of shoal may be stricter, and what runs goes on."""
+    kind: type[OurObject]
+    spec: object = None
+    match entries[0]:
+        case TenantEntry() as entry:
+            kind, spec = Tenant, _tenant(entry, entries[1:])
+        case ModelEntry() as entry:
+            kind, spec = Model, _model(entry)
+        case QuotaEntry():
+            kind = QuotaPolicy
+        case RoutingEntry() as entry:
+            kind, spec = RoutingPolicy, _routing(entry)
+        case AdmissionEntry() as entry:
+            kind, spec = AdmissionPolicy, _admission(entry)
+        case RolloutEntry():
+            kind = RolloutPolicy
+        case AutoscalingEntry() as entry:
+            kind, spec = AutoscalingPolicy, _autoscaling(entry)
+        case PoolEntry() as entry:
+            return _service(name, entry)
+        case other:
+            raise TypeError(f"{type(other).__name__} is no object's first entry")
+    return _unchecked(kind, kind=kind.__name__, metadata=_unchecked(Metadata, name=name), spec=spec)
+
+
+def _unchecked(model: type[Made], /, **fields: Any) -> Made:
+    return model.model_construct(None, **fields)
+
+
+def _tenant(entry: TenantEntry, keys: Iterable[AnyEntry]) -> TenantSpec:
+    ids = (_unchecked(ApiKey, id=key.key_id) for key in keys if isinstance(key, KeyEntry))
+    return _unchecked(TenantSpec, tier=entry.tier, models=entry.models, keys=tuple(ids))
+
+
+def _model(entry: ModelEntry) -> ModelSpec:
+    versions = (
+        _unchecked(Version, name=version.name, artifact=version.artifact_uri, digest=version.digest)
+        for version in entry.versions
+    )
+    spec: dict[str, Any] = {"rollout": entry.rollout} if entry.rollout else {}
+    base = entry.pool if entry.type == "lora" else None
+    return _unchecked(
+        ModelSpec, id=entry.id, type=entry.type, base=base, versions=tuple(versions), channels=entry.channels, **spec
+    )
+
+
+def _routing(entry: RoutingEntry) -> RoutingPolicySpec:
+    classifier = entry.classifier
+    return _unchecked(
+        RoutingPolicySpec,
+        pools=entry.pools,
+        fallback=tuple(_unchecked(Fallback, **_hop(step)) for step in entry.fallback),
+        cascade=tuple(_unchecked(Cascade, **_hop(step)) for step in entry.cascade),
+        classifier=None
+        if classifier is None
+        else _unchecked(
+            Classifier,
+            model=classifier.model,
+            otherwise=classifier.otherwise,
+            rules=tuple(_unchecked(Rule, to=rule.target_pool) for rule in classifier.rules),
+        ),
+    )
+
+
+def _hop(step: FallbackEntry | CascadeEntry) -> dict[str, Any]:
+    return {"from_": step.source_pool, "to": step.target_pool, "tiers": step.tiers}
+
+
+def _admission(entry: AdmissionEntry) -> AdmissionPolicySpec:
+    """Scaling rules may speak of the interactive band's promise."""
+    promised = {band.name: band.ttft_slo_ms for band in entry.bands}
+    slo_ms = promised.get("interactive")
+    interactive = _unchecked(Band, ttft_slo=None if slo_ms is None else f"{slo_ms}ms")
+    return _unchecked(
+        AdmissionPolicySpec,
+        pools=entry.pools,
+        bands=_unchecked(Bands, interactive=interactive if "interactive" in promised else None),
+    )
+
+
+def _autoscaling(entry: AutoscalingEntry) -> AutoscalingPolicySpec:
+    return _unchecked(
+        AutoscalingPolicySpec,
+        pool=entry.pool,
+        replicas=_unchecked(Replicas, min=entry.min_replicas, max=entry.max_replicas),
+        scale_up=entry.scale_up,
+        scale_down=entry.scale_down,
+    )
+
+
+def _service(name: str, entry: PoolEntry) -> InferenceService:
+    model = _unchecked(ServedModel, args=(f"{MAX_MODEL_LEN}={entry.context_window_tokens}",))
+    predictor = _unchecked(Predictor, min_replicas=entry.min_replicas, max_replicas=entry.max_replicas, model=model)
+    metadata = _unchecked(ServiceMetadata, name=name, labels={POOL_LABEL: entry.name})
+    spec = _unchecked(InferenceServiceSpec, predictor=predictor)
+    return _unchecked(InferenceService, kind="InferenceService", metadata=metadata, spec=spec)

@@ -1,141 +1,97 @@
-"""What was published reads back as objects that compile to the very same entries."""
+"""What was accepted stands in as it was accepted, and what other objects see of it is what it referred to."""
 
-from typing import Any
-
-import orjson
 import pytest
 from msgspec import structs
 
-from functions.api.declared import Declared
-from functions.api.ids import RolloutId
-from functions.api.kinds.catalogue import AnyObject
-from functions.api.snapshot import Snapshot, SplitEntry
-from functions.controller.compile import compile_snapshot
-from functions.controller.kubernetes.run.judging import judge
-from functions.controller.kubernetes.run.last_good import PastObjects
-from tests.controller.kubernetes.run.rig import POOL, model_spec, service_spec
-from tests.controller.kubernetes.run.test_selection import key, written
-
-EVERYTHING: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "Tenant",
-        "acme",
-        {
-            "tier": "gold",
-            "keys": [
-                {
-                    "id": "ci",
-                    "hmacSha256": "a" * 64,
-                    "scopes": ["inference"],
-                    "maxClass": "batch",
-                    "expires": "2027-06-30",
-                },
-                {"id": "cd", "hmacSha256": "b" * 64},
-            ],
-            "models": ["acme/*", POOL],
-            "isolation": {"cacheSalt": "shared"},
-        },
-    ),
-    ("Model", "acme.bot", {**model_spec("acme/bot"), "rollout": "slow"}),
-    ("QuotaPolicy", "gold", {"weight": 2.5, "limits": {"requestsPerMinute": 60, "maxContextTokens": 4096}}),
-    (
-        "RoutingPolicy",
-        "default",
-        {
-            "pools": ["*", POOL],
-            "session": {"ttl": "1500ms"},
-            "prefix": {"source": "bloom"},
-            "boundedLoad": 1.5,
-            "spreadAbove": {"utilization": 0.5},
-            "retry": {"maxAttempts": 2, "budget": 0.1, "hedgeAfter": "300ms"},
-            "fallback": [{"when": "saturated", "from": POOL, "to": "base-b", "tiers": ["gold"]}],
-            "cascade": [{"from": POOL, "to": "base-b", "threshold": 0.7, "maxTokens": 16, "measure": "p90"}],
-            "classifier": {
-                "model": "auto",
-                "rules": [
-                    {"when": {"tools": True, "minPromptTokens": 10, "keywords": ["prove"]}, "to": "base-b"},
-                    {"when": {"code": False, "maxPromptTokens": 99, "script": "cyrillic"}, "to": POOL},
-                ],
-                "otherwise": POOL,
-            },
-        },
-    ),
-    (
-        "AdmissionPolicy",
-        "default",
-        {
-            "bands": {
-                "interactive": {"share": 0.6, "ttftSlo": "500ms"},
-                "near-real-time": {"share": 0.3, "ttftSlo": "2s", "maxWait": "5s"},
-                "batch": {"share": 0.1},
-            },
-            "maxQueuedTokens": 1000,
-        },
-    ),
-    (
-        "RolloutPolicy",
-        "slow",
-        {
-            "stages": [{"percent": 10, "duration": "5m", "autoHalt": ["error_rate > 2%"]}, {"percent": 100}],
-            "minRequests": 7,
-            "falseAlarmRate": "0.25%",
-            "sticky": "tenant",
-        },
-    ),
-    (
-        "AutoscalingPolicy",
-        POOL,
-        {
-            "pool": POOL,
-            "replicas": {"min": 1, "max": 8},
-            "warm": 1,
-            "scaleUp": ["kv_usage > 85% for 3m: +5%"],
-            "scaleDown": ["utilization < 40% for 15m: -1"],
-        },
-    ),
-    ("InferenceService", POOL, service_spec(replicas=2, context=4096)),
-    ("InferenceService", "base-b", service_spec()),
-]
+from functions.api import consistency
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.model import Model
+from functions.api.snapshot import Snapshot
+from functions.controller.kubernetes.run.last_good import LastGood
+from functions.controller.kubernetes.run.references import referrers
+from tests.controller.variations import with_split
+from tests.controller.whole import POOL, compiled, declared, whole, whole_snapshot
 
 
-def compiled(objects: list[Declared[AnyObject]]) -> Snapshot:
-    return compile_snapshot(objects, {}, epoch=1, revision="test", compiled_unix_s=0.0).snapshot
-
-
-def declared(kind: str, name: str, spec: dict[str, Any]) -> Declared[AnyObject]:
-    judged = judge(key(kind, name), orjson.dumps(written(kind, name, spec)))
-    assert judged.declared is not None, judged.problems
-    return judged.declared
-
-
-def test_the_objects_of_a_snapshot_compile_to_the_same_entries() -> None:
-    first = compiled([declared(*each) for each in EVERYTHING])
-    past = PastObjects(first)
-    again = []
-    for kind, name, _ in EVERYTHING:
-        document = past.service(name, name) if kind == "InferenceService" else past.document(key(kind, name))
-        assert document is not None, f"{kind} {name} is not in the snapshot"
-        judged = judge(key(kind, name), document)
-        assert judged.declared is not None, judged.problems
-        again.append(judged.declared)
-    assert compiled(again) == first
+def last_good(snapshot: Snapshot, key: str) -> object:
+    plural, _, name = key.partition("/")
+    found = LastGood(snapshot)
+    return found.of_service(key, name, b"{}") if plural == "inferenceservices" else found.of(key)
 
 
 @pytest.mark.parametrize("unknown", ["tenants/nobody", "models/acme/bot", "widgets/x", "tenants/", ""])
 def test_what_the_snapshot_does_not_know_is_not_invented(unknown: str) -> None:
-    past = PastObjects(compiled([declared(*each) for each in EVERYTHING]))
-    assert past.document(unknown) is None
-    assert past.service("x", "no-such-pool") is None
+    found = LastGood(whole_snapshot())
+    assert found.of(unknown) is None
+    assert found.of_service("inferenceservices/x", "no-such-pool", b"{}") is None
+
+
+def test_all_that_stands_in_refers_to_what_the_objects_did() -> None:
+    written = [declared(key, document) for key, document in whole().items()]
+    standing_in = [last_good(whole_snapshot(), key) for key in whole()]
+    assert referrers(standing_in) == referrers(written)  # type: ignore[arg-type]
+    assert list(consistency.problems(standing_in, complete=True)) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gone", sorted(whole()))
+def test_what_is_left_without_an_object_is_found_as_if_it_had_been_written(gone: str) -> None:
+    """Of those that point at something which is gone, the same ones are blamed."""
+
+    def blamed(objects: list[object]) -> set[str]:
+        return {problem.place.file for problem in consistency.problems(objects, complete=True)}  # type: ignore[arg-type]
+
+    written = [declared(key, document) for key, document in whole().items() if key != gone]
+    standing_in = [last_good(whole_snapshot(), key) for key in whole() if key != gone]
+    assert blamed(standing_in) == blamed(list(written))
+
+
+@pytest.mark.parametrize("key", sorted(whole()))
+def test_a_newcomer_that_claims_what_is_taken_is_found(key: str) -> None:
+    """Under another name, the same again: keys, patterns and pools are one object's."""
+    standing_in = [last_good(whole_snapshot(), each) for each in whole()]
+    plural, _, name = key.partition("/")
+    document = whole()[key]
+    twin = {**document, "metadata": {**document["metadata"], "name": f"{name}-2"}}
+    if plural == "models" or plural in {"quotapolicies", "rolloutpolicies"}:
+        return  # claim nothing but their names
+    newcomer = declared(f"{plural}/{name}-2", twin)
+    blamed = {problem.place.file for problem in consistency.problems([*standing_in, newcomer], complete=True)}  # type: ignore[list-item]
+    assert blamed == {f"{plural}/{name}-2"}
 
 
 def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
     """What stands in for a broken object must not take the rollout back."""
-    whole = compiled([declared(*each) for each in EVERYTHING])
-    (bot,) = (model for model in whole.models if model.id == "acme/bot")
-    version = structs.replace(bot.versions[0], name="next")
-    split = SplitEntry("stable", RolloutId("ro-12345678"), 0, 10, "next")
-    rolling = structs.replace(bot, versions=(*bot.versions, version), splits=(split,))
-    others = tuple(model for model in whole.models if model is not bot)
-    document = PastObjects(structs.replace(whole, models=(*others, rolling))).document("models/acme.bot")
-    assert document is not None
-    assert orjson.loads(document)["spec"]["channels"]["stable"] == "next"
+    found = LastGood(with_split(whole_snapshot())).of("models/acme.bot")
+    assert found is not None
+    assert isinstance(found.value, Model)
+    assert found.value.spec.channels["stable"] == "v2"
+    (entry,) = found.entries
+    assert (entry.channels["stable"], entry.splits) == ("v2", ())  # type: ignore[union-attr]
+
+
+def test_what_is_being_loaded_is_no_channel_that_somebody_declared() -> None:
+    whole_ = whole_snapshot()
+    (bot,) = (model for model in whole_.models if model.id == "acme/bot")
+    loading = structs.replace(bot, channels={**bot.channels, "incoming": "v2", "incoming-2": "v1"})
+    found = LastGood(structs.replace(whole_, models=(loading,))).of("models/acme.bot")
+    assert found is not None
+    assert found.entries == (bot,)
+
+
+def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
+    """Its budget is made from it: the namespace is there and nowhere else."""
+    text = b'{"metadata": {"name": "x", "namespace": "models"}}'
+    found = LastGood(whole_snapshot()).of_service("inferenceservices/x", POOL, text)
+    assert found is not None
+    assert isinstance(found.value, InferenceService)
+    assert (found.value.metadata.name, found.value.pool) == ("x", POOL)
+    assert found.document.tree().plain()["metadata"]["namespace"] == "models"
+
+
+def test_what_points_at_something_gone_since_is_left_out_and_told() -> None:
+    """Nothing of that is in the snapshot: gateways would refuse it whole."""
+    found = LastGood(whole_snapshot())
+    objects = [found.of(key) for key in ("tenants/acme", "models/acme.bot", f"autoscalingpolicies/{POOL}")]
+    snapshot = compiled([one for one in objects if one is not None])
+    assert (snapshot.models, snapshot.autoscaling) == ((), ())
+    assert [tenant.name for tenant in snapshot.tenants] == ["acme"]

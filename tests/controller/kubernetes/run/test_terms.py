@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
+from msgspec.structs import replace
 
+from functions.api.declared import Declared
+from functions.api.ids import KeyId, ModelId, PoolName, TenantId
+from functions.api.kinds.catalogue import AnyObject
 from functions.api.loader import Loaded
-from functions.api.snapshot import Snapshot
+from functions.api.snapshot import KeyEntry, ModelEntry, PoolEntry, Snapshot
 from functions.controller.kubernetes.errors import Retryable
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
@@ -18,20 +22,29 @@ from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.publish import PublishOutcome
 from functions.controller.publish_wire import RegistryUnavailable
+from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.wire import ApiKey
 from tests.controller.kubernetes.run.rig import POOL, SHOAL, service_spec, tenant_spec
-from tests.controller.kubernetes.run.test_last_good import compiled, declared
 from tests.controller.kubernetes.run.test_loop import Guard
+from tests.controller.kubernetes.run.test_selection import key, written
+from tests.controller.whole import compiled
+from tests.controller.whole import declared as declared_from
 from tests.fleet.conftest import free_port
 
 
 class Registry:
-    """Both as `Publishing` and as its wire: what is in force, and what was published over it."""
+    """As `Publishing`, its wire and its rows: what is in force, and what was published over it."""
 
     def __init__(self, in_force: Snapshot | None) -> None:
         self.in_force = in_force
         self.away = False
         self.published: list[Loaded] = []
-        self.wire = self
+        self.wire = self.rows = self
+        self.book = Book(is_known=True)
+        self.trouble = ""
+
+    async def make_sure(self) -> None:
+        """The book is what the test put there."""
 
     async def current(self) -> Snapshot | None:
         if self.away:
@@ -48,6 +61,11 @@ class Registry:
             if each.document.file == f"tenants/{tenant}":
                 return tuple(each.value.spec.models)  # type: ignore[union-attr]
         return None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the newest publication becomes."""
+        return compiled(list(self.published[-1].objects))
 
 
 class ApiAway:
@@ -75,6 +93,10 @@ class Scene:
 
     async def reconcile(self, term: int) -> str:
         return (await self.side.reconcile(Guard(term), ApiAway())).kind  # type: ignore[arg-type]
+
+
+def declared(kind: str, name: str, spec: dict[str, Any]) -> Declared[AnyObject]:
+    return declared_from(key(kind, name), written(kind, name, spec))
 
 
 def snapshot_with(*models: str) -> Snapshot:
@@ -108,6 +130,71 @@ async def test_nothing_is_published_before_what_is_in_force_was_read(tmp_path: P
     scene.registry.away = False
     await scene.reconcile(term=1)
     assert scene.registry.models_of("acme") == ("acme/good",)
+
+
+APPLICATIONS = {
+    "contextOverflow": "slide",
+    "conversations": {"store": True, "ttl": "2h"},
+    "tools": [{"name": "search", "url": "https://tools.acme.example/search"}],
+}
+
+
+async def test_after_a_restart_beside_an_invalid_tenant_its_tools_stay_in_force(tmp_path: Path) -> None:
+    spec = {**tenant_spec(key="ci"), **APPLICATIONS}
+    objects = [declared("QuotaPolicy", "free", {}), declared("Tenant", "acme", spec)]
+    scene = Scene(compiled([*objects, declared("InferenceService", POOL, service_spec())]), tmp_path)
+    scene.put("Tenant", "acme", {**spec, "tier": 7})
+    await scene.reconcile(term=1)
+    (tenant,) = scene.registry.snapshot.tenants
+    assert scene.registry.in_force is not None
+    assert (tenant,) == scene.registry.in_force.tenants
+    assert [tool.name for tool in tenant.tools] == ["search"]
+
+
+@pytest.mark.parametrize("bad", [{"context": 0}, {"replicas": -1}])
+async def test_after_a_restart_beside_an_invalid_service_its_pool_stays_what_it_was(
+    tmp_path: Path, bad: dict[str, int]
+) -> None:
+    """An embedding pool stays one, and the models over it stay in force."""
+    in_force = replace(snapshot_with(), pools=(PoolEntry(PoolName(POOL), 4096, 2, 2, task="embed"),))
+    scene = Scene(in_force, tmp_path)
+    scene.put("InferenceService", POOL, service_spec(**bad), labels={"shoal.dev/pool": POOL})
+    await scene.reconcile(term=1)
+    assert scene.registry.snapshot.pools == in_force.pools
+
+
+async def test_of_two_services_that_claim_a_pool_neither_is_taken_for_what_was_accepted(tmp_path: Path) -> None:
+    in_force = replace(snapshot_with(), pools=(PoolEntry(PoolName(POOL), 4096, 2, 2),))
+    scene = Scene(in_force, tmp_path)
+    scene.put("InferenceService", "another", service_spec(context=0), labels={"shoal.dev/pool": POOL})
+    await scene.reconcile(term=1)
+    assert [pool.context_window_tokens for pool in scene.registry.snapshot.pools] == [2048], "the one that is valid"
+
+
+async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stands_in(tmp_path: Path) -> None:
+    """Its rows are merged in anew; a key that it revoked would otherwise stay with the tenant."""
+    key_of_api = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
+    revoked = KeyEntry(KeyId("old"), TenantId("acme"), "2" * 64, ("inference",), "interactive")
+    whole = snapshot_with("acme/good")
+    model = ModelEntry(ModelId("acme/bot"), PoolName(POOL), "lora", (), {})
+    scene = Scene(replace(whole, keys=(*whole.keys, key_of_api, revoked), models=(model,)), tmp_path)
+    scene.registry.book = Book(
+        is_known=True,
+        keys={KeyId("api"): ApiKey(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")},
+        revoked={KeyId("old"): "2" * 64},
+    )
+    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
+    scene.put("Model", "acme.bot", {"id": 7})
+    await scene.reconcile(term=1)
+    assert scene.registry.snapshot.keys == whole.keys
+    assert scene.registry.snapshot.models == ()
+
+
+async def test_nothing_is_published_before_the_registrys_rows_are_known(tmp_path: Path) -> None:
+    scene = Scene(snapshot_with("acme/good"), tmp_path)
+    scene.registry.book = Book()
+    assert await scene.reconcile(term=1) == "passing"
+    assert scene.registry.published == []
 
 
 async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -> None:

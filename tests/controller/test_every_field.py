@@ -1,0 +1,88 @@
+"""Every field of every entry is described, kept, sent and read: found in the types, none named by hand.
+
+A field that names its entry is none of them: another name is another entry.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from functions.api import snapshot as snapshots
+from functions.api.declared import Declared
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.snapshot import Snapshot
+from functions.api.snapshot_entries import SECTIONS
+from functions.api.snapshot_index import indexed
+from functions.controller.kubernetes.run.last_good import LastGood
+from tests.controller.variations import fields, varied, with_entry, with_split
+from tests.controller.whole import compiled, whole, whole_snapshot
+
+AT_REST = whole_snapshot()
+ROLLING = with_split(AT_REST)
+
+
+def walk(start: Snapshot) -> Iterator[tuple[str, str, Any, Snapshot]]:
+    """(section, field, the entry with another value there, the snapshot with that entry), where that makes another."""
+    for section in SECTIONS:
+        for entry in getattr(start, section):
+            for field, other in varied(entry):
+                after = with_entry(start, section, other)
+                if after != start:
+                    yield section, field, other, after
+
+
+def failing(start: Snapshot, handles: Callable[[str, Any, Snapshot], bool]) -> set[str]:
+    """The fields that are not handled."""
+    return {field for section, field, other, after in walk(start) if not handles(section, other, after)}
+
+
+def named(snapshot: Snapshot, section: str, like: Any) -> Any:
+    """The snapshot's entry of that name; None where it has none."""
+    name = SECTIONS[section][1]
+    return next((one for one in getattr(snapshot, section) if getattr(one, name) == getattr(like, name)), None)
+
+
+def test_the_walk_visits_every_field() -> None:
+    assert {field for _, field, _, _ in walk(ROLLING)} == fields()
+
+
+def test_every_field_is_sent_and_read() -> None:
+    def is_sent(_section: str, _other: Any, after: Snapshot) -> bool:
+        content = indexed(after)
+        is_told_apart = content.content_hash != snapshots.content_hash(ROLLING)
+        return is_told_apart and snapshots.decode(snapshots.encode(after)) == content.snapshot
+
+    assert failing(ROLLING, is_sent) == set()
+
+
+def kept(snapshot: Snapshot) -> Snapshot:
+    """What is in force once every object is wrong."""
+    last_good = LastGood(snapshot)
+    keys = {
+        *(key for key in whole() if not key.startswith("inferenceservices/")),
+        *(f"tenants/{tenant.name}" for tenant in snapshot.tenants),
+        *(f"rolloutpolicies/{rollout.name}" for rollout in snapshot.rollouts),
+    }
+    objects: list[Declared[AnyObject] | None] = [last_good.of(key) for key in sorted(keys)]
+    objects += [last_good.of_service(f"inferenceservices/{pool.name}", pool.name, b"{}") for pool in snapshot.pools]
+    return compiled([one for one in objects if one is not None])
+
+
+def test_every_field_stays_as_it_was_accepted() -> None:
+    def stays(section: str, other: Any, after: Snapshot) -> bool:
+        return bool(named(kept(after), section, other) == named(after, section, other))
+
+    assert failing(AT_REST, stays) == set()
+
+
+@pytest.mark.parametrize("snapshot", [AT_REST, ROLLING])
+def test_everything_stays_as_it_was_accepted(snapshot: Snapshot) -> None:
+    rolled_out = {model.id: model.channels | {"stable": "v2"} for model in snapshot.models if model.splits}
+    for section in SECTIONS:
+        for entry in getattr(snapshot, section):
+            found = named(kept(snapshot), section, entry)
+            if section == "models" and entry.id in rolled_out:
+                assert (found.channels, found.splits) == (rolled_out[entry.id], ())
+            else:
+                assert found == entry
