@@ -1,12 +1,12 @@
 """The changes from one snapshot to the next, one for each thing that came, changed or went."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from functions.api.snapshot import KeyEntry, Snapshot
-from functions.api.snapshot_comparison import name_of
+from functions.api.snapshot import KeyEntry, Snapshot, TenantEntry
+from functions.api.snapshot_comparison import name_of, singular
+from functions.api.snapshot_entries import SECTIONS, AnyEntry
 from functions.controller.changes import facts
 from functions.controller.changes.facts import Facts
 from functions.controller.changes.wording import compared, introduced
@@ -23,73 +23,74 @@ class Change:
     words: str  # the whole of it, in one line: `tenant acme: tier standard -> enterprise`
 
 
-# In the order in which they are told; tenants come first, with their keys.
-_OTHERS: tuple[tuple[str, str, Callable[[Any], Facts]], ...] = (
-    ("quota", "quotas", facts.of_quota),
-    ("model", "models", facts.of_model),
-    ("pool", "pools", facts.of_pool),
-    ("rollout", "rollouts", facts.of_rollout),
-    ("routing", "routing", facts.of_routing),
-    ("admission", "admission", facts.of_admission),
-    ("autoscaling", "autoscaling", facts.of_autoscaling),
-)
+# In the order in which they are told: tenants, with their keys, then these, then whatever else there is.
+_FIRST = ("quotas", "models", "pools", "rollouts", "routing", "admission", "autoscaling")
+_OTHERS = (*_FIRST, *(section for section in SECTIONS if section not in {*_FIRST, "tenants", "keys"}))
 
 
 def describe(old: Snapshot | None, new: Snapshot) -> tuple[Change, ...]:
     """By kind and name. Where there is no old one, everything is new."""
-    return (*_tenants(old, new), *(change for other in _OTHERS for change in _entries(old, new, *other)))
+    return (*_tenants(old, new), *(change for section in _OTHERS for change in _entries(old, new, section)))
 
 
 def _tenants(old: Snapshot | None, new: Snapshot) -> Iterator[Change]:
     old_keys, new_keys = _keys_by_tenant(old), _keys_by_tenant(new)
-    before = {tenant.name: tenant for tenant in (old.tenants if old is not None else ())}
-    after = {tenant.name: tenant for tenant in new.tenants}
+    before, after = _by_name(old, "tenants"), _by_name(new, "tenants")
     for name in sorted({*before, *after}):
-        was, is_ = before.get(name), after.get(name)
-        if was == is_ and old_keys[name] == new_keys[name]:
-            continue
-        yield from _told(
-            "tenant",
-            name,
-            facts.of_tenant(was, old_keys[name]) if was is not None else None,
-            facts.of_tenant(is_, new_keys[name]) if is_ is not None else None,
-        )
+        was, is_ = _Thing(before.get(name), old_keys.get(name, {})), _Thing(after.get(name), new_keys.get(name, {}))
+        if was != is_:
+            yield _told("tenant", name, was, is_)
 
 
-def _keys_by_tenant(snapshot: Snapshot | None) -> defaultdict[str, list[KeyEntry]]:
-    grouped: defaultdict[str, list[KeyEntry]] = defaultdict(list)
+def _keys_by_tenant(snapshot: Snapshot | None) -> Mapping[str, Mapping[str, KeyEntry]]:
+    grouped: dict[str, dict[str, KeyEntry]] = {}
     for key in snapshot.keys if snapshot is not None else ():
-        grouped[key.tenant].append(key)
+        grouped.setdefault(key.tenant, {})[key.key_id] = key
     return grouped
 
 
-def _entries(
-    old: Snapshot | None, new: Snapshot, kind: str, section: str, facts_of: Callable[[Any], Facts]
-) -> Iterator[Change]:
-    named = name_of(section)
-    before = {named(entry): entry for entry in _section(old, section)}
-    after = {named(entry): entry for entry in _section(new, section)}
+def _entries(old: Snapshot | None, new: Snapshot, section: str) -> Iterator[Change]:
+    before, after = _by_name(old, section), _by_name(new, section)
     for name in sorted({*before, *after}):
-        was, is_ = before.get(name), after.get(name)
+        was, is_ = _Thing(before.get(name)), _Thing(after.get(name))
         if was != is_:
-            old_facts = facts_of(was) if was is not None else None
-            new_facts = facts_of(is_) if is_ is not None else None
-            yield from _told(kind, name, old_facts, new_facts)
+            yield _told(singular(section), name, was, is_)
 
 
-def _section(snapshot: Snapshot | None, section: str) -> Iterable[Any]:
-    return getattr(snapshot, section) if snapshot is not None else ()
+def _by_name(snapshot: Snapshot | None, section: str) -> Mapping[str, AnyEntry]:
+    if snapshot is None:
+        return {}
+    named = name_of(section)
+    return {named(entry): facts.as_declared(entry) for entry in getattr(snapshot, section)}
 
 
-def _told(kind: str, name: str, old: Facts | None, new: Facts | None) -> Iterator[Change]:
-    if old is not None and new is not None:
-        words = compared(old, new)
-        if words:
-            yield Change(kind, name, "changed", _line(f"{kind} {name}: {words}"))
-    elif new is not None:
-        yield Change(kind, name, "added", _line(f"{kind} {name} added: {introduced(new)}"))
-    else:
-        yield Change(kind, name, "removed", _line(f"{kind} {name} removed"))
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    """An entry, and of a tenant its keys."""
+
+    entry: AnyEntry | None
+    keys: Mapping[str, KeyEntry] = field(default_factory=dict)
+
+    def facts(self, *, briefly: bool = False) -> Facts:
+        told = facts.of_entry(self.entry, briefly=briefly) if self.entry is not None else {}
+        return {**told, **facts.of_keys(self.keys.values())} if isinstance(self.entry, TenantEntry) else told
+
+
+def _told(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
+    if new.entry is None:
+        return Change(kind, name, "removed", _line(f"{kind} {name} removed"))
+    if old.entry is None:
+        return Change(kind, name, "added", _line(f"{kind} {name} added: {introduced(new.facts(briefly=True))}"))
+    clauses = [compared(old.facts(), new.facts()), *(f"{label} rewritten" for label in _hidden(old, new))]
+    return Change(kind, name, "changed", _line(f"{kind} {name}: {'; '.join(filter(None, clauses))}"))
+
+
+def _hidden(old: _Thing, new: _Thing) -> Iterator[str]:
+    """What differs and is not seen in any fact: a change is never told as none."""
+    if old.entry is not None and new.entry is not None:
+        yield from facts.hidden(old.entry, new.entry)
+    for key_id in sorted(old.keys.keys() & new.keys.keys()):
+        yield from (f"key {key_id}: {label}" for label in facts.hidden(old.keys[key_id], new.keys[key_id]))
 
 
 def _line(text: str) -> str:

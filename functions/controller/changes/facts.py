@@ -1,18 +1,27 @@
 """What there is to tell of an entry: labels as the YAML has them, and values that can be compared and printed.
 
+Derived from the entry's own fields, so that a field that somebody adds tomorrow is told without a line here: its name
+in camelCase, its value with the unit in which the name ends. `_FIELDS` says where the YAML calls it otherwise, and
+`_TOGETHER` what several fields, or the parts of one, say in words of their own.
+
 A label may stand for a set (what came and what went is told), a text, a number (its change in percent is told), or a
 secret, of which only that it changed is told: no hash of a key ever gets into words.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any
 
 import msgspec
+from msgspec import inspect
 
+from functions.api.ids import is_incoming
 from functions.api.snapshot import (
     AdmissionEntry,
     AutoscalingEntry,
+    BandEntry,
     CascadeEntry,
     ClassifierEntry,
     FallbackEntry,
@@ -24,163 +33,279 @@ from functions.api.snapshot import (
     RolloutEntry,
     RoutingEntry,
     StageEntry,
-    TenantEntry,
+    VersionEntry,
 )
+from functions.api.snapshot_entries import SECTIONS, AnyEntry
 
-NOT_LIMITED = "not limited"
 _DIGEST_CHARS = len("sha256:") + 12
+_UNITS = {"_ms": " ms", "_s": " s", "_ratio": "", "_nats": " nats"}  # not said in the label
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
     """Compared, never shown."""
 
-    value: str
+    value: str = field(repr=False)
+
+
+class Absent(str):
+    """What it means that nothing is written."""
+
+    __slots__ = ()
 
 
 Value = str | int | float | frozenset[str] | Secret
 Facts = Mapping[str, Value]
+Part = Any  # an entry, or a piece of one
+_Told = Callable[[Any], Facts]
 
 
-def of_tenant(tenant: TenantEntry, keys: Iterable[KeyEntry]) -> Facts:
-    facts: dict[str, Value] = {
-        "tier": tenant.tier,
-        "models": frozenset(tenant.models),
-        "cacheSalt": tenant.cache_salt,
-        "key": frozenset(key.key_id for key in keys),
-    }
-    for key in keys:
-        facts |= {f"key {key.key_id}: {label}": value for label, value in _of_key(key).items()}
+@dataclass(frozen=True, slots=True)
+class _Field:
+    label: str = ""  # else derived from the name
+    absent: str = "none"  # what None, or an empty text, means
+    shown: Callable[[Any], Value] | None = None  # else derived from the type
+
+
+def of_entry(entry: AnyEntry, *, briefly: bool = False) -> Facts:
+    """All that there is to tell of an entry but its name; `briefly`: without what has its default."""
+    return _facts(entry, without=_name_of(type(entry)), briefly=briefly)
+
+
+def of_keys(keys: Iterable[KeyEntry]) -> Facts:
+    """Those of one tenant."""
+    held = list(keys)
+    facts: dict[str, Value] = {"key": frozenset(key.key_id for key in held)}
+    for key in held:
+        told = _facts(key, without=("key_id", "tenant"))
+        facts |= {f"key {key.key_id}: {label}": value for label, value in told.items()}
     return facts
 
 
-def _of_key(key: KeyEntry) -> Facts:
-    return {
-        "secret": Secret(key.hmac_sha256),
-        "scopes": frozenset(key.scopes),
-        "maxClass": key.max_class,
-        "expires": _day(key.expires_unix_s),
-        **_of_limits(key.limits or QuotaLimits()),
-    }
+def as_declared(entry: Any) -> Any:
+    """The entry without what no file declares: how far its rollouts are, and what is being loaded."""
+    if not isinstance(entry, ModelEntry):
+        return entry
+    channels = {name: version for name, version in entry.channels.items() if not is_incoming(name)}
+    return msgspec.structs.replace(entry, channels=channels, splits=())
 
 
-def of_quota(quota: QuotaEntry) -> Facts:
-    facts: dict[str, Value] = {"weight": quota.weight, **_of_limits(quota.limits)}
-    if quota.limits.token_burst_seconds is None:
-        del facts["tokenBurstSeconds"]
-    if quota.cached_token_weight_ratio:
-        facts["cachedTokenWeight"] = quota.cached_token_weight_ratio
+def hidden(old: AnyEntry, new: AnyEntry) -> Iterator[str]:
+    """Labels of what differs while what there is to tell of it does not: the order of a list, the end of a digest."""
+    for group, told in _shape(new).groups:
+        differs = any(getattr(old, name) != getattr(new, name) for name in group)
+        if differs and told(old) == told(new):
+            yield _label(type(new), group[0])
+
+
+def _facts(part: Part, *, without: tuple[str, ...] = (), briefly: bool = False) -> Facts:
+    shape = _shape(part)
+    defaults = shape.defaults if briefly else {}
+    facts: dict[str, Value] = {}
+    for group, told in shape.groups:
+        is_default = all(name in defaults and defaults[name] == getattr(part, name) for name in group)
+        if group[0] not in without and not is_default:
+            facts |= told(part)
     return facts
 
 
-def _of_limits(limits: QuotaLimits) -> Facts:
-    fields = msgspec.structs.asdict(limits)
-    named = {_camel(name): NOT_LIMITED if value is None else value for name, value in fields.items()}
-    return named | {"tokenBurstSeconds": fields["token_burst_seconds"] or "default"}
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is told of every part of one type."""
+
+    groups: tuple[tuple[tuple[str, ...], _Told], ...]  # fields, alone or with those that are told together with them
+    defaults: Mapping[str, Any]
 
 
-def of_model(model: ModelEntry) -> Facts:
-    facts: dict[str, Value] = {
-        "type": model.type,
-        "pool": model.pool,
-        "rollout": model.rollout or "built-in",
-        "declared in": model.declared_in or "nowhere",
-        "version": frozenset(version.name for version in model.versions),
-        **{f"version {version.name}: artifact": version.digest[:_DIGEST_CHARS] for version in model.versions},
-    }
-    for channel, version_name in sorted(model.channels.items()):
-        facts[f"channel {channel}" if channel in facts else channel] = version_name
+def _shape(part: Part) -> _Shape:
+    type_: Any = type(part)
+    return _shape_of(type_)
+
+
+@cache
+def _shape_of(type_: Any) -> _Shape:
+    info = inspect.type_info(type_)
+    fields = info.fields if isinstance(info, inspect.StructType) else ()
+    groups: dict[tuple[str, ...], _Told] = dict(_TOGETHER.get(type_, {}))
+    taken = {name for group in groups for name in group}
+    groups |= {(each.name,): _derived(type_, each) for each in fields if each.name not in taken}
+    by_first = {group[0]: (group, told) for group, told in groups.items()}
+    optional = (each for each in fields if not each.required)
+    return _Shape(
+        tuple(by_first[each.name] for each in fields if each.name in by_first),
+        {each.name: each.default_factory() if each.default is msgspec.NODEFAULT else each.default for each in optional},
+    )
+
+
+def _derived(type_: type[object], field: inspect.Field) -> _Told:
+    """What one field says by its name and type."""
+    name, label = field.name, _label(type_, field.name)
+    known = _FIELDS.get((type_, name), _Field(absent=_ABSENT.get(type_, "none")))
+    unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
+    if _holds_named(field.type):
+        return lambda part: _named_parts(label.removesuffix("s"), getattr(part, name))
+
+    def told(part: Part) -> Facts:
+        value = getattr(part, name)
+        if value is None or value == "":
+            return {label: Absent(known.absent)}
+        if isinstance(value, dict):
+            return {f"{label} {key}": each for key, each in sorted(value.items())}
+        return {label: known.shown(value) if known.shown is not None else _value(value, unit)}
+
+    return told
+
+
+def _value(value: Any, unit: str) -> Value:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"{value:g}{unit}" if unit else value
+        case str():
+            return value
+        case tuple() if value and isinstance(value[0], msgspec.Struct):
+            return frozenset(f"{place}: {_said(part)}" for place, part in enumerate(value, 1))
+        case tuple():
+            return frozenset(str(each) for each in value)
+        case _:
+            return _said(value)
+
+
+def _named_parts(label: str, parts: Iterable[Part]) -> Facts:
+    held = list(parts)
+    facts: dict[str, Value] = {label: frozenset(str(part.name) for part in held)}
+    for part in held:
+        told = _facts(part, without=("name",))
+        facts |= {f"{label} {part.name}: {inner}": value for inner, value in told.items()}
     return facts
 
 
-def of_pool(pool: PoolEntry) -> Facts:
+def _said(part: Part, *without: str) -> str:
+    """All of a part in one text, but for what has its default."""
+    clauses = []
+    for label, value in _facts(part, without=without, briefly=True).items():
+        text = ", ".join(sorted(value)) if isinstance(value, frozenset) else f"{value}"
+        clauses.append(f"{label} {text}")
+    return ", ".join(clauses) or ("" if without else "as by default")
+
+
+def _and(part: Part, *told: str) -> str:
+    """What a part says besides what was told of it."""
+    more = _said(part, *told)
+    return f", {more}" if more else ""
+
+
+def _label(type_: type[object], name: str) -> str:
+    label = _FIELDS.get((type_, name), _Field()).label
+    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    first, *others = name.removesuffix(suffix).split("_")
+    return label or first + "".join(word.capitalize() for word in others)
+
+
+def _name_of(type_: type[AnyEntry]) -> tuple[str, ...]:
+    return tuple(name for entry, name in SECTIONS.values() if entry is type_)
+
+
+def _holds_named(type_: inspect.Type) -> bool:
+    """Whether it is a tuple of parts that have names."""
+    if not isinstance(type_, inspect.VarTupleType) or not isinstance(type_.item_type, inspect.StructType):
+        return False
+    return any(field.name == "name" for field in type_.item_type.fields)
+
+
+# -- what is said in words of its own ----------------------------------------------------------------------------------
+
+
+def _replicas(entry: PoolEntry | AutoscalingEntry) -> Facts:
+    least, most = entry.min_replicas, entry.max_replicas
+    return {"replicas": least if least == most else f"{least} to {most}"}
+
+
+def _channels(model: ModelEntry) -> Facts:
+    labels = {"version", *(_label(ModelEntry, name) for name in ModelEntry.__struct_fields__)}
     return {
-        "replicas": _bounds(pool.min_replicas, pool.max_replicas),
-        "context window": pool.context_window_tokens,
+        f"channel {channel}" if channel in labels else channel: version
+        for channel, version in sorted(model.channels.items())
     }
 
 
-def of_rollout(rollout: RolloutEntry) -> Facts:
-    stages = {f"stage {stage.percent} %": _stage(stage) for stage in rollout.stages}
-    chance = f"{rollout.false_alarm_ratio * 100:g}%"
-    return {"minRequests": rollout.min_requests, "falseAlarmRate": chance, "sticky": rollout.sticky, **stages}
-
-
-def of_routing(routing: RoutingEntry) -> Facts:
-    return {
-        "pools": frozenset(routing.pools),
-        "session.ttl": _seconds(routing.session_ttl_s),
-        "prefix.source": routing.prefix_source,
-        "boundedLoad": routing.bounded_load,
-        "spreadAbove.utilization": routing.spread_above_utilization_ratio,
-        "retry.maxAttempts": routing.retry_max_attempts,
-        "retry.budget": routing.retry_budget_ratio,
-        "fallback": frozenset(f"{_move(step)} when {step.when}" for step in routing.fallback),
-        "retry.hedgeAfter": "never" if routing.hedge_after_s is None else _seconds(routing.hedge_after_s),
-        "cascade": frozenset(_cascade(step) for step in routing.cascade),
-        "classifier": frozenset(_classifier(routing.classifier)),
-    }
-
-
-def _move(step: FallbackEntry | CascadeEntry) -> str:
-    return f"{step.source_pool} to {step.target_pool} {_tiers(step.tiers)}"
-
-
-def _cascade(step: CascadeEntry) -> str:
-    return f"{_move(step)} above {step.threshold_nats:g} nats ({step.measure} of {step.sample_tokens} tokens)"
-
-
-def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
-    if classifier is not None:
-        yield f"{classifier.model} otherwise to {classifier.otherwise}"
-        for place, rule in enumerate(classifier.rules, 1):
-            conditions = msgspec.to_builtins(rule)
-            target = conditions.pop("target_pool")
-            said = ", ".join(f"{name}={value}" for name, value in conditions.items() if value not in (None, (), []))
-            yield f"{classifier.model} rule {place}: {said or 'always'} to {target}"
-
-
-def of_admission(admission: AdmissionEntry) -> Facts:
-    facts: dict[str, Value] = {"pools": frozenset(admission.pools), "maxQueuedTokens": admission.max_queued_tokens}
-    for band in admission.bands:
-        facts[f"{band.name} share"] = band.share_ratio
-        facts[f"{band.name} ttftSlo"] = "none" if band.ttft_slo_ms is None else f"{band.ttft_slo_ms} ms"
-        facts[f"{band.name} maxWait"] = "default" if band.max_wait_ms is None else f"{band.max_wait_ms} ms"
-    return facts
-
-
-def of_autoscaling(autoscaling: AutoscalingEntry) -> Facts:
-    return {
-        "pool": autoscaling.pool,
-        "replicas": _bounds(autoscaling.min_replicas, autoscaling.max_replicas),
-        "warm": autoscaling.warm,
-        "scaleUp": frozenset(autoscaling.scale_up),
-        "scaleDown": frozenset(autoscaling.scale_down),
-    }
-
-
-def _bounds(least: int, most: int) -> Value:
-    return least if least == most else f"{least} to {most}"
+def _stages(rollout: RolloutEntry) -> Facts:
+    return {f"stage {stage.percent} %": _stage(stage) for stage in rollout.stages}
 
 
 def _stage(stage: StageEntry) -> str:
     halts = f", halted by {' or '.join(stage.auto_halt)}" if stage.auto_halt else ""
-    return ("to stay" if stage.duration_s is None else f"for {_seconds(stage.duration_s)}") + halts
+    lasts = "to stay" if stage.duration_s is None else f"for {stage.duration_s:g} s"
+    return lasts + halts + _and(stage, "percent", "duration_s", "auto_halt")
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:g} s"
+def _bands(admission: AdmissionEntry) -> Facts:
+    return {
+        f"{band.name} {label}": value
+        for band in admission.bands
+        for label, value in _facts(band, without=("name",)).items()
+    }
 
 
-def _tiers(tiers: tuple[str, ...]) -> str:
-    return f"for {', '.join(tiers)}" if tiers else "for all"
+def _move(step: FallbackEntry | CascadeEntry) -> str:
+    tiers = f"for {', '.join(step.tiers)}" if step.tiers else "for all"
+    return f"{step.source_pool} to {step.target_pool} {tiers}"
 
 
-def _day(unix_s: float | None) -> str:
-    """An expiry is the end of a day; the day is what was written."""
-    return "never" if unix_s is None else datetime.fromtimestamp(unix_s - 1, tz=UTC).date().isoformat()
+def _fallback(step: FallbackEntry) -> str:
+    return f"{_move(step)} when {step.when}{_and(step, 'source_pool', 'target_pool', 'tiers', 'when')}"
 
 
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+def _cascade(step: CascadeEntry) -> str:
+    judged = f"above {step.threshold_nats:g} nats ({step.measure} of {step.sample_tokens} tokens)"
+    told = ("source_pool", "target_pool", "tiers", "threshold_nats", "measure", "sample_tokens")
+    return f"{_move(step)} {judged}{_and(step, *told)}"
+
+
+def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
+    if classifier is not None:
+        more = _and(classifier, "model", "otherwise", "rules")
+        yield f"{classifier.model} otherwise to {classifier.otherwise}{more}"
+        for place, rule in enumerate(classifier.rules, 1):
+            yield f"{classifier.model} rule {place}: {_said(rule, 'target_pool') or 'always'} to {rule.target_pool}"
+
+
+def _expiry(unix_s: float) -> str:
+    """As it was written: the day at whose end the key ends, or the moment."""
+    day = datetime.fromtimestamp(unix_s - 1, tz=UTC).date().isoformat()
+    return day if unix_s % 86_400 == 0 else datetime.fromtimestamp(unix_s, tz=UTC).isoformat()
+
+
+_ABSENT: Mapping[type, str] = {QuotaLimits: "not limited"}
+_FIELDS: Mapping[tuple[type, str], _Field] = {
+    (BandEntry, "max_wait_ms"): _Field(absent="default"),
+    (KeyEntry, "expires_unix_s"): _Field("expires", "never", _expiry),
+    (KeyEntry, "hmac_sha256"): _Field("secret", shown=Secret),
+    (ModelEntry, "declared_in"): _Field("declared in", "nowhere"),
+    (ModelEntry, "rollout"): _Field(absent="built-in"),
+    (PoolEntry, "context_window_tokens"): _Field("context window"),
+    (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
+    (RolloutEntry, "false_alarm_ratio"): _Field("falseAlarmRate", shown=lambda ratio: f"{ratio * 100:g}%"),
+    (RoutingEntry, "hedge_after_s"): _Field("retry.hedgeAfter", "never"),
+    (RoutingEntry, "prefix_source"): _Field("prefix.source"),
+    (RoutingEntry, "retry_budget_ratio"): _Field("retry.budget"),
+    (RoutingEntry, "retry_max_attempts"): _Field("retry.maxAttempts"),
+    (RoutingEntry, "session_ttl_s"): _Field("session.ttl"),
+    (RoutingEntry, "spread_above_utilization_ratio"): _Field("spreadAbove.utilization"),
+}
+_TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Told]] = {
+    AdmissionEntry: {("bands",): _bands},
+    AutoscalingEntry: {("min_replicas", "max_replicas"): _replicas},
+    KeyEntry: {("limits",): lambda key: _facts(key.limits or QuotaLimits())},
+    ModelEntry: {("channels",): _channels},
+    PoolEntry: {("min_replicas", "max_replicas"): _replicas},
+    QuotaEntry: {("limits",): lambda quota: _facts(quota.limits)},
+    RolloutEntry: {("stages",): _stages},
+    RoutingEntry: {
+        ("fallback",): lambda routing: {"fallback": frozenset(map(_fallback, routing.fallback))},
+        ("cascade",): lambda routing: {"cascade": frozenset(map(_cascade, routing.cascade))},
+        ("classifier",): lambda routing: {"classifier": frozenset(_classifier(routing.classifier))},
+    },
+    VersionEntry: {("digest", "engine_name"): lambda version: {"artifact": version.digest[:_DIGEST_CHARS]}},
+}

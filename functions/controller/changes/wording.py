@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from functions.controller.changes.facts import NOT_LIMITED, Facts, Secret, Value
+from functions.controller.changes.facts import Absent, Facts, Secret, Value
 
 _ADDED_SHOWN = 4  # names of a set, before the rest is counted
+_TEXT_SHOWN_CHARS = 100  # of one value: a description must not hide what else has changed
 _GONE_WORDS = {"key": "revoked"}  # where `removed` is not what people say
 
 
@@ -25,7 +26,7 @@ def introduced(facts: Facts) -> str:
     """What something new is, briefly: its plain facts."""
     clauses: list[str] = []
     for label, value in facts.items():
-        if ":" in label or isinstance(value, Secret) or value in ("", NOT_LIMITED):
+        if ":" in label or isinstance(value, Secret | Absent):
             continue
         if not isinstance(value, frozenset):
             clauses.append(f"{label} {shown(value)}")
@@ -39,7 +40,8 @@ def shown(value: Value) -> str:
         return "secret"
     if isinstance(value, frozenset):
         return _listed(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _TEXT_SHOWN_CHARS else text[: _TEXT_SHOWN_CHARS - 1] + "…"
 
 
 def _came(label: str, value: Value, old: Facts, new: Facts) -> Iterator[str]:
@@ -62,6 +64,8 @@ def _changed(label: str, old: Value, new: Value) -> Iterator[str]:
         yield from _set_changed(label, old, new)
     elif isinstance(old, Secret) or isinstance(new, Secret):
         yield f"{label} replaced"
+    elif shown(old) == shown(new):
+        yield f"{label} {shown(old)} changed further on"
     else:
         yield f"{label} {shown(old)} -> {shown(new)}{_percent(old, new)}"
 
