@@ -23,7 +23,7 @@ from functions.cli.plan_report import Report, as_json
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
-from functions.controller.changes import changes_of
+from functions.controller.gitops.changes import changes_of
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
 from functions.simulator.plan.experiment import Played, play

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from functions.cli.refused import Refused
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evidence import Evidence, EvidenceWire, group_of
-from functions.decisions.rollout_figures import Figures, figures_of
+from functions.decisions.rollout.evidence import Evidence, EvidenceWire, group_of
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.report import Figures, figures_of
 
 _FIELDS = frozenset(Rollout.__struct_fields__)
 _NOTHING: dict[str, Any] = {"candidate": {}, "control": {}}

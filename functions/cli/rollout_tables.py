@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from functions.cli.rollout_picture import Picture
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_figures import Row
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.report import Row
 
 STATE_COLOURS = {
     "loading": "cyan",

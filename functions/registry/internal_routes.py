@@ -13,9 +13,10 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy import Connection
 
-from functions.decisions import rollout as lifecycle
-from functions.decisions import rollout_evidence, rollout_wire
-from functions.decisions.rollout_wire import DOCUMENT_MAX_BYTES, RolloutInvalid
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import evidence as rollout_evidence
+from functions.decisions.rollout import lifecycle
+from functions.decisions.rollout.codec import DOCUMENT_MAX_BYTES, RolloutInvalid
 from functions.fleet.snapshots import FENCE_HEADER
 from functions.registry.errors import ApiError
 from functions.registry.etags import etag

@@ -14,8 +14,8 @@ from fastapi import Request
 
 from functions.api.ids import ModelId, TenantId
 from functions.api.snapshot import Scope
-from functions.decisions.access import authenticate
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.request.access import authenticate
 from functions.registry.errors import ApiError
 from functions.registry.sql.audit import Actor
 from functions.registry.store import SnapshotStore

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
-from functions.decisions.rollout import State
-from functions.decisions.rollout_events import AnyEvent, Paused, Promoted, Resumed, RolledBack
+from functions.decisions.rollout.events import AnyEvent, Paused, Promoted, Resumed, RolledBack
+from functions.decisions.rollout.lifecycle import State
 from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.errors import ApiError
 from functions.registry.etags import IfMatch, etag, seen

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import Request
 
-from functions.decisions.rollout_figures import stages_of
+from functions.decisions.rollout.report import stages_of
 from functions.registry.errors import ApiError
 from functions.registry.sql import rollouts
 from functions.registry.sql.failures import DatabaseUnavailable

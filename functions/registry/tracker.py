@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from functions.api.ids import Digest
-from functions.decisions.swarm import Answer
-from functions.decisions.swarm_board import Announcement, Board, BoardPolicy
+from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.tracker import Announcement, Board, BoardPolicy
 
 FORGET_AFTER_S = 120.0  # a board that nobody writes to
 

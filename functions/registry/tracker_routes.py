@@ -20,7 +20,7 @@ from functions.artifacts.swarm.wire import (
     decode_announcement,
     encode_answer,
 )
-from functions.decisions.swarm_board import BoardFull
+from functions.decisions.distribution.tracker import BoardFull
 from functions.registry.errors import ApiError
 from functions.registry.guards import read_body
 from functions.registry.tracker import OtherShape, Tracker, TrackerFull

@@ -17,9 +17,9 @@ from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
 from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
-from functions.decisions import engine_health
-from functions.decisions.adapters import AdapterPolicy
-from functions.decisions.engine_health import HealthPolicy
+from functions.decisions.adapters.plan import AdapterPolicy
+from functions.decisions.health import engine as engine_health
+from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.snapshot_news import follow_news

@@ -25,7 +25,7 @@ from pathlib import Path
 from functions.api.ids import Digest, ReplicaId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import CacheFailed
-from functions.decisions import bloom
+from functions.decisions.distribution import bloom
 from functions.replica.disk_needs import DigestStart, start_of
 from functions.replica.status import Disk
 

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.api.expressions import parse_scale_rule
-from functions.decisions.autoscaling_rules import look, measured, step_replicas
+from functions.decisions.autoscaling.rules import look, measured, step_replicas
 from tests.decisions.scaling_cases import policy, signals
 
 

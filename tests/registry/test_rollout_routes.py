@@ -6,7 +6,7 @@ import pytest
 
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.decisions.rollout_evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.fleet import rollout_beat
 from functions.fleet.rollout_beat import RolloutBeat, StageStats
 from tests.registry.catalogue_world import World, digest

@@ -16,7 +16,7 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import CacheFailed
 from functions.artifacts.fetch import from_cache
 from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_NAME
-from functions.decisions import bloom
+from functions.decisions.distribution import bloom
 from functions.replica.disk_keeper import DiskKeeper
 from functions.replica.disk_needs import LINGER_S, DigestStart, DiskNeeds, start_in, start_of
 from functions.replica.disk_tier import IN_HAND_S, LEASE_S, DiskTier

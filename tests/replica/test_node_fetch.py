@@ -27,8 +27,8 @@ from functions.artifacts.publish import put_content
 from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.peer_token import peer_token
 from functions.artifacts.swarm.wire import encode_announcement
-from functions.decisions.swarm_bits import full
-from functions.decisions.swarm_board import Announcement
+from functions.decisions.distribution.chunk_bits import full
+from functions.decisions.distribution.tracker import Announcement
 from functions.registry import errors
 from functions.registry.guards import require_token
 from functions.registry.tracker import Tracker

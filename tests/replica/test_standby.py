@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from functions.decisions.engine_rates import EngineRates
+from functions.decisions.health.engine_rates import EngineRates
 from functions.engines.client import EngineClient
 from functions.replica import standby
 from functions.replica.beat import compose

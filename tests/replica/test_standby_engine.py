@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from functions.artifacts.s3 import S3Store
-from functions.decisions.engine_health import HealthPolicy
+from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.engines.sim.parts import Parts
 from functions.fleet.tasks import Supervised

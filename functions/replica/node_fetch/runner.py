@@ -33,7 +33,7 @@ from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.peer_client import TIMEOUT
 from functions.artifacts.swarm.peer_token import peer_token
 from functions.artifacts.swarm.shelf import ChunkShelf
-from functions.decisions.swarm import SwarmPolicy
+from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import Uploads, chunk_routes
 from functions.replica.listening import StartFailed, bind

@@ -34,8 +34,8 @@ from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.shelf import ChunkShelf
-from functions.decisions.swarm import SwarmPolicy
-from functions.decisions.swarm_board import BoardPolicy
+from functions.decisions.distribution.swarm import SwarmPolicy
+from functions.decisions.distribution.tracker import BoardPolicy
 from functions.registry import errors
 from functions.registry.guards import require_token
 from functions.registry.tracker import Tracker
