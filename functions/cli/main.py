@@ -61,7 +61,7 @@ def prepare(engine: EngineOption = Engine.VLLM) -> None:
 @app.command()
 def down() -> None:
     """Drain and stop the local fleet; nothing is left running, whoever started it."""
-    from functions.cli import down as command
+    from functions.cli import up as command
 
     command.down()
 
@@ -69,7 +69,7 @@ def down() -> None:
 @app.command()
 def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
     """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
-    from functions.cli import env as command
+    from functions.cli import restart as command
 
     command.env(tenant, as_json=output is Output.JSON)
 

@@ -11,7 +11,7 @@ check is a function here or in one of the neighbours; what an object contradicts
 
 from collections.abc import Iterator, Sequence
 
-from functions.api.consistency import autoscaling, fallbacks, models, names, patterns, references
+from functions.api.consistency import autoscaling, fallbacks, models, names, references
 from functions.api.consistency.everything import Everything, sorted_out
 from functions.api.declared import Declared
 from functions.api.kinds.catalogue import AnyObject
@@ -24,7 +24,7 @@ def problems(objects: Sequence[Declared[AnyObject]], *, complete: bool) -> Itera
     """Everything that is wrong between the objects."""
     everything = sorted_out(objects)
     yield from names.problems(objects, everything)
-    yield from patterns.doubles(everything)
+    yield from fallbacks.doubles(everything)
     yield from autoscaling.doubles(everything)
     if complete:
         yield from references.problems(everything)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from functions.api.consistency.everything import Everything
-from functions.api.consistency.patterns import best_match
+from functions.api.consistency.fallbacks import best_match
 from functions.api.consistency.references import no_such_pool
 from functions.api.declared import Declared
 from functions.api.expressions import TimesSlo, parse_scale_rule
