@@ -159,7 +159,7 @@ def _short(path: Path) -> str:
 # Either way it looks again afterwards, and says so when something is left.
 
 
-POLL_S = 0.2
+DOWN_POLL_S = 0.2
 # Beyond the drain limits of gateway and agents, one after the other: SIGKILL and sweeping for each role.
 SLACK_S = 60.0
 
@@ -192,7 +192,7 @@ def _ask_controller(place: Place, step: Step) -> bool:
             return True
         going = [process["name"] for process in status["processes"]]
         step.update(f"{len(going)} left: {', '.join(going)}")
-        time.sleep(POLL_S)
+        time.sleep(DOWN_POLL_S)
     return False
 
 

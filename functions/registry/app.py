@@ -42,14 +42,14 @@ from functions.registry.internal_routes import internal_routes
 from functions.registry.key_routes import key_routes
 from functions.registry.metrics import Metrics, active_stages
 from functions.registry.model_routes import model_routes
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
 from functions.registry.rollout_routes import rollout_routes
+from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
 from functions.registry.sql.failures import DatabaseUnavailable
 from functions.registry.sql.refusals import Kind, Refused
 from functions.registry.store import SnapshotStore
 from functions.registry.tracker import Tracker, tracker_routes
-from functions.registry.truth import Truth
 from functions.registry.version_routes import version_routes
 
 # The one edge where refusals of the database and of the artifact store become answers.
@@ -156,10 +156,10 @@ def make_app(
     token: str,
     wall_clock: Callable[[], float] = time.time,
     *,
-    truth: Truth | None = None,
+    services: RegistryServices | None = None,
     collecting: Collecting | None = None,
 ) -> ASGIApp:
-    """Without a `truth` there are the snapshot, the fleet and what was published of the models, read-only."""
+    """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None)
     errors.install(app)
@@ -167,13 +167,13 @@ def make_app(
     internal = [Depends(require_token(token))]
     for router in (snapshot_routes(store, metrics), fleet_routes(fleet), tracker_routes(Tracker())):
         app.include_router(router, dependencies=internal)
-    doorman = truth.doorman if truth is not None else Doorman(store, token, None, wall_clock)
-    app.include_router(model_routes(store, doorman, truth.database if truth is not None else None))
-    if truth is not None:
+    authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
+    app.include_router(model_routes(store, authenticator, services.database if services is not None else None))
+    if services is not None:
         for routes in (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes):
-            app.include_router(routes(truth))
-        app.include_router(collect_routes(collecting, doorman))
-        app.include_router(console_routes(truth, fleet, wall_clock))
+            app.include_router(routes(services))
+        app.include_router(collect_routes(collecting, authenticator))
+        app.include_router(console_routes(services, fleet, wall_clock))
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:
@@ -184,14 +184,14 @@ def make_app(
         """Ready without a snapshot too: somebody must be able to bring the first one. Without a database as well."""
         if store.closing:
             raise ApiError(503, "closing", "the registry is shutting down")
-        database = {"database_ready": truth.database.ready} if truth is not None else {}
+        database = {"database_ready": services.database.ready} if services is not None else {}
         about = {"snapshot_epoch": store.epoch, "bus_connected": fleet.bus_connected}
         return {"status": "ready", **about, **database}
 
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
-        stages = await active_stages(truth, request, require_token(token)) if truth is not None else {}
+        stages = await active_stages(services, request, require_token(token)) if services is not None else {}
         return Response(metrics.exposition(store, fleet, wall_clock(), stages), media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

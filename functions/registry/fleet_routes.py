@@ -19,9 +19,9 @@ from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch, Seen
 from functions.registry.guards import read_body
 from functions.registry.pages import AfterNumber, Limit, page_of
-from functions.registry.principal import Doorman, Principal
+from functions.registry.principal import Authenticator, Principal
+from functions.registry.services import RegistryServices
 from functions.registry.sql import audit
-from functions.registry.truth import Truth
 
 _DESIRED_MAX_BYTES = 2 * 1024 * 1024
 
@@ -69,9 +69,9 @@ _DEFAULT_LIMIT = 100
 Tenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only what concerns this tenant.")]
 
 
-def audit_routes(truth: Truth) -> APIRouter:
+def audit_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
-    operator, database = truth.doorman.operator, truth.database
+    operator, database = services.authenticator.operator, services.database
 
     @router.get("/v1/audit")
     async def entries(
@@ -100,12 +100,12 @@ class Collect(JsonBody, frozen=True):
     dry_run: bool = False  # only count
 
 
-def collect_routes(collecting: Collecting | None, doorman: Doorman) -> APIRouter:
+def collect_routes(collecting: Collecting | None, authenticator: Authenticator) -> APIRouter:
     router = APIRouter()
 
     @router.post("/internal/v1/gc", openapi_extra=describes(Collect, required=False))
     async def collect(
-        who: Annotated[Principal, Depends(doorman.operator)],
+        who: Annotated[Principal, Depends(authenticator.operator)],
         body: Annotated[Collect, Depends(body_of(Collect))],
     ) -> dict[str, Any]:
         """Delete what nothing has named for longer than the grace. 409 where that cannot be known now."""

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from functions.decisions.rollout.report import stages_of
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
+from functions.registry.services import RegistryServices
 from functions.registry.sql import rollouts
 from functions.registry.sql.failures import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
 
 
 class Metrics:
@@ -106,13 +106,15 @@ WAIT_S = 3.0  # a scrape has ten
 _ACTIVE = rollouts.Filter(active=True)
 
 
-async def active_stages(truth: Truth, request: Request, check: Callable[[Request], None]) -> Mapping[str, int]:
+async def active_stages(
+    services: RegistryServices, request: Request, check: Callable[[Request], None]
+) -> Mapping[str, int]:
     """By model; empty for strangers, and where it cannot be read soon."""
     try:
         check(request)
         async with asyncio.timeout(WAIT_S):
-            found = await truth.database.run(
-                lambda: truth.database.read(lambda c: rollouts.page(c, _ACTIVE, None, ROLLOUTS_MAX))
+            found = await services.database.run(
+                lambda: services.database.read(lambda c: rollouts.page(c, _ACTIVE, None, ROLLOUTS_MAX))
             )
     except (ApiError, DatabaseUnavailable, TimeoutError):
         return {}

@@ -31,7 +31,7 @@ from functions.replica.checks import Prober
 from functions.replica.chunk_routes import Uploads, chunk_routes
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.drain import Drain
-from functions.replica.heart import Heart
+from functions.replica.heartbeat_loop import Heart
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics

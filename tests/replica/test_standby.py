@@ -10,7 +10,7 @@ import pytest
 from functions.decisions.health.engine_rates import EngineRates
 from functions.engines.client import EngineClient
 from functions.replica import standby
-from functions.replica.heart import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus, Load

@@ -15,7 +15,7 @@ from functions.engines.client import EngineClient
 from functions.engines.sim.parts import Parts
 from functions.fleet.tasks import Supervised
 from functions.replica.checks import Prober
-from functions.replica.heart import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.monitor import Monitor
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus

@@ -13,7 +13,7 @@ from functions.artifacts.ingest import Expectation
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.declared import Declared
 from functions.registry.ingesting import Ingesting
-from functions.registry.principal import Doorman, Principal
+from functions.registry.principal import Authenticator, Principal
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
@@ -35,10 +35,10 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class RegistryServices:
     database: Database
     declared: Declared
-    doorman: Doorman
+    authenticator: Authenticator
     limits: Limits
     evidence: EvidenceBook
     ingesting: Ingesting | None  # None: no object store is configured, nothing can be brought in
