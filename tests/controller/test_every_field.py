@@ -14,7 +14,7 @@ from functions.api.kinds.catalogue import AnyObject
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_entries import SECTIONS
 from functions.api.snapshot_index import indexed
-from functions.controller.changes import describe
+from functions.controller.gitops.changes import describe
 from functions.controller.kubernetes.run.last_good import LastGood
 from tests.controller.variations import fields, varied, with_entry, with_split
 from tests.controller.whole import compiled, whole, whole_snapshot

@@ -13,8 +13,8 @@ from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.inference_service import API_VERSION as KSERVE
 from functions.api.kinds.inference_service import POOL_LABEL, TASK_LABEL
 from functions.api.snapshot import Snapshot
-from functions.controller.compile import compile_snapshot
 from functions.controller.kubernetes.run.judging import judge
+from functions.controller.snapshot.compile import compile_snapshot
 
 POOL, OTHER_POOL = "base-a", "base-b"
 Written = dict[str, Any]

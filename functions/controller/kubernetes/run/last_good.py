@@ -5,7 +5,7 @@ version became; its entries stand in for the object and go into the next snapsho
 lost on the way (tests/controller/test_every_field.py). Only references are written as an object's again (`_outline`):
 they are what is compared with other objects.
 
-Neighbours: `selection` lets them stand in, `functions.controller.compile` takes the entries.
+Neighbours: `selection` lets them stand in, `functions.controller.snapshot.compile` takes the entries.
 """
 
 from collections.abc import Iterable, Mapping
