@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import FallbackWhen
-from functions.decisions.baselines.protocol import Question, SimulatedRouter
 from functions.decisions.routing import fallback
 from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict, route
@@ -22,6 +21,7 @@ from functions.simulator.fleet.request import NOBODY, Request
 from functions.simulator.fleet.room import Room, Rooms
 from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.world import World
+from functions.simulator.router_port import Question, SimulatedRouter
 
 
 class Chooser:
