@@ -11,10 +11,26 @@ from typing import TYPE_CHECKING
 from functions.decisions.distribution.peers import Failure
 from functions.decisions.distribution.swarm import Ask, Swarm
 from functions.decisions.distribution.tracker import Announcement
-from studies.fan_out.links import Link
 
 if TYPE_CHECKING:
     from studies.fan_out.world import World
+
+
+# A link as a token bucket: what is reserved goes through one after the other, at the link's rate.
+# The real node's `Bandwidth` does the same with the bytes of all its transfers. Worked example (test_links_share): two
+# transfers of two slices of 1 MB on a link of 1 MB/s, begun together, take turns and end after 3 and 4 s.
+
+
+@dataclass(slots=True)
+class Link:
+    bytes_per_s: float
+    free_at_s: float = 0.0
+
+    def take(self, size_bytes: float, now_s: float) -> float:
+        """When these bytes will have gone through."""
+        self.free_at_s = max(self.free_at_s, now_s) + size_bytes / self.bytes_per_s
+        return self.free_at_s
+
 
 _EARLY_S = 0.25  # the shell's: a hungry node announces itself before its time
 _REFUSED_AFTER_S = 0.01  # a dead node's port

@@ -15,8 +15,7 @@ from functions.decisions.distribution.swarm import Answer, Swarm
 from functions.decisions.distribution.tracker import Announcement, Board
 from functions.simulator.events import Events
 from studies.fan_out.assumptions import Assumptions, Outcome
-from studies.fan_out.links import Link
-from studies.fan_out.node import SimNode
+from studies.fan_out.node import Link, SimNode
 
 _LIMIT_S = 7 * 86_400.0
 

@@ -1,4 +1,4 @@
-"""`python -m studies scaling`, `scaling-fleet` and `forecast`: recorded days under autoscalers, and what was foreseeable.
+"""`python -m studies {scaling,scaling-fleet,forecast}`: recorded days under autoscalers, and what was foreseeable.
 
 The table has a line for each autoscaler: who was served in time, what it cost, and that as a multiple of an oracle's.
 """
@@ -18,12 +18,11 @@ from functions.cli.terminal import TerminalReporter, make_console, make_error_co
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.workload.trace_text import TraceUnreadable
-from studies.scaling.backtest import Backtest, backtest
+from studies.scaling.backtest import Backtest, backtest, servegen_minutes, trace_minutes
 from studies.scaling.day import Comparison, Known, Traffic, known
 from studies.scaling.day_outcome import DayOutcome
 from studies.scaling.fleet_minutes import fleet_minutes
 from studies.scaling.fluid_pool import PERIOD_S, Basin
-from studies.scaling.recorded_series import servegen_minutes, trace_minutes
 from studies.scaling.scaler import ScalerName
 
 SCALERS: tuple[ScalerName, ...] = ("oracle", "shoal", "reactive", "rules", "static", "hpa", "kpa")

@@ -15,20 +15,45 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from functions.decisions.autoscaling.forecast import Demand, reactive_only
+from functions.decisions.autoscaling.forecast import Demand, learn, reactive_only
 from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.plan.scaler import OwnScaler
 from studies.scaling.day_outcome import DayOutcome
 from studies.scaling.fluid_pool import PERIOD_S, Basin, FluidPool
 from studies.scaling.jobs import jobs, with_bands
-from studies.scaling.lessons import learnt
 from studies.scaling.load import Load, joined, load_of
 from studies.scaling.oracle import STEP_S, best_utilization, plan
 from studies.scaling.others import Bounds
 from studies.scaling.scaler import HpaScaler, KpaScaler, PlannedScaler, Scaler, ScalerName, StaticScaler
 from studies.servegen.clients import Clients, read_clients
 from studies.servegen.day import ServeGenDay
+
+# Lessons: earlier days of the same workload, which a scaler's forecast has seen minute by minute before the day begins.
+
+
+_LOOK_S = 15
+_AT_RATIO = 0.75  # how full the pool of those days is taken to have been
+
+
+def learnt(demand: Demand, policy: ScalePolicy, load: Load, begins_s: float) -> Demand:
+    """`load` from `begins_s` on, in the time of the day that follows: usually below 0."""
+    seconds = load.seconds // _LOOK_S * _LOOK_S
+    rows = (load.tokens, load.later[1], load.work_s)
+    looks = [row[:seconds].reshape(-1, _LOOK_S).mean(axis=1).tolist() for row in rows]
+    for index, (tokens_per_s, later_per_s, work_s) in enumerate(zip(*looks, strict=True)):
+        ready = max(1, ceil(work_s / _AT_RATIO))
+        signals = PoolSignals(
+            at_s=begins_s + (index + 1) * _LOOK_S,
+            ready=ready,
+            arriving_tokens_per_s=tokens_per_s,
+            deferrable_tokens_per_s=later_per_s,
+            utilization_ratio=work_s / ready,
+        )
+        demand = learn(demand, signals, policy)
+    return demand
+
 
 DAY_S = 86_400
 PROMISED_RATIO = 0.999

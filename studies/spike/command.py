@@ -96,9 +96,7 @@ def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
             Series("batch refused", line.at_s, _smooth(line.batch_shed_ratio), style="dotted"),
         )
         panels.append(Panel("of what is asked", "share", shares, y_max=1.0))
-    note = (
-        f"python -m studies spike --plot: {len(runs)} ways, the same requests, the same accelerators at the beginning"
-    )
+    note = f"studies spike --plot: {len(runs)} ways, the same requests, the same accelerators at the beginning"
     lines(path, f"{spike.factor:g} times as many requests within {spike.rise_s:.0f} s", panels,
           columns=len(runs), note=note)  # fmt: skip
 

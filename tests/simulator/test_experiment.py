@@ -17,6 +17,7 @@ from functions.simulator.experiment import (
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
+from functions.simulator.oracle import oracle
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic
 from functions.simulator.workload.traces import TraceUnreadable
 
@@ -47,14 +48,14 @@ def test_cells_come_by_load_and_router_with_a_run_for_each_seed() -> None:
         SETTING, CHATS, routers={"shoal": None, "omniscient": oracle}, loads=[0.4, 0.8], seeds=2, progress=said.append
     )
     assert [(cell.router, cell.load_ratio) for cell in cells] == [
-        ("shoal", 0.4), ("round-robin", 0.4), ("shoal", 0.8), ("round-robin", 0.8),
+        ("shoal", 0.4), ("omniscient", 0.4), ("shoal", 0.8), ("omniscient", 0.8),
     ]  # fmt: skip
     assert all(len(cell.runs) == 2 for cell in cells)
     assert cells[0].requests_per_s == pytest.approx(0.4 * capacity)
     slowest = cells[0].each("bands", "interactive", "ttft_p99_ms")
     assert min(slowest) <= (cells[0].middle("bands", "interactive", "ttft_p99_ms") or 0.0) <= max(slowest)
     assert cells[0].middle("bands", "batch", "ttft_p99_ms") is None
-    assert said[-1] == "round-robin at 80%, seed 2 of 2"
+    assert said[-1] == "omniscient at 80%, seed 2 of 2"
 
 
 def test_a_trace_is_played_at_the_rate_asked_for_in_windows(tmp_path: Any) -> None:

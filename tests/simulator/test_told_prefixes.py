@@ -19,10 +19,10 @@ from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.fleet.truth import EnginesNow
 from functions.simulator.router_port import Question
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
+from studies.routers.simulated import ROUTERS
 
 A, B = ReplicaId("a"), ReplicaId("b")
 chains = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 4), st.integers(1, 6)), max_size=30)
-from studies.routers.simulated import ROUTERS
 
 
 @given(chains)

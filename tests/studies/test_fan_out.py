@@ -7,7 +7,7 @@ import pytest
 
 from functions.simulator.events import Events
 from studies.fan_out.assumptions import Assumptions
-from studies.fan_out.links import Link
+from studies.fan_out.node import Link
 from studies.fan_out.world import simulate
 
 MB = 1_000_000

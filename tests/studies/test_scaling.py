@@ -12,10 +12,9 @@ from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.pace import work_s
 from functions.simulator.workload.asked import Asked
-from studies.scaling.day import Comparison, Known
+from studies.scaling.day import Comparison, Known, learnt
 from studies.scaling.day_outcome import DayOutcome
 from studies.scaling.fluid_pool import Basin, FluidPool
-from studies.scaling.lessons import learnt
 from studies.scaling.load import Load, joined, load_of
 from studies.scaling.oracle import best_utilization, plan
 from studies.scaling.others import Bounds, HpaState, KpaState, hpa, kpa

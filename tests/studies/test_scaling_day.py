@@ -12,13 +12,12 @@ from functions.simulator.plan.scaler import OwnScaler
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.synthetic import Traffic as Chats
 from functions.simulator.workload.synthetic import synthetic
-from studies.scaling.backtest import backtest
+from studies.scaling.backtest import backtest, servegen_minutes, trace_minutes
 from studies.scaling.day import Comparison, Traffic, known
 from studies.scaling.fleet_run import FleetDay, FleetRun
 from studies.scaling.fluid_pool import Basin
 from studies.scaling.jobs import jobs
 from studies.scaling.load import BATCH
-from studies.scaling.recorded_series import servegen_minutes, trace_minutes
 from studies.scaling.scaler import StaticScaler
 from studies.servegen.clients import read_clients
 from tests.simulator.recorded_days import write_servegen
