@@ -20,7 +20,7 @@ from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.prefix.record import PrefixRecord
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
 from functions.decisions.routing.own_load import OwnLoad
-from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.decisions.routing.sessions import SessionAffinity
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running

@@ -4,7 +4,7 @@ Minute by minute the series is shown to `decisions.autoscaling.forecast`, as a c
 is to come is known. `shoal` is the method that was the best of late at each moment, and pinball is that of its 0.95
 quantile, as a share of what came: what it costs to hold too much, and nineteen times that to hold too little.
 
-Neighbours: `decisions.autoscaling.forecast_score` has the formulas.
+Neighbours: `decisions.autoscaling.forecast_methods` has the formulas.
 """
 
 from collections import Counter
@@ -17,8 +17,7 @@ from typing import Literal
 import numpy as np
 
 from functions.decisions.autoscaling.forecast import UPPER_QUANTILE, Demand, learn
-from functions.decisions.autoscaling.forecast_methods import BIN_S, METHODS
-from functions.decisions.autoscaling.forecast_score import pinball
+from functions.decisions.autoscaling.forecast_methods import BIN_S, METHODS, pinball
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.workload.traces import read_trace

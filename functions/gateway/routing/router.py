@@ -23,7 +23,7 @@ from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, 
 from functions.decisions.routing.own_load import OwnLoad, Place
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
-from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.decisions.routing.sessions import SessionAffinity
 from functions.fleet.standing import Standing
 from functions.fleet.view import FleetView
 from functions.gateway.intake.intake import Admitted

@@ -15,7 +15,7 @@ from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict, route
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.decisions.routing.sessions import SessionAffinity
 from functions.fleet.view import FleetView
 from functions.simulator.fleet.request import NOBODY, Request
 from functions.simulator.fleet.room import Room, Rooms

@@ -1,4 +1,4 @@
-"""What each rung of the overload ladder has to carry, in figures: all from what comes, what waits and what can be done.
+"""Formulas of the overload ladder: what each rung has to carry, from arrivals, queue and capacity.
 
 By Little's law, what waits divided by what is done a second is how long one waits. To keep the wait at half of what is
 allowed, a queue that is longer has to shrink over the next `CORRECT_S`, and one that is shorter may grow:
@@ -11,8 +11,9 @@ wait, 500 ms are allowed. Half of that is 5,000 tokens: the room is 20,000 - 35,
 
 Of the excess, the lowest band gives first, each but for what it is guaranteed of the pool, and one in twenty in any
 case: none starves. Interactive requests are not drawn by lot at all: what is too much of them is refused by the wait
-that each of them would have (`admission`). And nobody is refused who can wait: a band gives way at the door only while
-its own queue is worth more than half of what it may wait (batch: minutes). Until then it has its floor, and waits.
+that each of them would have (`admission.queue`). And nobody is refused who can wait: a band gives way at the door only
+while its own queue is worth more than half of what it may wait (batch: minutes). Until then it has its floor, and
+waits.
 
     kept(band)  = 1 - min(1 - floor, excess left / its part of what comes)
     floor(band) = clamp(its share of the pool x capacity / (its part x arriving), 0.05, 1)
