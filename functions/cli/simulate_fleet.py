@@ -1,11 +1,11 @@
-"""`shoal simulate fleet`: routers side by side on a fleet in virtual time, at shares of what it can do.
+"""`shoal simulate fleet`: a fleet in virtual time, at shares of what it can do.
 
-The table has, for each load and router, the median over the seeds and, where it was more than one, the range of the
+The table has, for each load, the median over the seeds and, where it was more than one, the range of the
 slowest first tokens. `-o json` has every run. Progress goes to standard error, so that what is printed is the answer.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,14 +15,15 @@ from rich.table import Table
 
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
-from functions.decisions.baselines.simulated import ROUTERS, SimulatedRouterName
 from functions.simulator.experiment import Cell, Chats, FleetTooSlow, Recorded, Workload, compare
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import Setting
+from functions.simulator.router_port import MakeRouter
 from functions.simulator.workload.synthetic import Traffic
 from functions.simulator.workload.traces import TraceUnreadable
 
 MAX_LOAD = 20.0
+OWN_ROUTER: Mapping[str, MakeRouter | None] = {"shoal": None}
 
 
 def fleet(
@@ -30,13 +31,13 @@ def fleet(
     trace: Path | None,
     replicas: int,
     profile: str,
-    routers: Sequence[str],
     loads: Sequence[float],
     seeds: int,
     requests: int,
     as_json: bool,
+    routers: Mapping[str, MakeRouter | None] = OWN_ROUTER,
 ) -> None:
-    wanted = known_routers(routers)
+    """`routers`: by name, None for shoal's own; `studies.routers` compares it with others."""
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     check_loads(loads)
@@ -47,7 +48,7 @@ def fleet(
             capacity, cells = compare(
                 setting,
                 _workload(trace, requests, seeds),
-                routers=wanted,
+                routers=routers,
                 loads=loads,
                 seeds=seeds,
                 progress=step.update,
@@ -75,15 +76,6 @@ def check_loads(loads: Sequence[float]) -> None:
     wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
     if wrong:
         raise Refused(f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}")
-
-
-def known_routers(names: Sequence[str]) -> list[SimulatedRouterName]:
-    """All of them where none is named."""
-    known: dict[str, SimulatedRouterName] = {router: router for router in ROUTERS}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise Refused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")
-    return [known[name] for name in names or ROUTERS]
 
 
 def _workload(trace: Path | None, requests: int, seeds: int) -> Workload:

@@ -1,4 +1,4 @@
-"""What the snapshot offers to whom: look-ups built once per snapshot, read on every request.
+"""Catalogue of a snapshot: look-ups of tenants, keys, models and pools, built once and read on every request.
 
 A model that the caller may not use does not exist for it: `resolve` answers None for both, so that nobody can learn
 what other tenants have by asking.

@@ -1,4 +1,4 @@
-"""Which policy a pool obeys: the one whose pattern fits it best, or the built-in defaults.
+"""Policy of a pool: the one whose pattern fits it best, or the built-in default.
 
 A pattern is a pool's exact name, or a beginning that ends in `*`. The exact name goes before any beginning, a longer
 beginning before a shorter one; between equals, the policy whose name comes first.

@@ -1,4 +1,4 @@
-"""A distribution of durations in a few hundred counters: quantiles within 1 %, mergeable, bounded. Pure.
+"""Quantile sketch of durations in a few hundred counters: within 1 %, mergeable, bounded. Pure.
 
 Buckets grow by the factor G = 1.01 / 0.99, so that a bucket's middle is within 1 % of everything in it:
 
@@ -12,7 +12,7 @@ From 0.01 ms to an hour that makes 986 buckets at most; what is below or above c
 Laws: merging is adding, in any order (test_merging_is_adding); a comparison with a threshold is asked on the safe side,
 `count_above` counts only what is above for certain, `count_up_to` only what is not (test_counts_err_on_the_safe_side).
 Source: DDSketch (Masson, Rim, Lee, VLDB 2019), with a fixed range in place of collapsing buckets.
-Neighbours: `rollout_evidence` holds three of them for each group; `sequential_test` asks them.
+Neighbours: `rollout.evidence` holds three of them for each group; `rollout.sequential_test` asks them.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """What agents tell of their engines' KV caches, and what gateways ask of them: the messages, and how they are packed.
 
-Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.token_blocks`):
+Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
 
     delta    what came and went since the delta before. A generation begins with the empty set at sequence 0; each delta
              that changes something has the next sequence. One without changes repeats the sequence: "still here".

@@ -19,7 +19,7 @@ import msgspec
 from functions.api.ids import RolloutId
 from functions.api.snapshot_entries import AnyRolloutId
 from functions.decisions.rollout.split import Group
-from functions.decisions.routing.session_hash import HASH_BYTES
+from functions.decisions.routing.sessions import HASH_BYTES
 
 MAX_SESSIONS_PER_BATCH = 4096
 MAX_ROLLOUTS_PER_BATCH = 64

@@ -5,15 +5,16 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.gateway.routing.router import OtherChoice
 from functions.gateway.server import StartFailed, run
 from functions.gateway.settings import GatewaySettings
 
 
-def main() -> int:
+def main(other: OtherChoice | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        run(GatewaySettings())
+        run(GatewaySettings(), other)
     except (StartFailed, ValidationError, OSError) as error:
         print(f"gateway: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1

@@ -37,7 +37,7 @@ from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import Waiting, WaitingRooms, _Room
 from functions.gateway.intake.intake import Admitted
-from functions.gateway.routing.router import Router
+from functions.gateway.routing.router import OtherChoice, Router
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_BYTES = 64
@@ -123,7 +123,8 @@ class RecordedRouter(Router):
     def __init__(self, recorder: DecisionRecorder, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.recorder = recorder
-        recorder.note("begin", zone=named.get("zone", ""), router=named.get("name", "shoal"))
+        other: OtherChoice | None = named.get("other")
+        recorder.note("begin", zone=named.get("zone", ""), router=other.name if other is not None else "shoal")
         self._wanted: RouteRequest | None = None
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:

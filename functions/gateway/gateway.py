@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from functions.api.ids import ModelId, PoolName, ReplicaId, RolloutId
-from functions.decisions.baselines import RouterName
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.features import NO_TOKENS
 from functions.decisions.routing.choice import Prediction
@@ -50,7 +49,7 @@ from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.evidence import RolloutEvidence
 from functions.gateway.routing.load_client import Loader
-from functions.gateway.routing.router import Router
+from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.routing.splits import Splits, SplitUse
 from functions.gateway.tracing import ended
 from functions.telemetry.trace_sink import TraceSink
@@ -89,7 +88,7 @@ class Gateway:
         telling: TellingReplicas | None = None,
         traces: TraceSink | None = None,
         zone: str = "",
-        router: RouterName = "shoal",
+        other: OtherChoice | None = None,
         recorder: DecisionRecorder | None = None,
     ) -> None:
         """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
@@ -121,7 +120,7 @@ class Gateway:
         self.tasks = Supervised()
         copies = AdapterCopies(loader, self.fleet, self.tasks, clock)
         make_router = Router if recorder is None else recorded_router(recorder)
-        self.router = make_router(self.fleet, self.prefixes, clock, copies, zone=zone, name=router)
+        self.router = make_router(self.fleet, self.prefixes, clock, copies, zone=zone, other=other)
         self.in_flight = self.router.load.in_flight  # this gateway's own, per replica
         self.cold: ColdLoads | None = None
         if loader is not None:

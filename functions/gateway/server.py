@@ -44,6 +44,7 @@ from functions.gateway.prefix import feeds as prefix_feeds
 from functions.gateway.prefix.exact_figures import ExactFigures
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadClient
+from functions.gateway.routing.router import OtherChoice
 from functions.gateway.settings import GatewaySettings
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.trace_sink import TraceSink
@@ -67,13 +68,13 @@ class StartFailed(Exception):
     """The gateway cannot start as configured; the message says what to change."""
 
 
-def run(settings: GatewaySettings) -> None:
-    """Serve until drained; raises StartFailed."""
+def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
+    """Serve until drained, by another router's choice if one is given; raises StartFailed."""
     inherited = inherit(settings.handover_socket, _listener_count(settings)) if settings.handover_socket else None
     listeners = inherited.listeners if inherited is not None else _bind_all(settings)
     config = _uvicorn_config(settings)
     _raise_descriptor_limit()
-    server = _Server(config, settings, listeners, inherited)
+    server = _Server(config, settings, listeners, inherited, other)
     server.run(sockets=[listeners[0]])
 
 
@@ -86,6 +87,7 @@ class _Server(uvicorn.Server):
         settings: GatewaySettings,
         listeners: list[socket.socket],
         inherited: Inheritance | None,
+        other: OtherChoice | None,
     ) -> None:
         super().__init__(config)
         self._settings = settings
@@ -108,7 +110,7 @@ class _Server(uvicorn.Server):
             telling=self._exact,
             traces=TraceSink(settings.trace_dir, time.time),
             zone=settings.zone,
-            router=settings.router,
+            other=other,
             recorder=_recorder(settings),
         )
         self._quota_broker = ValkeyQuotaBroker(_bus_url(settings))

@@ -5,8 +5,6 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.decisions.baselines import RouterName
-
 
 class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_GATEWAY_", frozen=True, extra="forbid")
@@ -125,8 +123,4 @@ class GatewaySettings(BaseSettings):
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
         description="Where this gateway runs: replicas of the same zone answer first. Empty: no preference.",
-    )
-    router: RouterName = Field(
-        "shoal",
-        description="Another router's algorithm in the place of shoal's, to compare with; not for production.",
     )

@@ -17,7 +17,7 @@ from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.retry import Failure
-from functions.decisions.routing.session_hash import session_hash
+from functions.decisions.routing.sessions import session_hash
 from functions.gateway.quota.settlement import Spent
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage

@@ -1,25 +1,25 @@
-"""Routers side by side: the same workload, at shares of what the fleet can do, over several seeds.
+"""A simulated fleet at shares of its capacity: the same workload for each router, over several seeds.
 
     capacity  = the most requests per second of which IN_TIME_RATIO have their first token in time when the oracle sends
                 them (it knows every cache and all work), without a waiting room; found by halving. So it is what the
                 fleet can do, not what some router makes of it, and the same for all that are compared
     a cell    = one router at one load; its figures are the median over the seeds, with their range
 
-Neighbours: `simulation` runs one cell, `workload` makes the requests; the CLI's `simulate_fleet` shows the table, and
-`router_table` makes the large one.
+Neighbours: `simulation` runs one cell, `workload` makes the requests; the CLI's `simulate_fleet` shows the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from functions.decisions.baselines.simulated import SimulatedRouterName
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
+from functions.simulator.oracle import oracle
+from functions.simulator.router_port import MakeRouter
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
@@ -96,7 +96,7 @@ class Recorded:
 class Cell:
     """One router at one load."""
 
-    router: SimulatedRouterName
+    router: str
     load_ratio: float
     requests_per_s: float
     runs: tuple[dict[str, Any], ...]  # `Outcome.figures`, one a seed
@@ -114,7 +114,7 @@ def capacity_per_s(
     setting: Setting, workload: Workload, seed: int, slo_s: float = SLO_S, near_per_s: float | None = None
 ) -> float:
     """Requests per second; see the prologue. Known to be near something, it is found in half as many runs."""
-    best = replace(setting, router="oracle", admission=None, block_tokens=workload.block_tokens)
+    best = replace(setting, router=oracle, admission=None, block_tokens=workload.block_tokens)
     factor, halvings = (2.0, _HALVINGS) if near_per_s is None else (_NEAR_FACTOR, _NEAR_HALVINGS)
     low = high = near_per_s or 1.0
     while high < _MOST_PER_S and _keeps_up(best, workload, high, seed, slo_s):
@@ -149,7 +149,7 @@ def compare(
     setting: Setting,
     workload: Workload,
     *,
-    routers: Sequence[SimulatedRouterName],
+    routers: Mapping[str, MakeRouter | None],
     loads: Sequence[float],
     seeds: int,
     progress: Callable[[str], None],
@@ -159,8 +159,8 @@ def compare(
     progress(f"capacity {capacity:.1f} requests/s")
     cells = []
     for load in loads:
-        for router in routers:
-            one = replace(setting, router=router, block_tokens=workload.block_tokens)
+        for router, make in routers.items():
+            one = replace(setting, router=make, block_tokens=workload.block_tokens)
             runs = []
             for seed in range(seeds):
                 progress(f"{router} at {load:.0%}, seed {seed + 1} of {seeds}")

@@ -63,6 +63,7 @@ class Shape:
     engine_flags: tuple[str, ...] = ()  # after all others
     ttft_slo_ms: int | None = None  # what is promised; None: the defaults, by which requests wait in the gateway
     gateway_settings: tuple[tuple[str, str], ...] = ()  # without the prefix
+    gateway_module: tuple[str, ...] = ("functions.gateway",)  # and its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def running(folder: Path, shape: Shape, digests: list[Digest], s3_port: int) -> 
             for number in range(shape.replicas)
         ]
         snapshot_file.write(folder / "snapshot.json", document)
-        stack.enter_context(_gateway(folder, gateway_port, common | dict(shape.gateway_settings)))
+        stack.enter_context(_gateway(folder, gateway_port, shape.gateway_module, common | dict(shape.gateway_settings)))
         for replica in replicas:
             _wait_ready(replica.agent_port, replica.log)
         _wait_ready(gateway_port, folder / "gateway.log")
@@ -196,7 +197,7 @@ def _engine_arguments(shape: Shape, port: int) -> list[str]:
 
 
 @contextmanager
-def _gateway(folder: Path, port: int, common: dict[str, object]) -> Iterator[None]:
+def _gateway(folder: Path, port: int, module: tuple[str, ...], common: dict[str, object]) -> Iterator[None]:
     settings = common | {
         "PORT": port,
         "PLAIN_PORT": 0,
@@ -205,7 +206,7 @@ def _gateway(folder: Path, port: int, common: dict[str, object]) -> Iterator[Non
         "SNAPSHOT_CACHE_FILE": folder / "snapshot.json",
     }
     environment = {f"SHOAL_GATEWAY_{key}": str(value) for key, value in settings.items()}
-    with _process([sys.executable, "-m", "functions.gateway"], folder / "gateway.log", environment):
+    with _process([sys.executable, "-m", *module], folder / "gateway.log", environment):
         yield
 
 

@@ -6,8 +6,8 @@ import sys
 import time
 from dataclasses import asdict, replace
 
-from functions.simulator.distribution.assumptions import Assumptions, Outcome
-from functions.simulator.distribution.world import simulate
+from studies.fan_out.assumptions import Assumptions, Outcome
+from studies.fan_out.world import simulate
 
 MB, GB, MIB = 1_000_000, 1_000_000_000, 1024 * 1024
 HASH_BYTES_PER_S = 1.2e9

@@ -6,5 +6,5 @@
     python -m loadtests.routing decide                               what one decision costs
 
 Traces lie below SHOAL_TRACES_DIR (`trace` says which). The routers are shoal's own and those of
-`functions.decisions.baselines`.
+`studies.routers`.
 """

@@ -19,12 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from functions.decisions.baselines import RouterName
 from loadtests.adapters import fleet as fleets
 from loadtests.adapters.library import publish_all
 from loadtests.fan_out.store import running_store, store_at
 from loadtests.routing import capacity, decide, live, picture, trace, virtual
 from loadtests.routing.report import figures, table
+from studies.routers.live import LiveRouterName
 
 _WARMUP_RATIO = 0.2
 _NO_STORE = 9  # a port where nothing listens
@@ -67,7 +67,7 @@ def main() -> int:
     return 1 if any(each["failed"] for _, _, found in done for each in found.values()) else 0
 
 
-def _report(arguments: argparse.Namespace, done: list[tuple[str, str, dict[RouterName, dict[str, Any]]]]) -> None:
+def _report(arguments: argparse.Namespace, done: list[tuple[str, str, dict[LiveRouterName, dict[str, Any]]]]) -> None:
     if arguments.output == "json":
         runs = [{"run": title, "load": note, "routers": found} for title, note, found in done]
         sys.stdout.write(json.dumps({"arguments": vars(arguments), "runs": runs}, indent=1) + "\n")
@@ -120,8 +120,8 @@ def _shape(arguments: argparse.Namespace) -> virtual.Shape:
     return virtual.Shape(arguments.replicas, arguments.kv_tokens)
 
 
-def _virtual(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict[str, Any]]:
-    found: dict[RouterName, dict[str, Any]] = {}
+def _virtual(arguments: argparse.Namespace, plan: Plan) -> dict[LiveRouterName, dict[str, Any]]:
+    found: dict[LiveRouterName, dict[str, Any]] = {}
     for router in _routers(arguments):
         replay = virtual.Replay(router, _shape(arguments))
         samples = replay.run(plan.asked, plan.compression)
@@ -129,8 +129,8 @@ def _virtual(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict
     return found
 
 
-def _live(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict[str, Any]]:
-    found: dict[RouterName, dict[str, Any]] = {}
+def _live(arguments: argparse.Namespace, plan: Plan) -> dict[LiveRouterName, dict[str, Any]]:
+    found: dict[LiveRouterName, dict[str, Any]] = {}
     routers = _routers(arguments)
     for at in range(0, len(routers), arguments.at_once):
         found |= _together(arguments, plan, routers[at : at + arguments.at_once])
@@ -138,7 +138,9 @@ def _live(arguments: argparse.Namespace, plan: Plan) -> dict[RouterName, dict[st
     return found
 
 
-def _together(arguments: argparse.Namespace, plan: Plan, routers: list[RouterName]) -> dict[RouterName, dict[str, Any]]:
+def _together(
+    arguments: argparse.Namespace, plan: Plan, routers: list[LiveRouterName]
+) -> dict[LiveRouterName, dict[str, Any]]:
     engines = live.Engines(replicas=arguments.replicas, kv_tokens=arguments.kv_tokens, slowdown=arguments.slowdown)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, s3_port, digests = Path(name), _NO_STORE, []
@@ -147,7 +149,7 @@ def _together(arguments: argparse.Namespace, plan: Plan, routers: list[RouterNam
             store = store_at(s3_port)
             digests = publish_all(store, folder / "sources", trace.ADAPTERS)
             store.close()
-        running: dict[RouterName, fleets.Fleet] = {}
+        running: dict[LiveRouterName, fleets.Fleet] = {}
         for router in routers:
             (folder / router).mkdir()
             shape = live.shape_of(engines, router)
@@ -159,9 +161,9 @@ def _together(arguments: argparse.Namespace, plan: Plan, routers: list[RouterNam
 
 
 async def _replay_all(
-    running: dict[RouterName, fleets.Fleet], asked: list[trace.Asked], speed: float
-) -> dict[RouterName, list[live.Sample]]:
-    def tell_of(router: RouterName) -> Callable[[str], None]:
+    running: dict[LiveRouterName, fleets.Fleet], asked: list[trace.Asked], speed: float
+) -> dict[LiveRouterName, list[live.Sample]]:
+    def tell_of(router: LiveRouterName) -> Callable[[str], None]:
         def tell(text: str) -> None:
             sys.stderr.write(f"{router}: {text}\n")
 
@@ -175,7 +177,7 @@ async def _replay_all(
     return {router: task.result() for router, task in tasks.items()}
 
 
-def _routers(arguments: argparse.Namespace) -> list[RouterName]:
+def _routers(arguments: argparse.Namespace) -> list[LiveRouterName]:
     return list(arguments.router.split(","))
 
 
@@ -185,7 +187,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("what", choices=("replay", "virtual", "capacity", "decide"))
     parser.add_argument("--trace", default="mooncake,lora", help="one or several, by commas")
-    parser.add_argument("--router", default=",".join(get_args(RouterName)), help="one or several, by commas")
+    parser.add_argument("--router", default=",".join(get_args(LiveRouterName)), help="one or several, by commas")
     parser.add_argument("--minutes", type=float, default=10.0, help="of the trace's own time")
     parser.add_argument("--load", type=float, default=0.8, help="share of the capacity that is offered")
     parser.add_argument("--capacity", type=float, help="requests a second; left out, it is found first (a minute)")

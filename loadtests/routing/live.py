@@ -83,7 +83,7 @@ def shape_of(engines: Engines, router: str) -> Shape:
         context_tokens=40_000,
         engine_flags=(*(str(part) for flag in flags.items() for part in flag), "--enable-prompt-tokens-details"),
         ttft_slo_ms=_PATIENCE_MS,
-        gateway_settings=(("ROUTER", router),),
+        gateway_module=("studies.gateway", router),
     )
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from functions.decisions.baselines import RouterName
+from studies.routers.live import LiveRouterName
 
 _WIDTH, _BAR, _GAP, _NAMES, _VALUES, _MARGIN, _TITLE = 640, 18, 8, 120, 150, 24, 34
 _OWN, _OTHER, _INK = "#0b7285", "#adb5bd", "#212529"
 
 
-def svg(runs: Sequence[tuple[str, Mapping[RouterName, Mapping[str, Any]]]]) -> str:
+def svg(runs: Sequence[tuple[str, Mapping[LiveRouterName, Mapping[str, Any]]]]) -> str:
     """`runs`: a title, and each router's figures (`report.figures`)."""
     parts, top = list[str](), _MARGIN
     for title, routers in runs:
@@ -23,7 +23,7 @@ def svg(runs: Sequence[tuple[str, Mapping[RouterName, Mapping[str, Any]]]]) -> s
     return "\n".join([head, f'<rect width="{_WIDTH}" height="{top}" fill="white"/>', *parts, "</svg>\n"])
 
 
-def _panel(title: str, routers: Mapping[RouterName, Mapping[str, Any]], top: int) -> list[str]:
+def _panel(title: str, routers: Mapping[LiveRouterName, Mapping[str, Any]], top: int) -> list[str]:
     longest = max((each["ttft_p99_ms"] for each in routers.values()), default=0.0) or 1.0
     scale = (_WIDTH - _NAMES - _VALUES - 2 * _MARGIN) / longest
     lines = [_text(_MARGIN, top + 14, f"{title}: time to first token, p99 (bar) and p50 (mark)", "bold")]

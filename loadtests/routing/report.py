@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from functions.decisions.baselines import RouterName
 from loadtests.routing.live import Sample
+from studies.routers.live import LiveRouterName
 
 _BAR = 40  # characters of the longest
 
@@ -32,7 +32,7 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return round(ordered[min(len(ordered) - 1, int(q * len(ordered)))], 1) if ordered else 0.0
 
 
-def table(found: Mapping[RouterName, Mapping[str, Any]]) -> str:
+def table(found: Mapping[LiveRouterName, Mapping[str, Any]]) -> str:
     """One line a router, and a bar for its p99."""
     longest = max((each["ttft_p99_ms"] for each in found.values()), default=0.0) or 1.0
     lines = [f"{'router':13} {'n':>6} {'failed':>6} {'p50 ms':>8} {'p90 ms':>8} {'p99 ms':>8} {'hits':>6} {'cold':>6}"]

@@ -17,12 +17,10 @@ from functions.api.ids import EngineName, ReplicaId, TenantId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.adapters.plan import AdapterPolicy
-from functions.decisions.baselines import RouterName, baseline
-from functions.decisions.baselines.compared import Compared
 from functions.decisions.prefix.record import PrefixRecord
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
 from functions.decisions.routing.own_load import OwnLoad
-from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.decisions.routing.sessions import SessionAffinity
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running
@@ -32,6 +30,7 @@ from loadtests.routing.live import SCALE, Sample
 from loadtests.routing.trace import ADAPTERS, BLOCK_TOKENS, Asked
 from loadtests.routing.virtual_cold import VirtualCold
 from loadtests.routing.virtual_engine import POOL, Engine, Node, adapter_name, wishes
+from studies.routers.live import LiveRouterName, live_choice
 
 BASE, TENANT = EngineName("base"), TenantId("acme")
 BLOCK = BLOCK_TOKENS // SCALE
@@ -54,11 +53,10 @@ class Shape:
 
 
 class Replay:
-    def __init__(self, router: RouterName, shape: Shape, policy: RoutingEntry | None = None) -> None:
+    def __init__(self, router: LiveRouterName, shape: Shape, policy: RoutingEntry | None = None) -> None:
         self.now_s = 0.0
         self.samples: list[Sample] = []
-        other = baseline(router)
-        self._compared = Compared(other) if other is not None else None
+        self._other = live_choice(router)
         self._policy = policy or RoutingEntry("default", ("*",))
         self._load = OwnLoad()
         self._record = PrefixRecord(200_000, 3600.0)
@@ -117,8 +115,8 @@ class Replay:
         self._number += 1
         name, is_adapter, index = _name(asked), asked.adapter is not None, self._fleet.index(POOL)
         request = RouteRequest(name, is_adapter, tokens, asked.session or str(self._number))
-        if self._compared is not None:
-            return self._compared.choose(request, index, hashes, self._load, ())
+        if self._other is not None:
+            return self._other.choose(request, index, hashes, self._load, ())
         cached = {each: blocks * BLOCK_TOKENS for each, blocks in self._record.match(hashes, self.now_s).items()}
         home = self._sessions.replica_of(POOL, TENANT, asked.session) if asked.session else None
         request = RouteRequest(name, is_adapter, tokens, request.tie_key, cached, home)
@@ -146,9 +144,9 @@ class Replay:
         load: OwnLoad,
         excluded: Collection[ReplicaId],
     ) -> ReplicaView | NoReplica:
-        if self._compared is None:
+        if self._other is None:
             return choose_cold(request, pool, policy, load, excluded)
-        return self._compared.choose_cold(request, self._fleet.index(POOL), load, excluded)
+        return self._other.choose_cold(request, self._fleet.index(POOL), load, excluded)
 
     def _step(self, engine: Engine) -> None:
         engine.busy = engine.core.has_work

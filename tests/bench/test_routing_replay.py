@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from functions.decisions.baselines import RouterName
 from loadtests.routing import capacity
 from loadtests.routing.capacity import capacity_per_s, sweep
 from loadtests.routing.picture import svg
 from loadtests.routing.report import figures, quantile, table
 from loadtests.routing.trace import ADAPTERS, Asked, lora
 from loadtests.routing.virtual import Replay, Shape
+from studies.routers.live import LiveRouterName
 
 
 def conversations(count: int = 300) -> list[Asked]:
@@ -27,7 +27,7 @@ def conversations(count: int = 300) -> list[Asked]:
     return found
 
 
-def ran(router: RouterName, asked: list[Asked]) -> dict[str, Any]:
+def ran(router: LiveRouterName, asked: list[Asked]) -> dict[str, Any]:
     return figures(Replay(router, Shape(replicas=4)).run(asked, 1.0), 10.0)
 
 

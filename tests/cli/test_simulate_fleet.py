@@ -16,17 +16,17 @@ def shoal(*words: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("--requests", "200", "--replicas", "2", "--seeds", "2", "--load", "0.5")
 
 
-def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
-    done = shoal(*SMALL, "--router", "shoal", "--router", "round-robin")
+def test_the_table_says_what_the_fleet_can_do_and_how_it_does_at_a_share_of_that() -> None:
+    done = shoal(*SMALL)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("synthetic chats on 2 x h100-8b: the fleet keeps up with ")
-    assert [line.split()[:2] for line in lines[2:4]] == [["50%", "shoal"], ["round-robin", lines[3].split()[1]]]
-    assert "round-robin at 50%" not in done.stdout, "progress is not part of the answer"
+    assert lines[2].split()[:2] == ["50%", "shoal"]
+    assert "shoal at 50%" not in done.stdout, "progress is not part of the answer"
 
 
 def test_machines_get_every_run() -> None:
-    done = shoal(*SMALL, "--router", "shoal", "-o", "json")
+    done = shoal(*SMALL, "-o", "json")
     answer = json.loads(done.stdout)
     (cell,) = answer["cells"]
     assert answer["capacity_per_s"] > 0
@@ -37,7 +37,6 @@ def test_machines_get_every_run() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--router", "fastest"), "there is no router 'fastest': one of shoal, oracle, round-robin"),
         (("--profile", "tpu"), "there is no profile 'tpu': one of h100-8b"),
         (("--load", "0"), "a load of 0.0 is none"),
         (("--load", "nan"), "a load of nan is none"),

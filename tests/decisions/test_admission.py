@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId, TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.decisions.admission.patience import MOST
+from functions.decisions.admission.bounds import MOST
 from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import NEW, OVER, RUNNING, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
@@ -419,7 +419,7 @@ def test_deadlines_of_ones_own_say_nothing_of_the_pool() -> None:
     assert late
     for ticket in late:
         pool.admission.refuse_late(ticket, pool.now_s)
-    assert pool.admission.patience[INTERACTIVE].ratio == MOST
+    assert pool.admission.tolerance[INTERACTIVE].ratio == MOST
 
 
 def test_the_lateness_of_one_band_is_no_other_bands() -> None:
@@ -431,5 +431,5 @@ def test_the_lateness_of_one_band_is_no_other_bands() -> None:
     pool.now_s += pool.admission.rules[BATCH].max_wait_s + 1.0
     for ticket in list(pool.admission.late(pool.now_s)):
         pool.admission.refuse_late(ticket, pool.now_s)
-    assert pool.admission.patience[BATCH].ratio < MOST
-    assert pool.admission.patience[INTERACTIVE].ratio == MOST
+    assert pool.admission.tolerance[BATCH].ratio < MOST
+    assert pool.admission.tolerance[INTERACTIVE].ratio == MOST

@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from functions.decisions.batch import transitions as batch_moves
-from functions.decisions.batch.record import TERMINAL, BatchRecord, LineProblem, Status, Tally
-from functions.decisions.batch.transitions import MAX_CLAIMS, MOVES, IllegalMove
+from functions.decisions.batch import record as batch_moves
+from functions.decisions.batch.record import (
+    MAX_CLAIMS,
+    MOVES,
+    TERMINAL,
+    BatchRecord,
+    IllegalMove,
+    LineProblem,
+    Status,
+    Tally,
+)
 from functions.gateway.batch.files.names import is_id
 
 PROBLEM = LineProblem("invalid_json_line", "no", 3)

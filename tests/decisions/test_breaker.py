@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.health.circuit_breaker import (
+from functions.decisions.health.ejection import (
     EJECTION_BASE_S,
     EJECTION_CAP_S,
     FAULTS_MAX,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.decisions.autoscaling.forecast import BIN_S, Demand, foresee, learn, reactive_only
-from functions.decisions.autoscaling.forecast_season import DAY_S
+from functions.decisions.autoscaling.forecast_methods import DAY_S
 from tests.decisions.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)

@@ -6,8 +6,7 @@ import pytest
 
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn
 from functions.decisions.autoscaling.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, resumed
-from functions.decisions.autoscaling.forecast_methods import BIN_S
-from functions.decisions.autoscaling.forecast_season import DAY_S
+from functions.decisions.autoscaling.forecast_methods import BIN_S, DAY_S
 from functions.decisions.autoscaling.startup_times import StartupTimes
 from tests.decisions.scaling_cases import policy, signals
 

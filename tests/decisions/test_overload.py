@@ -1,4 +1,4 @@
-from functions.decisions.overload.priority import Strain, queue_room_ratio
+from functions.decisions.admission.bounds import Strain, queue_headroom_ratio
 
 
 def test_worked_example_of_overload() -> None:
@@ -25,6 +25,6 @@ def test_it_ends_as_slowly_as_it_began() -> None:
 
 
 def test_light_tenants_lose_their_room_first() -> None:
-    assert queue_room_ratio(1, 8) * 2_000_000 == 1_125_000
-    assert queue_room_ratio(8, 8) == 1.0
-    assert queue_room_ratio(8, 1) == 1.0
+    assert queue_headroom_ratio(1, 8) * 2_000_000 == 1_125_000
+    assert queue_headroom_ratio(8, 8) == 1.0
+    assert queue_headroom_ratio(8, 1) == 1.0

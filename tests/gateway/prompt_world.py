@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from functions.api.ids import EngineName, PoolName, TenantId
-from functions.decisions.prefix.text_blocks import BLOCK_BYTES, seed_of, text_blocks
+from functions.decisions.prefix.block_names import BLOCK_BYTES, seed_of, text_blocks
 from functions.gateway.intake.routes import CHAT, Route
 from functions.gateway.prefix.prompt_learner import Lesson
 from functions.gateway.prefix.prompt_text import prompt_text

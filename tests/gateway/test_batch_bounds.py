@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from functions.api.ids import TenantId
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.lines import MAX_FILE_LINES, RawLine, too_many_lines
 from functions.decisions.batch.pace import BatchPace
 from functions.gateway.batch.conductor import ENDPOINTS

@@ -6,7 +6,7 @@ import pytest
 
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.s3_large import LargeWriter, read_range
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.files import names
 from functions.gateway.batch.limits import BatchLimits

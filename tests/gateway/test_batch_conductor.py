@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import LEASE_S
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import ENDPOINTS

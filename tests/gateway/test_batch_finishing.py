@@ -11,7 +11,7 @@ import pytest
 
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.s3_large import LargeWriter
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.parts import LineResult, encode
 from functions.decisions.batch.record import BatchRecord
 from functions.gateway.batch.composing import Composing

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.parts import LineResult
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import FileStore

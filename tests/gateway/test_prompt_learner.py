@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from functions.api.ids import PoolName
-from functions.decisions.prefix.token_blocks import chain, scope_seed
+from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.engines.sim.model import ServedModel
 from functions.engines.sim.templates import ChatMessage
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route

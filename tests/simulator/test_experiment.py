@@ -17,6 +17,7 @@ from functions.simulator.experiment import (
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
+from functions.simulator.oracle import oracle
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic
 from functions.simulator.workload.traces import TraceUnreadable
 
@@ -28,7 +29,7 @@ def test_capacity_is_what_the_oracle_serves_in_time() -> None:
     capacity = capacity_per_s(replace(SETTING, replicas=2), CHATS, seed=0)
     twice = capacity_per_s(SETTING, CHATS, seed=0)
     assert 1.3 < twice / capacity < 3.0
-    best = replace(SETTING, replicas=2, router="oracle", admission=None)
+    best = replace(SETTING, replicas=2, router=oracle, admission=None)
     shares = [in_time_ratio(simulate(best, CHATS.at_rate(ratio * capacity, 0)), SLO_S) for ratio in (0.5, 1.0, 2.0)]
     assert shares[0] >= shares[1] >= IN_TIME_RATIO > shares[2]
 
@@ -44,17 +45,17 @@ def test_a_fleet_that_cannot_do_one_request_a_second_has_a_capacity_too() -> Non
 def test_cells_come_by_load_and_router_with_a_run_for_each_seed() -> None:
     said: list[str] = []
     capacity, cells = compare(
-        SETTING, CHATS, routers=["shoal", "round-robin"], loads=[0.4, 0.8], seeds=2, progress=said.append
+        SETTING, CHATS, routers={"shoal": None, "omniscient": oracle}, loads=[0.4, 0.8], seeds=2, progress=said.append
     )
     assert [(cell.router, cell.load_ratio) for cell in cells] == [
-        ("shoal", 0.4), ("round-robin", 0.4), ("shoal", 0.8), ("round-robin", 0.8),
+        ("shoal", 0.4), ("omniscient", 0.4), ("shoal", 0.8), ("omniscient", 0.8),
     ]  # fmt: skip
     assert all(len(cell.runs) == 2 for cell in cells)
     assert cells[0].requests_per_s == pytest.approx(0.4 * capacity)
     slowest = cells[0].each("bands", "interactive", "ttft_p99_ms")
     assert min(slowest) <= (cells[0].middle("bands", "interactive", "ttft_p99_ms") or 0.0) <= max(slowest)
     assert cells[0].middle("bands", "batch", "ttft_p99_ms") is None
-    assert said[-1] == "round-robin at 80%, seed 2 of 2"
+    assert said[-1] == "omniscient at 80%, seed 2 of 2"
 
 
 def test_a_trace_is_played_at_the_rate_asked_for_in_windows(tmp_path: Any) -> None:

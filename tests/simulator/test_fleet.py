@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from functions.decisions.baselines import RouterName
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.simulation import Setting, simulate
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
+from studies.routers.simulated import ROUTERS
 
 SETTING = Setting(replicas=4, profile=PROFILES["h100-8b"], block_tokens=BLOCK_TOKENS)
 
@@ -22,8 +22,8 @@ def run(per_s: float, seconds: float = 60.0, seed: int = 1, **changes: Any) -> O
 @pytest.mark.parametrize("router", ["shoal", "cache-aware", "least-loaded", "round-robin"])
 @pytest.mark.parametrize("gateways", [1, 3])
 @pytest.mark.parametrize("per_s", [4.0, 100.0])
-def test_each_request_is_served_once_or_shed_once(router: RouterName, gateways: int, per_s: float) -> None:
-    outcome = run(per_s, 5.0, router=router, gateways=gateways)
+def test_each_request_is_served_once_or_shed_once(router: str, gateways: int, per_s: float) -> None:
+    outcome = run(per_s, 5.0, router=ROUTERS[router], gateways=gateways)
     asked = sum(1 for _ in synthetic(Traffic(requests_per_s=per_s, seconds=5.0), 1))
     (interactive,) = (band for band in outcome.bands if band.asked)
     assert interactive.asked == asked
@@ -58,5 +58,5 @@ def test_overload_is_refused_and_without_a_waiting_room_it_is_waited_out() -> No
 
 
 def test_a_router_that_knows_of_caches_finds_more_in_them() -> None:
-    hits = {router: run(12.0, router=router).figures()["hit_ratio"] for router in ("shoal", "round-robin")}
+    hits = {router: run(12.0, router=ROUTERS[router]).figures()["hit_ratio"] for router in ("shoal", "round-robin")}
     assert hits["shoal"] > hits["round-robin"] + 0.1

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from functions.decisions.baselines.simulated import SimulatedRouterName
 from functions.simulator.fleet.adapter_tiers import AdapterTiers, engine_name_of, wishes_of
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import POOL, AdapterTimes
 from functions.simulator.fleet.simulation import Simulation
+from studies.routers.simulated import ROUTERS
 from tests.simulator.worlds import lost, pool, served, shed, stream, world
 
 NAMES = tuple(f"acme/m{number}" for number in range(12))
@@ -106,8 +106,8 @@ def test_an_adapters_prompt_is_none_of_its_bases() -> None:
 
 
 @pytest.mark.parametrize("router", ["shoal", "least-loaded", "cache-aware"])
-def test_every_router_finds_who_could_load(router: SimulatedRouterName) -> None:
-    outcome = run(4.0, 15.0, models=6, router=router).outcome
+def test_every_router_finds_who_could_load(router: str) -> None:
+    outcome = run(4.0, 15.0, models=6, router=ROUTERS[router]).outcome
     assert served(outcome) + sum(shed(outcome).values()) == 60
     assert served(outcome) > 50
 

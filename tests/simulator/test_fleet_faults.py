@@ -12,6 +12,7 @@ from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.replica import Life
 from functions.simulator.fleet.setting import POOL, Zone
 from functions.simulator.fleet.simulation import Simulation
+from studies.routers.simulated import ROUTERS
 from tests.simulator.worlds import lost, pool, served, shed, stream, world
 
 FIRST, SECOND = ReplicaId("r0000"), ReplicaId("r0001")
@@ -109,7 +110,7 @@ def test_a_slow_node_is_ejected_for_what_it_does() -> None:
 
     def part_of_first(**happens: Any) -> float:
         slow = [(0.1, lambda it: it.slow(FIRST, 8.0, 1000.0))] if happens["is_slow"] else []
-        simulation = world(stream(40.0, 60.0), *slow, replicas=6, router="round-robin", admission=None)
+        simulation = world(stream(40.0, 60.0), *slow, replicas=6, router=ROUTERS["round-robin"], admission=None)
         settled(simulation)
         finished = [replica.engine.finished for replica in simulation.lives.replicas.values()]
         return finished[0] / sum(finished)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.baselines.protocol import Question
 from functions.simulator.events import Events
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
@@ -18,7 +17,9 @@ from functions.simulator.fleet.simulation import simulate
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.fleet.truth import EnginesNow
+from functions.simulator.router_port import Question
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
+from studies.routers.simulated import ROUTERS
 
 A, B = ReplicaId("a"), ReplicaId("b")
 chains = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 4), st.integers(1, 6)), max_size=30)
@@ -54,7 +55,7 @@ def test_by_events_more_is_found_in_caches_than_by_what_was_sent() -> None:
     outcome = simulate(setting, synthetic(Traffic(requests_per_s=8.0, seconds=30.0), 1))
     plain = simulate(
         Setting(replicas=4, profile=PROFILES["h100-8b"], block_tokens=BLOCK_TOKENS, admission=None,
-                router="round-robin"),
+                router=ROUTERS["round-robin"]),
         synthetic(Traffic(requests_per_s=8.0, seconds=30.0), 1),
     )  # fmt: skip
     hits = [each.figures()["hit_ratio"] for each in (outcome, plain)]

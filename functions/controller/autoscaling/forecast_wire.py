@@ -10,9 +10,7 @@ import msgspec
 
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
-from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, METHODS
-from functions.decisions.autoscaling.forecast_score import KEPT, Score
-from functions.decisions.autoscaling.forecast_season import DAY_S, WEEK_S, Season
+from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, DAY_S, KEPT, METHODS, WEEK_S, Score, Season
 from functions.decisions.autoscaling.startup_times import KEPT_STARTS, Source, StartupTimes
 
 Rate = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]

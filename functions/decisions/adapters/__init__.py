@@ -1,1 +1,1 @@
-"""Which adapters an engine holds, where a cold one is loaded, when a hot one is copied."""
+"""Adapters: what an engine holds, where a cold one is loaded, when a hot one is copied."""

@@ -1,10 +1,10 @@
-"""Which replica should load an adapter that none of the pool has: asked by a gateway on a cold model's first request.
+"""Placement of an adapter that no replica of the pool has loaded: asked by a gateway on its first request.
 
 In order, each a reason to prefer some over others:
 
     1 there      a replica that withdrew it a moment ago: its engine has it still, and nothing need be loaded
     2 room       one that can load at once, over one that must first drain an adapter (`withdraw_s`, seconds)
-    3 share      a replica below its share of the pool's load, as for every request (`routing`)
+    3 share      a replica below its share of the pool's load, as for every request (`choice`)
     4 on disk    a node that has the files, over one that must fetch them
     5 soon       those whose predicted time to first token is at most NEAR_MS behind the least
     6 gather     the heaviest by rendezvous hash of the adapter's name

@@ -1,4 +1,4 @@
-"""Which adapters of a pool the snapshot knows, and how much each is needed before anyone asks for it.
+"""Demand for a pool's adapters: those in the snapshot, ranked by how much each is needed before any request.
 
     moving    a rollout's versions (the channels `incoming`, a split's candidate) and those they are compared with:
               loaded ahead, and kept, so that neither group of a comparison pays for a cold load

@@ -1,4 +1,4 @@
-"""Which adapters an engine should hold now: the wishes of the snapshot, the engine as it is, and the steps between.
+"""Adapter plan of one engine: the demand of the snapshot, the engine as it is, and the steps between.
 
 Two laws. The double buffer: a new version is loaded under its own name beside the old one. And drain before unload:
 

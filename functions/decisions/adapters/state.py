@@ -1,6 +1,6 @@
-"""What a plan for an engine's adapters is made from: the policy, the engine as it is, and what outlives one plan.
+"""State behind an adapter plan: the policy, the engine as it is, and what outlives one plan.
 
-All times are monotonic seconds. Frozen; each function answers a new state and changes none. Neighbour: `adapters`
+All times are monotonic seconds. Frozen; each function answers a new state and changes none. Neighbour: `plan`
 makes the plans.
 """
 

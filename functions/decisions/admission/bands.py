@@ -1,4 +1,4 @@
-"""Which service class goes next: guaranteed shares of the pool, lent out while they are idle.
+"""Service classes of a pool: guaranteed shares in strict order, lent out while they are idle.
 
 A band is entitled to its share of the pool, in whichever of the pool's resources it uses most. Below its share it goes
 in strict order, interactive first. Above it, it borrows what others leave, in the same order: of an idle share, a part
@@ -10,7 +10,7 @@ what runs cannot be taken back.
 Worked example (test_worked_example_of_lending): shares 0.6, 0.3, 0.1; only batch has work. Kept free for interactive:
 0.5 x 0.6 = 0.3, for near-real-time 0.1 x 0.3 = 0.03. Batch may take 0.67 of the pool.
 
-Batch borrows only below 70 % of the pool in all, and while the interactive band is overloaded (`overload`) it falls
+Batch borrows only below 70 % of the pool in all, and while the interactive band is overloaded (`bounds`) it falls
 back to a floor of 5 %. It never starves: below the floor it is entitled, and a band whose first in line has seen
 nothing of the band go for `STARVED_S` goes before all others, once. (A pool with room for one request has no shares.)
 """

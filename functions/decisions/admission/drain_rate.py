@@ -1,4 +1,4 @@
-"""How fast a pool works off what waits, and what that means for whoever comes now.
+"""Drain rate of a pool, and the wait that it predicts for the next request.
 
     est_wait = cost ahead / (rate per replica x replicas x the band's part)
     ahead    = min(all that waits in the band, own tenant's part of it x weights of all that are active / own weight)
@@ -13,7 +13,7 @@ Who is refused is told when there will be room. All that are refused would come 
 in a queue that exists only in arithmetic and drains at most of the tenant's part of the real rate. The request that
 comes back in its time (it is known by its content) is not refused again; and while places are due, others of the tenant
 that find no room are sent to the end instead of waiting. Nobody's flood moves another tenant's places. A place that
-nobody comes for is forgotten, and room that is free at the moment is anybody's, but for the last tenth (`admission`).
+nobody comes for is forgotten, and room that is free at the moment is anybody's, but for the last tenth (`queue`).
 Who comes in its time and finds no room all the same is put back, before the others.
 Worked example (test_the_refused_are_asked_back_one_after_the_other): three requests that cost 80 are refused at once,
 the wait is 1 s, the tenant's part of the rate 100 a second. They are told 1, 2 and 3 s: 80 / (0.8 x 100) apart.

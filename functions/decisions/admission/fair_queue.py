@@ -1,8 +1,8 @@
-"""Who of a band's tenants goes next: virtual token counters between tenants, deadlines inside one.
+"""Fair queue of a band: virtual token counters between tenants, deadlines inside one.
 
     counter += cost / weight          at dispatch, with the expected cost; the rest of the true cost when it is known
     next     = the tenant with the least counter among those that wait and may go; ties by name
-    inside   = earliest deadline, then first come; newest first while the band is `newest_first` (`overload`)
+    inside   = earliest deadline, then first come; newest first while the band is `newest_first` (`bounds`)
 
 A tenant that comes back from having nothing here is lifted to the least counter of those that wait, or to that of the
 last one that went: idle time is no credit (VTC, "Fairness in Serving Large Language Models", OSDI 2024). Two tenants
@@ -19,92 +19,14 @@ taken back, so that the others' room must not be given away to begin with.
 Everything is O(log n); a waiting ticket is in two structures, and what left early is swept out once it is half of them.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from functions.api.ids import TenantId
-from functions.decisions.admission.drain_rate import ReturnTimes
-from functions.decisions.admission.ticket import WAITING, Ticket
+from functions.decisions.admission.ticket import SLACK, Flow, Ticket
 
-_SLACK = 16  # entries of tickets that left, before looking at the share they make up
 _ACTIVE_S = 10.0  # a tenant that came within this time may come again any moment
 _FORGET_S = 60.0
-
-
-class Flow:
-    """One tenant in one band: what of it waits, what of it runs, and what it has had."""
-
-    __slots__ = (
-        "_by_age",
-        "_by_deadline",
-        "counter",
-        "kv_tokens",
-        "last_s",
-        "parked",
-        "queued_bytes",
-        "queued_cost",
-        "queued_kv_tokens",
-        "queued_requests",
-        "reading_tokens",
-        "returns",
-        "running",
-        "stamp",
-        "tenant",
-        "weight",
-    )
-
-    def __init__(self, tenant: TenantId, weight: float) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.counter = 0.0
-        self.last_s = 0.0
-        self.queued_requests = self.queued_kv_tokens = self.queued_cost = self.queued_bytes = 0
-        self.running = self.kv_tokens = self.reading_tokens = 0  # of what was dispatched
-        self.stamp = 0  # of its entry in the queue's heap; an older entry means nothing
-        self.parked = False
-        self.returns = ReturnTimes()
-        self._by_deadline: list[tuple[float, float, int, Ticket]] = []
-        self._by_age: deque[Ticket] = deque()
-
-    def push(self, ticket: Ticket) -> None:
-        heappush(self._by_deadline, (ticket.deadline_s, ticket.arrived_s, ticket.number, ticket))
-        self._by_age.append(ticket)
-        self.queued_requests += 1
-        self.queued_kv_tokens += ticket.kv_tokens
-        self.queued_cost += ticket.cost
-        self.queued_bytes += len(ticket.content)
-
-    def head(self, newest_first: bool) -> Ticket:
-        """The next one; there is one."""
-        if newest_first:
-            while self._by_age[-1].state != WAITING:
-                self._by_age.pop()
-            return self._by_age[-1]
-        while self._by_deadline[0][3].state != WAITING:
-            heappop(self._by_deadline)
-        return self._by_deadline[0][3]
-
-    def oldest(self) -> Ticket:
-        """The one that has waited longest; there is one."""
-        while self._by_age[0].state != WAITING:
-            self._by_age.popleft()
-        return self._by_age[0]
-
-    def earliest(self) -> Ticket:
-        return self.head(newest_first=False)
-
-    def remove(self, ticket: Ticket) -> None:
-        """It waits no more; its state is changed already."""
-        self.queued_requests -= 1
-        self.queued_kv_tokens -= ticket.kv_tokens
-        self.queued_cost -= ticket.cost
-        self.queued_bytes -= len(ticket.content)
-        if len(self._by_deadline) > 2 * self.queued_requests + _SLACK:
-            self._by_deadline = [entry for entry in self._by_deadline if entry[3].state == WAITING]
-            heapify(self._by_deadline)
-        if len(self._by_age) > 2 * self.queued_requests + _SLACK:
-            self._by_age = deque(each for each in self._by_age if each.state == WAITING)
 
 
 class FairQueue:
@@ -244,7 +166,7 @@ class FairQueue:
     def _enter(self, flow: Flow) -> None:
         flow.stamp += 1
         heappush(self._heap, (flow.counter, flow.tenant, flow.stamp))
-        if len(self._heap) > 2 * len(self.flows) + _SLACK:
+        if len(self._heap) > 2 * len(self.flows) + SLACK:
             self._heap = [entry for entry in self._heap if self._is_current(entry)]
             heapify(self._heap)
 

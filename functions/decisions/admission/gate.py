@@ -1,8 +1,8 @@
-"""What a pool can take: three limits, of what this gateway has running there, and how they are learnt.
+"""Capacity of a pool for one gateway: three limits on what it has running there, and how they are learnt.
 
     KV tokens   90 % of the blocks of the ready replicas, less what others hold
     requests    the seats that were learnt, less what others have there
-    reading     prompt tokens before their first token (`admission_window`)
+    reading     prompt tokens before their first token (`window`)
 
 A request reserves what it will hold at its end (prompt and expected output), so that it need not be preempted. Seats
 are not announced by engines; they are learnt per replica from its own queue, which is to stay short:
@@ -46,8 +46,7 @@ from math import inf, sqrt
 from statistics import fmean
 
 from functions.api.ids import ReplicaId
-from functions.decisions.admission.fair_queue import Flow
-from functions.decisions.admission.ticket import Ticket
+from functions.decisions.admission.ticket import Flow, Ticket
 from functions.decisions.admission.window import ReadingWindow
 from functions.decisions.routing.replicas import ReplicaView
 

@@ -1,4 +1,4 @@
-"""Who of those that come to a pool goes now, who waits, and who had better ask again later.
+"""Admission control of one pool: dispatch, queue or reject.
 
     arrive(ticket) -> DISPATCH | WAIT | Refuse      next() -> the one to dispatch, while there is one
     read(ticket), ended(ticket), withdraw(ticket)   what became of it
@@ -8,16 +8,16 @@ The core of the waiting room: no clock, no I/O, no knowledge of requests beyond 
 simulator drive the same object, one per pool. Each ticket has exactly one outcome: dispatched, refused on arrival, late
 in the queue, or withdrawn. While nobody waits and each limit is half free, arriving and ending are additions.
 
-    is there room (`admission_gate`)? -> which band (`bands`)? -> which tenant, which of its requests (`fair_queue`)?
+    is there room (`gate`)? -> which band (`bands`)? -> which tenant, which of its requests (`fair_queue`)?
 
 Nobody overtakes the one whose turn it is because he is smaller: large requests would never go. A tenant that holds more
 of what runs than its part, its weight among the active, is passed over while others are active: what runs cannot be
-taken back, and a long prompt holds its replica for seconds (`admission_gate` says what its part is).
+taken back, and a long prompt holds its replica for seconds (`gate` says what its part is).
 
-Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over what `patience` allows of the
-time that there is, when the room is kept for those that were told to come now, or when what may wait is waiting
-already: of tokens, requests and bytes, in all and of one tenant, light tenants first (`overload`). Nothing that was
-dispatched is ever taken back.
+Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over what the tolerance (`bounds`)
+allows of the time that there is, when the room is kept for those that were told to come now, or when what may wait is
+waiting already: of tokens, requests and bytes, in all and of one tenant, light tenants first (`bounds`). Nothing that
+was dispatched is ever taken back.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,12 @@ from xxhash import xxh3_64_intdigest
 from functions.api.snapshot import AdmissionEntry
 from functions.decisions.admission import bands
 from functions.decisions.admission.bands import STARVED_S, BandRules, rules_of
-from functions.decisions.admission.bounds import BoundReason, bound_broken
+from functions.decisions.admission.bounds import BoundReason, Strain, WaitTolerance, bound_broken, queue_headroom_ratio
 from functions.decisions.admission.drain_rate import Rate, wait_s
-from functions.decisions.admission.fair_queue import FairQueue, Flow
+from functions.decisions.admission.fair_queue import FairQueue
 from functions.decisions.admission.gate import Gate
-from functions.decisions.admission.patience import Patience
-from functions.decisions.admission.ticket import OVER, RUNNING, WAITING, Ticket
-from functions.decisions.overload.ladder_figures import AIM_RATIO, gives_way
-from functions.decisions.overload.priority import Strain, queue_room_ratio
+from functions.decisions.admission.ticket import OVER, RUNNING, WAITING, Flow, Ticket
+from functions.decisions.overload.ladder_formulas import AIM_RATIO, gives_way
 from functions.decisions.routing.replicas import ReplicaView
 
 KEPT_BELOW_RATIO = 0.9  # of the pool: the rest is kept for those that were told to come now
@@ -71,9 +69,9 @@ class Admission:
         "heaviest",
         "kept_ratios",
         "max_queued_tokens",
-        "patience",
         "queues",
         "rules",
+        "tolerance",
         "waiting",
     )
 
@@ -83,7 +81,7 @@ class Admission:
         self.drain = Rate(now_s)
         self.waiting = 0  # requests, in all bands
         self.heaviest = 1.0  # weight of an active tenant
-        self.patience = tuple(Patience() for _ in self.queues)
+        self.tolerance = tuple(WaitTolerance() for _ in self.queues)
         self.kept_ratios: Sequence[float] | None = None  # of each band's, those let in: the ladder's shed (`ladder`)
         self._strain = Strain()
         self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
@@ -151,7 +149,7 @@ class Admission:
                 self.gate.crowd(now_s)
                 return None
             self._unqueue(ticket, RUNNING)
-            self.patience[band].in_time()
+            self.tolerance[band].in_time()
             self._dispatch(ticket, flow, queue, now_s)
             return ticket
         return None
@@ -171,7 +169,7 @@ class Admission:
     def _too_late(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
         """It says that waits are longer than foretold if it had the band's own time, and the pool kept it waiting."""
         if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
-            self.patience[ticket.band].late()
+            self.tolerance[ticket.band].late()
             self.drain.still_full(now_s)
         self._unqueue(ticket, OVER)
         self.queues[ticket.band].refused += 1
@@ -363,10 +361,10 @@ class Admission:
         if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
-        patience = self.patience[ticket.band].ratio
+        tolerance = self.tolerance[ticket.band].ratio
         if self.kept_ratios is not None:
-            patience *= queue_room_ratio(flow.weight, self.heaviest)
-        return expected_s > patience * (ticket.deadline_s - now_s)
+            tolerance *= queue_headroom_ratio(flow.weight, self.heaviest)
+        return expected_s > tolerance * (ticket.deadline_s - now_s)
 
     def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
         queue = self.queues[ticket.band]

@@ -1,11 +1,11 @@
-"""How many prompt tokens a pool may be reading at once: so many as keep the time to first token short, and no more.
+"""Prefill window of a pool: the prompt tokens in prefill at once that keep the time to first token short.
 
     window per replica = rate x target            rate: prompt tokens read per second, the best that was seen lately
     target             = max(SLO / 4, 3 x least time to first token)
 
 By Little's law, what is being read divided by the rate is how long reading takes. An engine reads prompts in the order
 in which they came; what waits there cannot be overtaken any more, so what does not fit waits here. The window may be
-passed once over by tenants that read less than their part (`admission`): together, half of the promised time.
+passed once over by tenants that read less than their part (`queue`): together, half of the promised time.
 Worked example (test_worked_example_of_the_window): 20,000 tokens a second, 500 ms promised, first tokens after 30 ms at
 best: target max(0.125, 0.09) = 0.125 s, so 2,500 tokens per replica, and 20,000 for a pool of 8.
 

@@ -1,4 +1,4 @@
-"""Seats of a node: which of its engines may be awake. Pure.
+"""Accelerator slots of a node: which of its engines may be awake. Pure.
 
 An engine that is awake has a seat (an accelerator; where there is none, one of as many as the machine may run). A warm
 one that sleeps has none, only host memory, so that sleeping warm replicas of several pools share the seats that nobody

@@ -1,10 +1,10 @@
-"""How many replicas a pool is to have: one pure decision, asked every few seconds.
+"""Autoscaling decision: the number of replicas of a pool, asked every few seconds.
 
     1  without fresh figures nothing changes: what cannot be seen is neither too much nor too little
     2  each rule is looked at: met, since when, for long enough
     3  grow to the most that a rule or the forecast asks for; what is already starting counts, so that a rule speaks
        again only when all that was asked for serves, or has failed to come within two start-up times
-    4  shrink by one replica where a rule says so and nothing speaks against it (`autoscaling_shrink`)
+    4  shrink by one replica where a rule says so and nothing speaks against it (`decide`)
     5  never below the policy's least, never above its most
 
 Asymmetry: growing is immediate and of any size; shrinking is one replica at a time, each drained before the next, and
@@ -17,18 +17,95 @@ At 0 s 0.8 s are waited: +5 % of 10 is less than one, so 11. At 15 s still 0.8 s
 300 s it serves, still 0.8 s: 12. At 315 s the forecast needs 14: 14, at once. From 400 s on nobody waits and a
 scaleDown rule holds: 14 until 615 s, 300 s after the last growth, then 13.
 
-Neighbours: `autoscaling_rules` looks at rules, `forecast` says what will be needed, `autoscaling_policy` what is
+Neighbours: `rules` looks at rules, `forecast` says what will be needed, `policy` what is
 allowed; the controller and the simulator ask the same function.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from functions.decisions.autoscaling.forecast import Forecast
-from functions.decisions.autoscaling.messages import Cause, told
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.rules import Looked, look, step_replicas
-from functions.decisions.autoscaling.shrink import Case, objection
 from functions.decisions.autoscaling.signals import PoolSignals
+
+# Reasons of a decision: few causes for a metric's label, sentences for people.
+
+
+Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "needed", "waiting"]
+
+
+def told(looked: Looked) -> str:
+    """The rule with what was measured: `queue_seconds > 0.5: +5% (0.8 s)`."""
+    value = looked.value if looked.value is not None else 0.0
+    shown = f"{value:.0%}" if looked.rule.metric in ("kv_usage", "utilization") else f"{value:.3g} s"
+    return f"{looked.rule.text} ({shown})"
+
+
+# Objections to scaling down by one replica: one is enough, the first is reported.
+#
+# What was asked for and has not come within two start-up times is waited for no longer: a machine or a cluster that
+# gives less than is wanted would keep the pool from shrinking for ever. What is lacking is taken away first, one by one
+# (test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same).
+
+
+LATE_STARTS = 2  # start-up times after which what was asked for counts as not coming
+SETTLE_S = 30.0  # after one replica was taken away, before the next is thought of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One look at one pool."""
+
+    policy: ScalePolicy
+    signals: PoolSignals
+    now_s: float
+    current: int  # replicas that are wanted as of now
+    ups: tuple[Looked, ...]
+    forecast: Forecast | None
+    grew_s: float | None
+    shrank_s: float | None
+    quiet_until_s: float | None
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether something that was asked for does not serve yet and may still come."""
+        if self.signals.ready >= self.current or self.grew_s is None:
+            return False
+        return self.now_s - self.grew_s < LATE_STARTS * self.policy.startup_s
+
+
+def objection(case: Case) -> tuple[Cause, str] | None:
+    """None: one replica may go."""
+    return next(_objections(case), None)
+
+
+def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
+    signals, now_s, forecast = case.signals, case.now_s, case.forecast
+    if case.quiet_until_s is not None and now_s < case.quiet_until_s:
+        yield "quiet", f"nothing is taken away for another {case.quiet_until_s - now_s:.0f} s"
+    for looked in case.ups:
+        if looked.met is None:
+            yield "blind", f"{looked.rule.metric} is not known: nothing is taken away"
+        elif looked.met:
+            yield "needed", f"{told(looked)}: nothing is taken away"
+    if forecast is not None and forecast.replicas >= case.current:
+        yield "needed", f"all {case.current} are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
+    if signals.starting or signals.draining or signals.ready > case.current or case.is_coming:
+        yield "waiting", "replicas are still coming or going"
+    if case.shrank_s is not None and now_s - case.shrank_s < SETTLE_S:
+        yield "waiting", "the last one has just gone"
+    after = _utilization_without_one(signals)
+    if after is not None and after > case.policy.target_utilization_ratio:
+        yield "needed", f"the others would be at {after:.0%}, above {case.policy.target_utilization_ratio:.0%}"
+
+
+def _utilization_without_one(signals: PoolSignals) -> float | None:
+    """Worked example (test_two_replicas_at_half_stay_two): two at 50 % leave one at 100 %."""
+    if signals.utilization_ratio is None or signals.ready < 2:
+        return None
+    return signals.utilization_ratio * signals.ready / (signals.ready - 1)
 
 
 @dataclass(frozen=True, slots=True)

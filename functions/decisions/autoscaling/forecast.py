@@ -1,4 +1,4 @@
-"""What will be asked of a pool by the time a replica that is asked for now would serve. Pure, incremental, bounded.
+"""Demand forecast of a pool at the time when a replica started now would serve. Pure, incremental, bounded.
 
 Each look at the pool adds its arriving tokens to a bin of a minute. When a bin is full, every method foresees the bin
 at now + start-up time, and what came is held against what was foreseen for it. The method with the least share of error
@@ -7,7 +7,7 @@ of late is gone by: the better of forecast and reaction wins, at every time anew
     demand        = arriving tokens per second / what a replica does per second              in replicas at full work
     a replica's   = arriving tokens per second / (ready x utilization), averaged over looks that can tell
     foreseen      = the larger of the demand of now and of now + start-up time, in the middle and at the upper quantile
-    replicas      = `autoscaling_headroom.replicas_needed` of both, and of the swings from look to look
+    replicas      = `replicas_needed` (headroom, below) of both, and of the swings from look to look
 
 What may wait for minutes (the batch band) counts as its mean over the last five, and needs no room beside it: it is
 served in what the others leave (test_a_burst_that_may_wait_needs_no_room).
@@ -20,18 +20,66 @@ Worked example (test_worked_example_of_a_forecast): 10 ready replicas at 60 % wi
 max(6 / 0.8, 6 / 0.85) = 7.5, 8 replicas.
 
 State: at most 1,008 + 144 slots, 5 x 360 errors and as many bins ahead as a start takes minutes (120 at most).
-Neighbours: `forecast_methods` foresee, `forecast_score` scores, `forecast_season` knows days and weeks.
+Neighbours: `forecast_methods` foresee, are scored, and know days and weeks.
 """
 
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, isfinite, sqrt
+from math import ceil, exp, hypot, isfinite, sqrt
 
-from functions.decisions.autoscaling.forecast_methods import BIN_S, BINS_KEPT, METHODS, REACTIVE, Method, predictions
-from functions.decisions.autoscaling.forecast_score import Score
-from functions.decisions.autoscaling.forecast_season import DAY_S, WEEK_S, Season
-from functions.decisions.autoscaling.headroom import Need, replicas_needed
+from functions.decisions.autoscaling.forecast_methods import (
+    BIN_S,
+    BINS_KEPT,
+    DAY_S,
+    METHODS,
+    REACTIVE,
+    WEEK_S,
+    Method,
+    Score,
+    Season,
+    predictions,
+)
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
+
+# Headroom: replicas for a demand, its mean and room for its swings.
+#
+#     needed = max( m / t ,  ( s + sqrt( (u - s)^2 + (z d)^2 ) ) / f )            rounded up
+#
+# m is the expected demand in replicas (one replica at full work is 1), s that part of it that cannot wait, u the upper
+# quantile of what is foreseen of that part, d the standard deviation of it from one look to the next, z = 2.3. t = 0.8
+# is the share of its work that a replica is to do on the mean, and f = 0.85 what it can do for a while: its steps grow
+# as 1 / (1 - share), and beyond that first tokens come late. Demand from many independent sources swings by the square
+# root of its mean, so the room beside it shrinks as a pool grows (square-root staffing), down to what t leaves free.
+# Two sources of doubt add up as squares, since a wrong forecast and a burst have nothing to do with each other. What
+# may wait needs no room: it is pushed aside for as long.
+#
+# Worked example (test_worked_example_of_headroom), nothing may wait: a mean of 30 replicas, swings of 0.7, no doubt:
+# 30 / 0.8 = 37.5 against (30 + 2.3 x 0.7) / 0.85 = 37.2: 38, at 79 %. With swings of 3 and an upper quantile of 33:
+# (30 + sqrt(3^2 + 6.9^2)) / 0.85 = 44.1: 45, at 67 %. A tenth of it, with swings by the square root (0.95): 3.75
+# against (3 + 2.2) / 0.85 = 6.1: 7, at 43 %. Where half of the 30 may wait, the other half swings by 3 and may become
+# 22: (15 + sqrt(7^2 + 6.9^2)) / 0.85 = 29.2: 38 again.
+
+
+SWINGS = 2.3
+FULL_RATIO = 0.85
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """In replicas at full work; see the prologue."""
+
+    mean: float
+    soon: float
+    soon_upper: float
+    swing: float
+
+
+def replicas_needed(need: Need, target_utilization_ratio: float) -> int:
+    room = hypot(max(0.0, need.soon_upper - need.soon), SWINGS * max(0.0, need.swing))
+    wanted = max(0.0, need.mean / target_utilization_ratio, (need.soon + room) / FULL_RATIO)
+    return ceil(wanted - _ROUNDING)
+
 
 UPPER_QUANTILE = 0.95
 MOST_AHEAD_BINS = 120

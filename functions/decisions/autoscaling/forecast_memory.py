@@ -1,4 +1,4 @@
-"""What of a pool's forecast holds after a time in which nobody looked, as between two controllers. Pure.
+"""Forecast state across a gap, as between two controllers: what of it still holds. Pure.
 
 What is usual (seasons), how well each method foresaw, what a replica does and how long it takes to start hold for
 weeks. What was just now does not. A gap is never traffic of zero: the bins before it are dropped, so that the trend
@@ -20,8 +20,7 @@ Neighbours: `forecast` learns; the controller keeps it on disk.
 from dataclasses import dataclass, field
 
 from functions.decisions.autoscaling.forecast import Demand
-from functions.decisions.autoscaling.forecast_methods import BIN_S
-from functions.decisions.autoscaling.forecast_season import DAY_S
+from functions.decisions.autoscaling.forecast_methods import BIN_S, DAY_S
 from functions.decisions.autoscaling.startup_times import StartupTimes
 
 RESTART_S = 2 * BIN_S

@@ -1,6 +1,6 @@
-"""By which rules one pool is scaled: its AutoscalingPolicy, what was promised, and how long a new replica takes. Pure.
+"""Scaling policy of one pool: its AutoscalingPolicy, the promised latency, and the start-up time. Pure.
 
-Neighbours: `autoscaling` applies it; `startup_times` knows how long a start takes.
+Neighbours: `decide` applies it; `startup_times` knows how long a start takes.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which rules of an AutoscalingPolicy hold, and since when. Pure.
+"""Rules of an AutoscalingPolicy: which hold, and since when. Pure.
 
 A rule's condition is met, not met, or not known. It holds once it was met at every look for `hold_s`; one look at which
 it is not met or not known begins that time anew. Worked example (test_a_rule_holds_after_its_time): `kv_usage > 85% for
@@ -9,7 +9,7 @@ Where nobody asks (`arrivals_per_s` is 0), times that cannot be measured are not
 met only while somebody waits as well: in a queue, or for a first token longer than half of what was promised
 (test_utilization_alone_never_adds).
 
-Neighbours: `autoscaling` asks; `functions.api.expressions` has the grammar.
+Neighbours: `decide` asks; `functions.api.expressions` has the grammar.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a pool's controller knows when it decides on its size: figures of one pool over the last period. Pure.
+"""Signals of a pool over the last period: all that an autoscaling decision reads. Pure.
 
 `None` is "not known" and never zero: whoever decides takes it for a reason to leave things as they are.
 
@@ -16,7 +16,7 @@ something to do, which is for nine tenths of the time: 0.9 x (1 - 10 / 40) = 0.6
 Not all that is refused says that a pool is too small: an adapter that cannot be loaded, a tenant's own bound or batch
 that gives way do not. `is_overflow` knows which do.
 
-Neighbours: `autoscaling` decides by them, `forecast` learns from them; the simulator's pools and the controller's
+Neighbours: `decide` decides by them, `forecast` learns from them; the simulator's pools and the controller's
 collector fill them in.
 """
 

@@ -1,4 +1,4 @@
-"""How long a replica takes to start, known per source of its weights: what was seen, or what others published. Pure.
+"""Start-up times of replicas by the source of their weights: observed, or published by others. Pure.
 
     expected = the 0.9 quantile of the last 20 starts from that source, and of a published value until there are 3
 
@@ -8,7 +8,7 @@ Worked example (test_worked_example_of_starts): from disk 41, 44, 62 and 48 s we
 The values to begin with are rounded from reference figures: engines initialise for 16-21 s whatever the weights cost;
 a 15 GB model from S3 is ready after 23-66 s; nodes that must be provisioned first take minutes.
 
-Neighbours: `autoscaling_policy.startup_s` is the one of the source that the pool's next replica would have.
+Neighbours: `policy.startup_s` is the one of the source that the pool's next replica would have.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which open batches a gateway takes up: those that nobody works on, the oldest of whoever has the fewest.
+"""Choice of the batch that a gateway works on: one without an owner, the oldest of the tenant with the fewest.
 
 Whoever works on a batch touches its marker every few seconds. A marker that has not changed for `lease_s` of the
 looker's own clock is nobody's, whatever any clock says: times of the store and of other gateways are compared only
@@ -6,6 +6,7 @@ with themselves. A look that failed says nothing, so that after an outage every 
 (test_an_outage_of_the_store_takes_no_batch_from_its_owner)
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -59,3 +60,18 @@ def choose(idle: Iterable[OpenBatch], mine: Iterable[str], places: int, places_p
         held[first.tenant] += 1
         chosen.append(first)
     return chosen
+
+
+# Completion window as clients write it: `24h` as OpenAI has it, or any `<n>m` and `<n>h` up to a week.
+
+
+_WINDOW = re.compile(r"([1-9][0-9]{0,4})(m|h)")
+_UNIT_S = {"m": 60, "h": 3600}
+MAX_WINDOW_S = 7 * 24 * 3600
+
+
+def window_s(text: str) -> int | None:
+    """Seconds; None where the text is no window."""
+    match = _WINDOW.fullmatch(text)
+    seconds = int(match[1]) * _UNIT_S[match[2]] if match is not None else 0
+    return seconds if 0 < seconds <= MAX_WINDOW_S else None

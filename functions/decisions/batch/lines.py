@@ -1,4 +1,4 @@
-"""An input file as lines, and what each must have: cut as its blocks come, bounded whatever they hold.
+"""Lines of a batch's input file: cut as its blocks come, checked, bounded whatever they hold.
 
 A line that is empty but for blanks is none. Of a line that is too long nothing is kept but that it was there. Behind
 `MAX_FILE_LINES` nothing is cut: one line more says that there is more (test_a_file_of_line_ends_is_not_cut_to_its_end).

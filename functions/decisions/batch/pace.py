@@ -1,4 +1,4 @@
-"""How fast a batch asks: as much as is answered, less when it is told to wait, and never the last of a tenant's limits.
+"""Request rate of a batch: as much as is answered, less on refusals, never the last of a tenant's limits.
 
     window     lines in flight; begins at 4, + 1/window for each answer, halved when somebody says "wait"
     pause      a tenant's own limit (429) holds for every line: nobody asks before the time that it named, spread by up

@@ -1,4 +1,4 @@
-"""Results as they are kept while a batch runs: parts, each with a head that says which lines are in it.
+"""Result parts of a running batch, each with a head that says which lines are in it.
 
     part    head "\\n" result "\\n" result "\\n" …    head: a row of numbers a result
 

@@ -1,4 +1,4 @@
-"""Accelerators by the name that a node's label `nvidia.com/gpu.product` has: memory, bandwidth and arithmetic.
+"""Accelerators by the name in a node's label `nvidia.com/gpu.product`: memory, bandwidth and arithmetic.
 
 Figures are the makers' data sheets', arithmetic without sparsity. Memory is what a driver reports as the whole of it,
 which is a little less than the name says. A product that is not here can be described on the command line

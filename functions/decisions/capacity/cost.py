@@ -1,4 +1,4 @@
-"""What a million tokens cost, and from when on own accelerators are cheaper than somebody's endpoint.
+"""Cost of a million tokens, and the load from which own accelerators are cheaper than an endpoint.
 
     cost of 1 M tokens    = price of the replicas an hour / (tokens a second x 3600) x 1 M
     break-even load       = price of the replicas an hour / (price of 1 M tokens elsewhere / 1 M) / 3600    tokens/s

@@ -1,4 +1,4 @@
-"""Where an accelerator's memory goes, and how many conversations the rest holds.
+"""Memory of an accelerator: where it goes, and how many conversations the rest holds.
 
     usable   = memory x utilization
     weights  = parameters / (tensor x pipeline parallel); what is quantised has its own size, embeddings stay 16 bits

@@ -1,4 +1,4 @@
-"""The shape of a model: how many parameters, and how many bytes of cache a token takes.
+"""Shape of a model: its parameters, and the bytes of cache that a token takes.
 
     parameters    = vocabulary x hidden x (1 if the output is tied, else 2)
                   + layers x (attention + MLP x experts + router + norms)

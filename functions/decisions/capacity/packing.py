@@ -1,4 +1,4 @@
-"""Replicas onto nodes: which fit where, and what is left over.
+"""Placement of replicas on nodes: which fit where, and what is left over.
 
 A replica's accelerators are on one node, of the product that it asks for. Largest first, since small ones fit into
 what large ones leave; of the nodes with room, one that has not this pool yet comes first (a node that dies takes one

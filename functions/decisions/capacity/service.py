@@ -1,4 +1,4 @@
-"""What an InferenceService says of memory and speed: model, accelerators, and the engine's arguments that matter.
+"""Memory and speed as an InferenceService declares them: model, accelerators, and the engine's arguments.
 
 Accelerators are what the container may have (`resources.limits`, or requests) of a resource that ends in `/gpu`; their
 product is what `nodeSelector` asks for by `nvidia.com/gpu.product`. The model is told by the annotation

@@ -1,4 +1,4 @@
-"""How fast a replica is: what its memory must move and its arithmetic do in one step, at what they really reach.
+"""Speed of a replica: what its memory must move and its arithmetic do in one step, at what they really reach.
 
     step      = 1.5 ms + layers x 2 x 12 us (tensor parallel) + active weights / (bandwidth x 0.7)
     sequence  = 2 x active parameters / (arithmetic x 0.45)        where that is more than nothing beside the weights

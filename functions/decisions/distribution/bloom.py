@@ -1,4 +1,4 @@
-"""Which digests lie on a node's disk, in a few bytes: a Bloom filter, told once a second in every heartbeat.
+"""Digests on a node's disk in a few bytes: a Bloom filter, sent once a second in every heartbeat.
 
 Law: no false "no", a bounded share of false "yes". A false yes costs one fetch that was hoped to be spared, a false no
 would cost it every time. Keyed by the first 16 hex digits of a digest, which is what an engine's name for an adapter

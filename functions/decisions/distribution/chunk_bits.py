@@ -1,4 +1,4 @@
-"""Which chunks somebody has, as the bits of one int: bit i is chunk i of `Manifest.distinct_chunks()`.
+"""Chunk sets as the bits of one int: bit i is chunk i of `Manifest.distinct_chunks()`.
 
 Python's ints are the fastest bitmaps that the standard library has: to intersect two of 4,000 bits takes well under a
 microsecond. On the wire a bitmap is base64 of its little-endian bytes. `Rarity` keeps, for every chunk, how many peers

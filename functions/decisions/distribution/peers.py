@@ -1,4 +1,4 @@
-"""The peers that one node knows for one artifact: who has what, who may be asked now, who may not and why.
+"""Peers of a node for one artifact: their chunks, and which may be asked now.
 
 Law: a peer is asked again after each kind of failure, but later each time. Busy: after the time it said (doubling that
 made nodes slower in the simulator, and hardly any requests fewer); one that says nothing else for two minutes is of no

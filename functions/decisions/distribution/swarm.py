@@ -1,4 +1,4 @@
-"""Which chunk a node asks next, and from whom: the whole of one node's part in a swarm, without any I/O.
+"""One node's part in a swarm: the next chunk, and the peer to fetch it from. No I/O.
 
     1 origin   what the tracker granted this node is read from the store (S3): everybody else waits for it
     2 peers    among what peers that may be asked have: own zone before others, rarest first, ties by chance; of its

@@ -1,4 +1,4 @@
-"""The tracker's side of one artifact's swarm: who takes part, whom to name to whom, who reads what from the store.
+"""Tracker of one artifact's swarm: members, the peers that each is named, and who reads from the store.
 
 Law: a chunk is read from the store by one node at a time. A node is granted chunks that nobody of use to it has and
 nobody is reading; a grant ends when its node or another of use to it has the chunk, when it falls silent, when several

@@ -1,4 +1,4 @@
-"""How long to wait before starting a crashed process again: doubling, capped, forgotten after a healthy while.
+"""Restart delay of a crashed process: doubling, capped, reset after a healthy while.
 
 Worked example (test_doubles_then_caps): base 1 s, cap 60 s: 1, 2, 4, 8, 16, 32, 60, 60 … A process that stayed
 healthy for 60 s starts again at 1.

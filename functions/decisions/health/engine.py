@@ -1,4 +1,4 @@
-"""Is the engine starting, ready, hung or dead? Judged once a second from what it answers, never from what it promises.
+"""Engine health: starting, ready, hung or dead, judged once a second from what it answers.
 
 Evidence is what /health said, what the counters in /metrics did, and one-token probes of ours. The law:
 

@@ -1,4 +1,4 @@
-"""How fast the engine is, from what its histograms gained between two looks: what routing predicts with.
+"""Engine rates from the growth of its histograms between two looks: routing predicts with them.
 
     prefill_ms_per_token = prefill seconds gained / prompt tokens computed
     service_ms           = mean end-to-end time / mean number running     (Little's law: time between completions)

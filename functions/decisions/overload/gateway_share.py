@@ -1,4 +1,4 @@
-"""One gateway's part of the ladder for one pool: what the waiting room knows, and what it is then told.
+"""One gateway's part of the overload ladder for one pool: its report, and what it then sheds and shifts.
 
     look(admission, now_s, shiftable_ratio) -> Rungs       about twice a second
 
@@ -6,10 +6,11 @@ Shed is done here (`Admission.kept_ratios`); whoever routes asks for `shift_rati
 what came to it and what it was seen to work off, so that G gateways each refuse their part without talking. No clock,
 no I/O: the gateway and the simulator drive the same object.
 
-What a replica does is measured while somebody waits (`drain_rate`). Rungs in force end the waiting, and what passes
-then is what they let through: to believe that would keep them in force for good. So while the pool has room and refuses
-nobody, the rate is taken for 5 % more at each look (test_a_rate_that_was_too_low_is_found_out). Whether somebody waits
-is no matter: batch may wait for minutes beside free room (test_batch_that_waits_does_not_keep_the_rate_low).
+What a replica does is measured while somebody waits (`admission.drain_rate`). Rungs in force end the waiting, and what
+passes then is what they let through: to believe that would keep them in force for good. So while the pool has room and
+refuses nobody, the rate is taken for 5 % more at each look (test_a_rate_that_was_too_low_is_found_out). Whether
+somebody waits is no matter: batch may wait for minutes beside free room
+(test_batch_that_waits_does_not_keep_the_rate_low).
 
 Neighbours: `ladder` decides; `functions.gateway.ladders` has one of these for each pool.
 """
@@ -21,7 +22,7 @@ from functions.decisions.admission.queue import KEPT_BELOW_RATIO, Admission
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.overload.ladder import OFF, REFUSED_RATIO, LadderState, Means, Rungs, step
-from functions.decisions.overload.ladder_figures import target_room_ratio
+from functions.decisions.overload.ladder_formulas import target_room_ratio
 
 LOOK_S = 0.5
 _FOLLOW = 0.2  # of each new mix of bands

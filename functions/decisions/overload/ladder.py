@@ -1,4 +1,4 @@
-"""The overload ladder: what is done about more than a pool can do, cheapest first, and undone in the reverse order.
+"""The overload ladder: shed, shift, borrow, provision; cheapest first, undone in the reverse order.
 
     shed        lower bands give way, light tenants wait less: at once, and somebody is refused
     shift       other models answer, or other pools: at once, and the answers are not the ones that were asked for
@@ -10,7 +10,7 @@ pool (borrow and provision). It is strained where the next interactive request w
 is refused for want of room; calm where what is offered (refused and shifted requests count as well) is at most nine
 tenths of what the ready replicas do and the wait below a quarter. Between the two, nothing moves.
 
-    up      one rung after CLIMB_S of strain while those in force do not carry the excess (`ladder_figures`), or after
+    up      one rung after CLIMB_S of strain while those in force do not carry the excess (`ladder_formulas`), or after
             SETTLE_S although they do: nobody is refused for long while something else is there. A rung without means
             (no fallback, nothing warm) is passed over.
     early   what helps only in minutes is begun as soon as shed is in force and it is foreseeable that shift and borrow
@@ -28,7 +28,8 @@ So each rung goes on at most once in its quiet time, whatever the signals do: no
 moves nothing and asks for nothing new. What a rung is to carry follows from figures at every step: a rung in force with
 nothing to carry does nothing.
 
-Neighbours: `ladder_figures` has the formulas, `ladder_room` asks for a gateway's pool, the controller for all of them.
+Neighbours: `ladder_formulas` has the formulas, `gateway_share` asks for a gateway's pool, the controller for all of
+them.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from typing import Literal
 
 from functions.decisions.admission.bands import BATCH_FLOOR_RATIO
 from functions.decisions.autoscaling.signals import PoolSignals
-from functions.decisions.overload.ladder_figures import excess_ratio, floor_ratios, kept_ratios, replicas_wanted
+from functions.decisions.overload.ladder_formulas import excess_ratio, floor_ratios, kept_ratios, replicas_wanted
 
 RungName = Literal["shed", "shift", "borrow", "provision"]
 RUNGS: tuple[RungName, ...] = ("shed", "shift", "borrow", "provision")

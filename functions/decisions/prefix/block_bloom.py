@@ -1,4 +1,4 @@
-"""Which token blocks a replica holds, in at most 64 KiB: a Bloom filter of words, sent whole every few seconds.
+"""Token blocks of a replica in at most 64 KiB: a Bloom filter of words, sent whole every few seconds.
 
 The filter for fleets where every block's coming and going is too much to tell: 64 KiB instead of eight bytes a block,
 and no order of messages to keep. Another than `bloom` (digests on a disk, in a heartbeat): a request asks it once per

@@ -1,4 +1,4 @@
-"""Who holds which token block: a name to the set of its holders, as the bits of one integer.
+"""Index of token blocks: a name to the set of its holders, as the bits of one integer.
 
 A holder is a slot, a bit number that is given out by `begin` and taken back by `retire`. Retiring costs nothing: the
 bit no longer counts, and is wiped from the entries a few at a time (`sweep`) before it is given out again. So a replica

@@ -1,6 +1,6 @@
-"""What one gateway sent where: which replicas of a pool have had the text of a prompt, and how far.
+"""Prefixes by what one gateway sent: the replicas of a pool that have had a prompt's text, and how far.
 
-Each hash of a chain (`prefix_blocks`) is kept with the set of replicas that it went to, as the bits of an integer. In
+Each hash of a chain (`block_names`) is kept with the set of replicas that it went to, as the bits of an integer. In
 two parts, young and old: what is sent goes into the young part; when that is full, it becomes the old one, and what was
 the old one is forgotten. So what was used in the younger half of what fits is kept, and the rest is forgotten whole, at
 no cost per block. Full is whichever comes first:

@@ -1,11 +1,11 @@
-"""What one tenant, or one of its keys, may still ask for: every limit of its tier, all of them or none.
+"""Quota account of one tenant or key: every limit of its tier, all of them or none.
 
     dimension                       reserved                              charged in the end
     requests_per_minute             1                                     1, whatever became of it
     input_tokens_per_minute         prompt_tokens                         prompt - cached x (1 - weight)
     output_tokens_per_minute        expected_output_tokens, then steps    what was generated, or delivered
-    kv_token_seconds_per_minute     kv_tokens x learned seconds           `request_cost.kv_token_seconds`
-    gpu_seconds_per_hour            nothing, but no debt may be left      `request_cost.gpu_seconds`
+    kv_token_seconds_per_minute     kv_tokens x learned seconds           `request.cost.kv_token_seconds`
+    gpu_seconds_per_hour            nothing, but no debt may be left      `request.cost.gpu_seconds`
     concurrent_requests             1                                     0, when it ends
 
 A request is taken from every account it belongs to (its tenant's, its key's) or from none: `lacks` asks, `take` takes.
@@ -16,7 +16,7 @@ comes while there is no debt.
 
 The state outlives snapshots: a limit that a push changes holds for the next request, and what was under way before
 counts against it. What is under way is counted for everybody, limited or not, for the same reason.
-Neighbours: `token_bucket` is one rate; `quota_reservation` is one request's way through its accounts.
+Neighbours: `token_bucket` is one rate; `reservation` is one request's way through its accounts.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple

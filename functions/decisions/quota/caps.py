@@ -1,4 +1,4 @@
-"""How long a request may be: the caps of the tenant's tier on context and output.
+"""Length caps of a tenant's tier: context and output of one request.
 
 A tier's context cap acts as a smaller context window and follows the engine's own rules: a prompt that fills it is
 refused, and so is a single wish beyond it; prompt and wish together are not refused but cut to the room that is left,

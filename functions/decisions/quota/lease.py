@@ -1,4 +1,4 @@
-"""What a gateway asks of its tenants' limits ahead of need, so that requests need not wait for the bus.
+"""Quota leases: what a gateway takes of its tenants' limits ahead of need, so that requests skip the bus.
 
 Each round (250 ms, +-10 %) and for each limit of each account in use:
 

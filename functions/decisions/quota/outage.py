@@ -1,4 +1,4 @@
-"""How limits hold while the bus, which shares them out among gateways, is out of reach.
+"""Quotas without the bus that shares them among gateways: at what rate each limit goes on.
 
     in touch      leases                        the limit, exactly
     < 30 s        the rate last granted here    the limit, where tenants stay with their gateways

@@ -1,4 +1,4 @@
-"""One request's way through its accounts: reserved on arrival, extended while it streams, settled once.
+"""Reservation of one request in its accounts: made on arrival, extended while it streams, settled once.
 
     entered --take--> reserved --extend--> extended --settle--> settled
        |  <-release--'  `----------------settle-------------------^

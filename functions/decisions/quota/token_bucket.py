@@ -1,4 +1,4 @@
-"""One limit on a rate: a bucket that spending fills and time empties, exact in whole numbers.
+"""Token bucket of one rate limit: spending fills it, time empties it, exact in whole numbers.
 
     level(now) = max(0, level - elapsed_us x limit)      capacity = min(limit, max(burst, largest)) x period
     a cost may come while  level + min(cost, capacity) <= capacity
@@ -20,7 +20,7 @@ What was refused takes nothing. A cost that turns out larger than what was taken
 debt, which those who come next wait off. A limit that shrinks finds the bucket full at most.
 
 A lease is the same bucket with capacity 0 that time does not empty; what is granted puts its level below zero.
-Neighbours: `quota_account` has one for each dimension; `quota_lease` says how grants are asked for.
+Neighbours: `account` has one for each dimension; `lease` says how grants are asked for.
 """
 
 US_PER_S = 1_000_000

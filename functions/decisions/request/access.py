@@ -1,4 +1,4 @@
-"""Who is calling: an `Authorization` header against the snapshot's keys.
+"""Authentication of a caller: an `Authorization` header against the snapshot's keys.
 
 Every refusal looks and costs the same: an unknown key is compared with a hash that nothing matches, so that neither
 the text of the answer nor its time tells which part was wrong.

@@ -1,4 +1,4 @@
-"""Which turns of a conversation stay when it is longer than the context window.
+"""Truncation of a conversation to the context window: which turns stay.
 
     turn      a user's message and all that follows it up to the next user's: the answer, tool calls, their results
     kept      the leading system messages, and of the turns the latest that fit together; always the last one whole

@@ -1,4 +1,4 @@
-"""What one request held of a replica: KV cache over time, and its part of the accelerator's seconds.
+"""Cost of one request on a replica: KV cache over time, and its part of the accelerator's seconds.
 
     kv_token_seconds = prompt x (prefill_s + decode_s)  +  output x decode_s / 2
     gpu_seconds      = uncached x prefill_ms_per_token / 1000  +  decode_s / batch

@@ -1,4 +1,4 @@
-"""What is known of a request's size before it runs: made once, read by quotas, waiting room, routing and the trace.
+"""Size of a request before it runs: made once, read by quotas, admission, routing and the trace.
 
     expected_output = min(max_output, choices x learned p95 of the model's answers to this tenant)
     kv_tokens       = prompt + expected_output
@@ -6,7 +6,7 @@
 Worked example (test_worked_example_of_the_prologue): a prompt of 900 tokens, at most 4,096 more, answers of which 95 in
 100 are at most 300 long: 300 are expected, and 1,200 tokens of KV cache will be held at the end.
 
-Neighbours: `functions.gateway.intake.features` makes them; `length_model` has what was learnt; `prefix_blocks` the
+Neighbours: `functions.gateway.intake.features` makes them; `length_model` has what was learnt; `prefix.block_names` the
 hashes.
 """
 
@@ -21,7 +21,7 @@ class RequestFeatures(msgspec.Struct, frozen=True, gc=False):
     prompt_exact: bool  # counted, not estimated
     max_output_tokens: int  # the most that may be generated, all choices together; 0 where the route generates nothing
     expected_output_tokens: int  # at most that
-    text_blocks: tuple[int, ...] = ()  # chained hashes of the whole blocks of the prompt's text (`prefix_blocks`)
+    text_blocks: tuple[int, ...] = ()  # chained hashes of the whole blocks of the prompt's text (`prefix.block_names`)
     text_block_bytes: int = 512
     choices: int = 1  # answers that were asked for; what is generated is theirs together
     learnable: bool = False  # the prompt is text alone, so that its usage says how long a token is

@@ -1,4 +1,4 @@
-"""How long prompts and answers are, as engines counted them: bytes a token, and the 95th percentile of answers.
+"""Length model of prompts and answers, from engines' counts: bytes a token, 95th percentile of answers.
 
 Bytes a token, per (base model, tenant), weighted by tokens, so that many short prompts do not outvote a long one:
 

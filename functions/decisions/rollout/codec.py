@@ -1,9 +1,9 @@
-"""Rollouts, what they are made from and what happens to them, as JSON. Strict and bounded: it crosses process borders.
+"""JSON codec of rollouts, their specifications and events. Strict and bounded: it crosses process borders.
 
     {"id":"ro-…","model":"acme/bot","state":"running","stage":1,…}    a rollout, as the registry's row and as it travels
     {"event":{"is":"breached","reason":"…"},"lock_version":3}         what somebody concluded, about that very row
 
-Neighbours: `rollout` and `rollout_events` have the types.
+Neighbours: `lifecycle` and `events` have the types.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One halt condition against two groups: does it hold, and is that beyond doubt? Pure.
+"""Halt condition of a rollout: whether it holds between two groups, beyond doubt. Pure.
 
 `is_suspected`: it holds by the plain estimate. Such a stage does not pass.
 `is_proven`: a version that does not meet the condition would show this with a chance of at most alpha, however often
@@ -18,7 +18,7 @@ requests surely at most U = 813 ms. Of 500 requests of the candidate 22 took mor
 is allowed weighs 980,000, and 2 x 600 is enough where 1 % is shared by 6 conditions.
 
 Values in one bucket of a sketch count as what speaks for the candidate.
-Neighbours: `rollout_evaluation` asks for all conditions of a stage; `functions.api.expressions` has the grammar.
+Neighbours: `evaluation` asks for all conditions of a stage; `functions.api.expressions` has the grammar.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a rollout should do now: wait, pass its stage, go back; or, while it loads, begin. Pure.
+"""Evaluation of a rollout: wait, pass its stage, roll back; or, while it loads, begin. Pure.
 
 A stage passes when all of this holds, and is held as long as one of it does not:
   1. it has lasted its duration,
@@ -15,7 +15,7 @@ part (Bonferroni). Worked example (test_the_rate_is_shared_by_all_conditions): 1
 Loading is over when the new version is on every ready replica that has the old one, and on half of the ready ones. It
 has failed when nobody has it and all ready replicas say why for `patience_s`, or when `deadline_s` is over.
 
-Neighbours: `rollout_conditions` judges one condition; `rollout` does what the verdict's event says.
+Neighbours: `conditions` judges one condition; `lifecycle` does what the verdict's event says.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ VerdictKind = Literal["hold", "advance", "halt", "loaded", "load_failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WaitTolerance:
     """How long a rollout waits for what, in seconds."""
 
     fresh_s: float = 45.0
@@ -78,10 +78,10 @@ class Verdict:
 
 
 def evaluate(
-    rollout: Rollout, evidence: Evidence, residency: Residency, now_unix_s: float, patience: Patience | None = None
+    rollout: Rollout, evidence: Evidence, residency: Residency, now_unix_s: float, patience: WaitTolerance | None = None
 ) -> Verdict:
     """For any rollout; one that is over, or paused before it was loaded, is held."""
-    patience = patience or Patience()
+    patience = patience or WaitTolerance()
     if rollout.state == "loading":
         return _loading(rollout, residency, now_unix_s - rollout.stage_began_unix_s, patience)
     if rollout.percent in {0, 100}:
@@ -112,7 +112,7 @@ def _findings(rollout: Rollout, evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _obstacles(
-    rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: Patience
+    rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: WaitTolerance
 ) -> Iterator[str]:
     """Why the stage does not pass, what matters most first; nothing where it does."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
@@ -129,7 +129,7 @@ def _obstacles(
         yield f"goes well, {seconds_text(lasted_s)} of {seconds_text(lasts_s)}"
 
 
-def _loading(rollout: Rollout, where: Residency, since_s: float, patience: Patience) -> Verdict:
+def _loading(rollout: Rollout, where: Residency, since_s: float, patience: WaitTolerance) -> Verdict:
     is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:
         return Verdict("loaded", f"{rollout.to_version} is on {where.with_candidate} of {where.ready} replicas")

@@ -1,7 +1,7 @@
-"""What happens to a rollout: one type for each event, in the past participle, as it travels and as it is kept.
+"""Events of a rollout: one type each, in the past participle, as they travel and as they are kept.
 
 `{"is":"breached","reason":"error_rate > 2%: …"}` is one of them on the wire.
-Neighbours: `rollout` says what each of them does, `rollout_wire` reads and writes them.
+Neighbours: `lifecycle` says what each of them does, `codec` reads and writes them.
 """
 
 from typing import Annotated

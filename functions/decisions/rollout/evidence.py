@@ -1,10 +1,10 @@
-"""What is known of a rollout's two groups: counts and three distributions each, and when it was last heard of.
+"""Evidence on a rollout's two groups: counts and three distributions each, and when it was last updated.
 
 Everything is cumulative over one trial (one stage of one attempt), so that a message that is lost loses nothing.
 What an error is, and which requests count at all, is the gateway's to say.
 
 On the wire a distribution is the counts of its buckets; `decode` and `group_of` believe nothing that is out of bounds.
-Neighbours: gateways gather it, the registry adds it up, `rollout_evaluation` judges it.
+Neighbours: gateways gather it, the registry adds it up, `evaluation` judges it.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The life of a rollout: its states, and what each event does to it. Pure.
+"""Lifecycle of a rollout: its states, and what each event does to it. Pure.
 
               Loaded                    StagePassed (the last one)
     loading ─────────► running ───────────────────────────────────► completed
@@ -16,7 +16,7 @@ A policy with one stage completes with Loaded.
 Laws (tests/decisions/test_rollout.py): `TABLE` has a line for every state and event; what is not allowed raises
 IllegalTransition and changes nothing; stages only grow within an attempt; what is completed or superseded stays so; the
 same events make the same rollout, whoever applies them.
-Neighbours: `rollout_evaluation` says which event is due, `rollout_steering` what gateways see of it; the registry
+Neighbours: `evaluation` says which event is due, `steering` what gateways see of it; the registry
 applies events in one transaction, and is the only one that does.
 """
 

@@ -1,4 +1,4 @@
-"""Rollouts in words: the sentences that status, the audit and the command line show. Pure."""
+"""Messages about rollouts: the sentences that status, the audit and the command line show. Pure."""
 
 from math import exp, log
 

@@ -1,4 +1,4 @@
-"""A rollout's evidence as people read it: both groups side by side, and each condition with what it weighs. Pure.
+"""Report on a rollout's evidence: both groups side by side, and each condition with its weight. Pure.
 
 The same sketches that the controller judges by, and its own evaluation: what is shown is what decides.
 Neighbours: `shoal rollout watch` and the registry's console draw it.

@@ -1,4 +1,4 @@
-"""Is a rate really above a limit? A test that may be looked at after every request, for as long as one likes. Pure.
+"""Sequential test of a rate against a limit: valid when looked at after every request. Pure.
 
 n requests of which k did something (failed, were slow) speak against "at most p0 of all do it" with the weight
 
@@ -20,7 +20,7 @@ Worked example (test_worked_example_of_a_bound): no failure among 1,000, with al
 Assumption: given all requests before it, each one has a chance of at most p0. Requests of one version are taken as
 independent; a burst that one broken replica makes is not.
 Source: Wald's sequential test with a mixture of alternatives, a test martingale (Shafer et al., Statist. Sci. 2011).
-Neighbours: `rollout_conditions` asks; `quantile_sketch` counts.
+Neighbours: `conditions` asks; `quantile_sketch` counts.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Which group of a rollout a request belongs to: the new version's (candidate) or the old one's (control). Pure.
+"""Traffic split of a rollout: the new version's group (candidate) or the old one's (control). Pure.
 
 A request is placed by a hash of what it belongs to, so that every gateway places it alike without asking anybody:
 

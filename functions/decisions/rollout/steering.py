@@ -24,7 +24,7 @@ a plain flip, which `functions.controller.snapshot.holding` holds until the vers
 Laws (tests/decisions/test_rollout_steering.py): no split that no row says; where rows are not known nothing that has
 stages moves; a model or channel that nobody declares withdraws its rollouts, one whose artifact is only missing does
 not.
-Neighbours: `rollout` has the rows' states; the controller carries out the commands and publishes the snapshot.
+Neighbours: `lifecycle` has the rows' states; the controller carries out the commands and publishes the snapshot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which replicas a decision looks at: all that can answer in a small pool, in a large one those that may win.
+"""Candidate replicas of a decision: all that can answer in a small pool, those that may win in a large one.
 
 Up to SCAN_MAX, all. Beyond, DRAWS of them by lot (the request's key is the lot), and whoever speaks for himself: the
 first MAX_HITS of those with the prompt in their cache, and the session's replica. So a decision costs the same at 33

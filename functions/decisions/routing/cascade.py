@@ -1,4 +1,4 @@
-"""Whether a small model was sure of its answer: the entropy of its tokens, against a policy's threshold.
+"""Confidence of a small model in its answer: the entropy of its tokens against a policy's threshold.
 
 Per token, from the log probabilities of its likeliest alternatives; what they leave over counts as one more:
 

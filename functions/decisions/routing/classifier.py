@@ -1,4 +1,4 @@
-"""Which pool suits a request, by rules over what can be seen of it without running anything.
+"""Choice of a pool for a request by rules over its visible features, without running anything.
 
 A RoutingPolicy's `classifier` names a model id that is no model (`auto`, say). Who asks for it gets the base model of
 the pool of the first rule all of whose conditions hold, and of `otherwise` where none does. A pool that the tenant may

@@ -1,4 +1,4 @@
-"""Which other pool may answer when the one that was asked cannot, and who goes there first as it fills.
+"""Fallback pools: which may answer in the place of another, and which requests shift there as it fills.
 
 The steps are the RoutingPolicy's (`fallback`), in the order in which they are written; a request takes at most
 `MAX_HOPS` of them and comes to no pool twice, so that policies that are each fine cannot lead it in a circle.

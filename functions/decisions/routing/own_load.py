@@ -1,4 +1,4 @@
-"""What one gateway has sent and not yet seen the end of, per replica: exact where beats are a second old.
+"""Requests that one gateway has in flight at each replica: exact where heartbeats are a second old.
 
     prefill ahead = prompt tokens sent, less those cached there, of requests whose first token has not come
 
@@ -7,7 +7,7 @@ came, and one of 30,000 tokens takes as long as a hundred short ones.
 Worked example (test_worked_example_of_tokens_ahead): two requests with 4,000 and 1,000 tokens to compute are sent to a
 replica: 2 in flight, 5,000 tokens ahead. The first answers: 2 in flight, 1,000 ahead. It ends: 1 in flight.
 
-Neighbours: `functions.gateway.request.attempt` enters, starts and leaves; `routing` reads.
+Neighbours: `functions.gateway.request.attempt` enters, starts and leaves; `choice` reads.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Milliseconds to a request's first token at a replica, and what speaks for and against it besides.
+"""Prediction of a request's milliseconds to first token at a replica, and the terms beside it.
 
 One unit, milliseconds to first token, so that every term can be measured and compared:
 
@@ -27,7 +27,7 @@ The constants were measured on the Mooncake trace (docs/routing.md): BEHIND from
 the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains nothing there; where
 conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
 
-Neighbours: `routing` takes the least of the scores; `own_load`, `replicas` and `routing_request` are what goes in.
+Neighbours: `choice` takes the least of the scores; `own_load`, `replicas` and `request` are what goes in.
 """
 
 from collections.abc import Mapping, Sequence

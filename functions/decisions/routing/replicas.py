@@ -1,11 +1,11 @@
-"""The replicas of a pool as routing sees them: one frozen view each, and an index for decisions that walk only a few.
+"""Replicas of a pool as routing sees them: one frozen view each, and an index for partial walks.
 
 `PoolView` is a picture of one moment, for whoever looks at all of a pool. `PoolIndex` is kept up to date by whoever
 hears the beats (`functions.fleet.view`), at O(1) a beat, so that a decision neither filters nor copies: its ready
 replicas as rows of plain numbers, who holds which adapter, and the sum that its utilization is made of.
 It is valid until the next beat: decide within one call.
 
-Neighbours: `routing` reads rows; `functions.fleet.view` puts and drops them.
+Neighbours: `choice` reads rows; `functions.fleet.view` puts and drops them.
 """
 
 from bisect import bisect_left

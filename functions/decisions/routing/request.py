@@ -1,4 +1,4 @@
-"""What routing is asked and what it answers: one request's needs, and the choice with every term of its prediction.
+"""Input and output of routing: one request's needs, and the choice with every term of its prediction.
 
 Structs, since one of each is made per decision: as frozen dataclasses they would cost 2 us more.
 """
@@ -21,7 +21,7 @@ RouteReason = Literal[
     "session",  # the session's last request went there
     "spread",  # a cache spoke for another, which had its share or a pool too full for caches to matter
     "panic",  # most of the pool is out on evidence, which is then not believed
-    "round_robin",  # the rest: routers for comparison (`baselines`)
+    "round_robin",  # the rest: routers for comparison (`studies.routers`)
     "least_loaded",
     "cache_aware",
 ]

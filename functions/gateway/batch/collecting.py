@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import StoredObject
 from functions.artifacts.s3_large import abort_stale
-from functions.decisions.batch.choice import OpenBatch
-from functions.decisions.batch.window import MAX_WINDOW_S
+from functions.decisions.batch.choice import MAX_WINDOW_S, OpenBatch
 from functions.gateway.batch.files import names
 from functions.gateway.batch.log import LogBroken
 from functions.gateway.batch.shared import Shared

@@ -11,10 +11,9 @@ import logging
 import secrets
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import Markers, OpenBatch, choose
-from functions.decisions.batch.record import BatchRecord
-from functions.decisions.batch.transitions import IllegalMove
+from functions.decisions.batch.record import BatchRecord, IllegalMove
 from functions.gateway.batch.log import LogBroken, Overtaken
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.shared import Shared

@@ -11,10 +11,9 @@ from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions.batch import transitions as batch_moves
-from functions.decisions.batch.record import BatchRecord, LineProblem
-from functions.decisions.batch.transitions import IllegalMove
-from functions.decisions.batch.window import window_s
+from functions.decisions.batch import record as batch_moves
+from functions.decisions.batch.choice import window_s
+from functions.decisions.batch.record import BatchRecord, IllegalMove, LineProblem
 from functions.decisions.request.access import Caller
 from functions.gateway import errors
 from functions.gateway.batch.conductor import ENDPOINTS

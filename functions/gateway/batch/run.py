@@ -20,7 +20,7 @@ import orjson
 
 from functions.api.ids import KeyId, TenantId
 from functions.artifacts.errors import ArtifactMissing, StoreRefused, StoreUnavailable
-from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import BEAT_S
 from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.pace import BatchPace

@@ -14,7 +14,7 @@ import msgspec
 
 from functions.api.ids import TenantId
 from functions.decisions.catalogue import ResolvedModel
-from functions.decisions.prefix.text_blocks import block_bytes_for, seed_of, text_blocks
+from functions.decisions.prefix.block_names import block_bytes_for, seed_of, text_blocks
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import MAX_ENTRIES, LengthModel
 from functions.gateway.intake.json_body import JsonObject

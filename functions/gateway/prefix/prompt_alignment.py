@@ -1,6 +1,6 @@
 """How many of a prompt's tokens are settled by how much of its text: what two prompts with a common beginning share.
 
-A gateway sees that two prompts begin alike by the blocks of their text (`functions.decisions.prefix.text_blocks`); an
+A gateway sees that two prompts begin alike by the blocks of their text (`functions.decisions.prefix.block_names`); an
 engine shares KV by blocks of tokens. Between the two stand the chat template (`prompt_text` is what went into it, the
 rendered prompt what came out) and the tokenizer, which looks a little ahead. So for each boundary of text blocks:
 

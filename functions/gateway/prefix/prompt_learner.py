@@ -26,8 +26,7 @@ import msgspec
 import orjson
 
 from functions.api.ids import EngineName, PoolName, TenantId
-from functions.decisions.prefix.text_blocks import seed_of, text_blocks
-from functions.decisions.prefix.token_blocks import chain, scope_seed
+from functions.decisions.prefix.block_names import chain, scope_seed, seed_of, text_blocks
 from functions.gateway.intake.lengths import OutputFields
 from functions.gateway.prefix.lesson_queue import LessonQueue
 from functions.gateway.prefix.prompt_alignment import settled_tokens, spans

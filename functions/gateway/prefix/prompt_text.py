@@ -7,7 +7,7 @@ goes. Pictures and sounds stand as hashes of where they are (`prompt_media`); to
 The separators may occur in a prompt: then two prompts can look alike here that are not, and the caller's own request is
 routed to a replica that lacks its prefix. Nothing else is decided by this text.
 
-Neighbours: `features` asks; `functions.decisions.prefix.text_blocks` hashes it.
+Neighbours: `features` asks; `functions.decisions.prefix.block_names` hashes it.
 """
 
 from array import array

@@ -7,7 +7,7 @@ for the one that it got.
 """
 
 from functions.api.ids import PoolName
-from functions.decisions.routing.hedge import FirstTokens
+from functions.decisions.routing.retry import FirstTokens
 from functions.gateway.intake.intake import Admitted
 from functions.gateway.request.attempt import Attempt
 

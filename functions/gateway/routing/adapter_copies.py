@@ -1,6 +1,6 @@
 """Second copies of hot adapters, loaded in the background: no request waits for one.
 
-Routing says where a copy would pay (`functions.decisions.adapters.copies`); here the replica's agent is asked, once per
+Routing says where a copy would pay (`functions.decisions.routing.choice`); here the replica's agent is asked, once per
 adapter at a time, at most MAX_AT_ONCE in all, and not again within PAUSE_S, whatever came of it: by then the beats tell
 of the copy, and the load has had time to move.
 

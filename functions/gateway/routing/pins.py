@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from functions.api.ids import RolloutId
 from functions.decisions.rollout.split import Group
-from functions.decisions.routing.session_table import SessionTable
+from functions.decisions.routing.sessions import SessionTable
 from functions.fleet.session_pins import (
     MAX_ROLLOUTS_PER_BATCH,
     MAX_SESSIONS_PER_BATCH,

@@ -21,8 +21,7 @@ from functions.api.ids import EngineName, ModelId, RolloutId, TenantId
 from functions.decisions.catalogue import ResolvedModel, Split
 from functions.decisions.rollout import split as decisions
 from functions.decisions.rollout.split import Group
-from functions.decisions.routing.session_hash import session_hash
-from functions.decisions.routing.session_table import SessionTable
+from functions.decisions.routing.sessions import SessionTable, session_hash
 from functions.gateway.routing.pins import SessionPins
 
 MAX_SERVED = 100_000  # sessions of adapters without a split; about 30 MB

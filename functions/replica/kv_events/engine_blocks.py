@@ -1,7 +1,7 @@
 """The engine's blocks under names that mean the same everywhere, and what has changed since it was last told.
 
 The engine names a block by its own hash; events of children and removals refer to that. Here each gets the name that a
-gateway makes from the same tokens (`functions.decisions.prefix.token_blocks`). A block whose parent is not known
+gateway makes from the same tokens (`functions.decisions.prefix.block_names`). A block whose parent is not known
 cannot be named, and is left out with all that follow it; so is a run with gaps in it, as a model with sliding windows
 stores.
 
@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from functions.decisions.prefix.token_blocks import TOKEN_BYTES, block_name, scope_seed, with_extra
+from functions.decisions.prefix.block_names import TOKEN_BYTES, block_name, scope_seed, with_extra
 from functions.replica.kv_events.decode import Cleared, EngineHash, Event, Removed, Stored
 
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import FallbackWhen
-from functions.decisions.baselines.protocol import Question, SimulatedRouter
 from functions.decisions.routing import fallback
 from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict, route
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.decisions.routing.sessions import SessionAffinity
 from functions.fleet.view import FleetView
 from functions.simulator.fleet.request import NOBODY, Request
 from functions.simulator.fleet.room import Room, Rooms
 from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.world import World
+from functions.simulator.router_port import Question, SimulatedRouter
 
 
 class Chooser:

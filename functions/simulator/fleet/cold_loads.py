@@ -2,7 +2,7 @@
 
 The rules are those of `functions.gateway.routing.adapter_loads`, in virtual time: the one chosen by
 `decisions.adapters.cold` is asked, after a refusal the next one; when all have refused they are asked again after a
-pause that doubles, until the time is over. Second copies of hot adapters (`decisions.adapters.copies`) are asked for
+pause that doubles, until the time is over. Second copies of hot adapters (`decisions.routing.choice`) are asked for
 in the background.
 """
 

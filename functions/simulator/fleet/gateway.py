@@ -20,7 +20,6 @@ from functions.decisions.admission.bands import BATCH
 from functions.decisions.admission.queue import GIVES_WAY, Refuse
 from functions.decisions.admission.ticket import OVER, cost_tokens
 from functions.decisions.autoscaling.signals import is_overflow
-from functions.decisions.baselines.protocol import SimulatedRouter
 from functions.decisions.request.length_model import LengthModel
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
@@ -34,6 +33,7 @@ from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.steering import Shed, Steering
 from functions.simulator.fleet.tenant_limits import TenantLimits
 from functions.simulator.fleet.world import World
+from functions.simulator.router_port import SimulatedRouter
 from functions.simulator.workload.asked import Asked
 
 _THE_POOLS_OWN = frozenset(

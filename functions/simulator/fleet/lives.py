@@ -64,7 +64,7 @@ class Lives:
         self.told = {
             pool.name: ToldPrefixes()
             for pool in setting.all_pools
-            if setting.router == "shoal" and (pool.routing or setting.routing).prefix_source == "events"
+            if setting.router is None and (pool.routing or setting.routing).prefix_source == "events"
         }
         self.past = {pool.name: Past() for pool in setting.all_pools}
         self.replicas: dict[ReplicaId, Replica] = {}

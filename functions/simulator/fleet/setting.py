@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import AdmissionEntry, QuotaEntry, RoutingEntry
-from functions.decisions.baselines.simulated import SimulatedRouterName
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.start_times import StartSource, StartTimes
+from functions.simulator.router_port import MakeRouter
 
 if TYPE_CHECKING:
     from functions.simulator.fleet.simulation import Simulation
@@ -90,7 +90,8 @@ class Setting:
     """Empty: one pool of `replicas` with `profile`."""
     gateways: int = 1
     """Dealt out to the zones in turn."""
-    router: SimulatedRouterName = "shoal"
+    router: MakeRouter | None = None
+    """Another one in the place of shoal's own."""
     routing: RoutingEntry = DEFAULT_ROUTING
     admission: AdmissionEntry | None = DEFAULT_ADMISSION
     """None: whoever comes is dispatched."""

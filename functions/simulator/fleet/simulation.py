@@ -19,7 +19,6 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import AdmissionEntry
 from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.signals import PoolSignals
-from functions.decisions.baselines.simulated import simulated_router
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.simulator.events import Events
@@ -348,7 +347,7 @@ class Simulation:
         zone: Zone = setting.zones[number % len(setting.zones)]
         name = f"g{number}-"
         limits = TenantLimits(name, setting, self._bus) if setting.quotas or setting.quota is not None else None
-        router = simulated_router(setting.router, self._truth, _draws(setting.seed + number))
+        router = setting.router(self._truth, _draws(setting.seed + number)) if setting.router is not None else None
         return Gateway(name, zone, self, router=router, limits=limits)
 
     def _replace_gateway(self, number: int) -> None:

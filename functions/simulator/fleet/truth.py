@@ -1,15 +1,15 @@
 """What is so in the engines at this moment: for routers that read caches and metrics, and for the oracle.
 
-Neighbours: `decisions.baselines.protocol.Truth` is the question, `fluid_engine` and `prefix_cache` have the answers.
+Neighbours: `simulator.router_port.Truth` is the question, `fluid_engine` and `prefix_cache` have the answers.
 """
 
 from collections.abc import Mapping
 
 from functions.api.ids import ReplicaId
-from functions.decisions.baselines.protocol import EngineNow, Question
 from functions.simulator.events import Events
 from functions.simulator.fleet.fluid_engine import FluidEngine
 from functions.simulator.fleet.replica import Replica
+from functions.simulator.router_port import EngineNow, Question
 
 
 class EnginesNow:

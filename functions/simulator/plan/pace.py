@@ -1,12 +1,16 @@
-"""How fast requests come that were not this fleet's own: at a share of what its pools can do. Pure.
+"""Request rates for traffic that is not this fleet's own: a share of what its pools can do. Pure.
 
     rate of a pool = load x most replicas / seconds of a replica's work in one request
-    work           = `simulator.scaling.load.work_s`, less the prompts' cached parts, and a share in the engine's steps
+    work           = prompt x prefill + output x (sequence + (prompt + output / 2) x kv)    by the engine's profile,
+                     less the prompts' cached parts, and a share in the engine's steps
     rush           = the middle third of a window at 1.3 times the rate, the rest at 0.85 times it
 
 What is cached is told by the blocks: what came before in the sample is taken for cached. So a rate is about right, not
 exact; both sides get the same.
 
+Work is what a request adds to the length of steps: an engine at whose steps a whole second of work arrives each second
+is full, however many sequences it has. Worked example (test_worked_example_of_work): 1,000 prompt and 200 output tokens
+on h100-8b: 1,000 x 0.2 + 200 x (0.05 + 1,100 x 0.00005) = 221 ms, so a replica does 4.5 such requests a second.
 Worked example (test_a_rate_is_a_share_of_what_the_replicas_can_do): h100-8b does 4.5 requests of 1,000 and 200 tokens
 a second; four replicas at a load of 0.7 get 12.
 """
@@ -16,7 +20,6 @@ from dataclasses import dataclass
 
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.plan.world import PlannedPool
-from functions.simulator.scaling.load import work_s
 from functions.simulator.workload.asked import Asked
 
 CALM_RATIO, RUSH_RATIO = 0.85, 1.3  # of the rate; (0.85 + 1.3 + 0.85) / 3 = 1
@@ -58,6 +61,12 @@ def shares_of(
         for pool in pools
         if pool.most
     )
+
+
+def work_s(prompt_tokens: float, output_tokens: float, profile: EngineProfile) -> float:
+    attended_tokens = prompt_tokens + output_tokens / 2
+    a_token_ms = profile.decode_ms_per_sequence + attended_tokens * profile.decode_ms_per_kv_token
+    return (prompt_tokens * profile.prefill_ms_per_token + output_tokens * a_token_ms) / 1000
 
 
 def request_work_s(profile: EngineProfile, sample: Sequence[Asked], block_tokens: int) -> float:

@@ -1,21 +1,39 @@
-"""Scales a simulated pool as its AutoscalingPolicy says: the controller's own decision, asked in virtual time.
+"""Autoscaling of a simulated pool by its AutoscalingPolicy: the controller's own decision in virtual time.
 
 Every PERIOD_S the pool's signals are looked at, the decision says how many replicas there are to be, and the difference
 is made: warm replicas first, then started ones; too many are drained. What was promoted is replenished.
 
-Neighbours: `simulator.scaling.scaler` asks `decisions.autoscaling.decide`; `functions.controller.autoscaling` does so
-for real.
+Neighbours: `functions.controller.autoscaling` does the same for real.
 """
 
 from functions.decisions.admission.bands import rules_of
-from functions.decisions.autoscaling.forecast import Demand
+from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
+from functions.decisions.autoscaling.forecast import Demand, foresee, learn
 from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.world import PlannedPool
-from functions.simulator.scaling.scaler import OwnScaler
 
 PERIOD_S = 15.0
+
+
+class OwnScaler:
+    """The decision that the controller makes, with what it has learnt before. `demand` None: rules alone."""
+
+    def __init__(self, policy: ScalePolicy, demand: Demand | None) -> None:
+        self.policy = policy
+        self.demand = demand
+        self.state = ScalerState()
+        self.scaling: Scaling | None = None
+
+    def look(self, signals: PoolSignals, now_s: float) -> int:
+        forecast = None
+        if self.demand is not None:
+            self.demand = learn(self.demand, signals, self.policy)
+            forecast = foresee(self.demand, self.policy, now_s)
+        self.state, self.scaling = decide(self.state, self.policy, signals, now_s, forecast)
+        return self.scaling.desired
 
 
 class PoolScaler:

@@ -1,0 +1,189 @@
+"""Ejection of a replica: a circuit breaker on its own failures, and outlier detection within its pool.
+
+    well --- evidence, or FAULTS_MAX faults in a row ---> out for BASE x 2^n seconds, at most CAP
+     ^                                                      |
+     |                                                      v
+     '---- the probe was answered ------------------- on probation: one probe at a time
+                                                            '---- the probe failed: out, for twice as long
+
+Evidence is what a dead machine does (refuses, resets, stays silent, talks nonsense); a fault is an engine's own 500. An
+answer counts only where its request was sent after the ejection: those that were on their way say nothing new. What a
+replica did is forgotten FORGIVEN_AFTER_S after it was well again, so that one which is up for three seconds and down
+for three is out for longer each time.
+Worked example (test_worked_example_from_the_prologue): refused at 0 s, out until 5. At 5 s a probe goes out, and at 6 a
+second request is told to go elsewhere. At 7 the probe fails: out until 17. The next one is answered: well.
+
+A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for REFUSAL_S. Fast refusals
+would otherwise make it look like the fastest of all. Where it says for how long it wants to be left alone, it is.
+
+Neighbours: `functions.fleet.standing` keeps one for each replica in trouble, and gathers what outlier detection
+(below) compares.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+from statistics import fmean, median, pstdev
+
+from functions.api.ids import ReplicaId
+
+EJECTION_BASE_S = 5.0
+EJECTION_CAP_S = 60.0
+FORGIVEN_AFTER_S = 60.0
+FAULTS_MAX = 5
+PROBE_S = 10.0  # after so long without an answer, another probe may go
+REFUSAL_MS = 5_000.0
+REFUSAL_S = 1.0  # until the next beat, which tells how full it is
+_NEVER_S = float("-inf")
+_MAX_DOUBLINGS = 10
+
+
+class Breaker:
+    """Of one replica. All times are monotonic seconds."""
+
+    __slots__ = (
+        "_ejected_at_s",
+        "_ejections",
+        "_faults",
+        "_is_probation",
+        "_probe_until_s",
+        "_refused_until_s",
+        "_rests_until_s",
+        "_until_s",
+        "_well_s",
+    )
+
+    def __init__(self) -> None:
+        self._ejections = self._faults = 0
+        self._ejected_at_s = self._until_s = self._probe_until_s = self._refused_until_s = self._well_s = _NEVER_S
+        self._rests_until_s = _NEVER_S
+        self._is_probation = False
+
+    def eject(self, now_s: float) -> float:
+        """There is evidence against it: the seconds for which it is out."""
+        if now_s < self._until_s:
+            return self._until_s - now_s
+        if not self._is_probation and now_s - self._well_s >= FORGIVEN_AFTER_S:
+            self._ejections = 0
+        duration_s: float = min(EJECTION_CAP_S, EJECTION_BASE_S * 2.0 ** min(self._ejections, _MAX_DOUBLINGS))
+        self._ejections += 1
+        self._faults = 0
+        self._is_probation = True
+        self._ejected_at_s, self._until_s, self._probe_until_s = now_s, now_s + duration_s, _NEVER_S
+        return duration_s
+
+    def fault(self, now_s: float) -> float:
+        """It answered 500: the seconds for which it is out, 0 while there were few in a row."""
+        self._faults += 1
+        return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
+
+    def refuse(self, now_s: float, told_to_wait_s: float = 0.0) -> None:
+        """It answered 429 or 503, and maybe when to come back."""
+        self._rests_until_s = max(self._rests_until_s, now_s + told_to_wait_s)
+        self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
+        self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
+
+    def sent(self, now_s: float) -> None:
+        """A request goes there: on probation, that is the probe."""
+        if self._is_probation and now_s >= self._until_s:
+            self._probe_until_s = now_s + PROBE_S
+
+    def answered(self, sent_s: float, now_s: float) -> None:
+        """It answered properly what was sent to it at `sent_s`."""
+        if sent_s < self._ejected_at_s:
+            return
+        self._faults, self._refused_until_s = 0, _NEVER_S
+        if self._is_probation:
+            self._is_probation, self._well_s = False, now_s
+            self._until_s = self._probe_until_s = _NEVER_S
+
+    def is_out(self, now_s: float) -> bool:
+        """Ejected, or on probation with a probe under way."""
+        return now_s < self._until_s or now_s < self._probe_until_s
+
+    def rest_s(self, now_s: float) -> float:
+        """For how much longer it asked to be left alone."""
+        return max(0.0, self._rests_until_s - now_s)
+
+    def penalty_ms(self, now_s: float) -> float:
+        return REFUSAL_MS if now_s < self._refused_until_s else 0.0
+
+    def is_forgotten(self, now_s: float) -> bool:
+        """Whether nothing is left to be remembered of it."""
+        if self._is_probation or self._faults or now_s < max(self._refused_until_s, self._rests_until_s):
+            return False
+        return now_s - self._well_s >= FORGIVEN_AFTER_S
+
+
+# Outlier detection: replicas with many more errors, or much slower, than the others of their pool.
+#
+# Compared within one pool over one interval, among replicas with at least REQUESTS_MIN requests, HOSTS_MIN of them or
+# more: with fewer there is no telling who is odd.
+#
+#     errors   success ratio below mean - DEVIATIONS x standard deviation, and by at least MARGIN_RATIO below the mean;
+#              or below HOPELESS_RATIO where most are well: of two bad ones among eight, neither is an outlier in
+# numbers     slow     milliseconds to first token per token computed (plus FLOOR_TOKENS) above SLOW_FACTOR x the
+# pool's median
+#
+# The floor stands for what every request costs; without it a fully cached prompt would look infinitely slow.
+# At most CAP_RATIO of the pool is out at once for being an outlier, but one may always be: the worst first.
+# Worked example (test_worked_example_from_the_prologue): of six replicas five succeed always and one in 80 of 100
+# cases. Mean 0.967, deviation 0.075: the bound is the lower of 0.867 and 0.825, and the one at 0.80 is out. At 0.90
+# the mean is 0.983 and the bound 0.883: it stays.
+
+
+INTERVAL_S = 10.0
+HOSTS_MIN = 5
+REQUESTS_MIN = 20
+DEVIATIONS = 1.9
+MARGIN_RATIO = 0.1  # all but equal replicas have next to no deviation: the odd one among them need not be bad
+HOPELESS_RATIO, WELL_RATIO = 0.5, 0.9  # of requests that succeed
+SLOW_FACTOR = 4.0
+FLOOR_TOKENS = 256
+CAP_RATIO = 0.1
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one replica did in the interval."""
+
+    replica_id: ReplicaId
+    requests: int = 0
+    failures: int = 0
+    timed: int = 0  # streams with a first token
+    ms_per_token_sum: float = 0.0
+
+    def failed(self) -> None:
+        self.requests += 1
+        self.failures += 1
+
+    def first_token(self, ttft_ms: float, computed_tokens: int) -> None:
+        self.timed += 1
+        self.ms_per_token_sum += ttft_ms / (computed_tokens + FLOOR_TOKENS)
+
+
+def outliers(seen: Sequence[Seen], pool_replicas: int, out_already: int) -> list[ReplicaId]:
+    """Who is to be ejected, the worst first; `out_already` are out for being outliers."""
+    room = max(1, floor(CAP_RATIO * pool_replicas)) - out_already
+    found = dict.fromkeys([*_failing(seen), *_slow(seen)])
+    return list(found)[: max(0, room)]
+
+
+def _failing(seen: Sequence[Seen]) -> list[ReplicaId]:
+    judged = [(1.0 - each.failures / each.requests, each.replica_id) for each in seen if each.requests >= REQUESTS_MIN]
+    if len(judged) < HOSTS_MIN:
+        return []
+    ratios = [ratio for ratio, _ in judged]
+    mean = fmean(ratios)
+    bound = min(mean - MARGIN_RATIO, mean - DEVIATIONS * pstdev(ratios))
+    if median(ratios) >= WELL_RATIO:
+        bound = max(bound, HOPELESS_RATIO)
+    return [replica_id for ratio, replica_id in sorted(judged) if ratio < bound]
+
+
+def _slow(seen: Sequence[Seen]) -> list[ReplicaId]:
+    judged = [(each.ms_per_token_sum / each.timed, each.replica_id) for each in seen if each.timed >= REQUESTS_MIN]
+    if len(judged) < HOSTS_MIN:
+        return []
+    bound = SLOW_FACTOR * median([pace for pace, _ in judged])
+    return [replica_id for pace, replica_id in sorted(judged, reverse=True) if pace > bound]

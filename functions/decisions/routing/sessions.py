@@ -1,0 +1,141 @@
+"""Session affinity: the replica of each session's last request, whose cache may hold the conversation.
+
+Held for the pool's session time (`session.ttl` of its RoutingPolicy) after the last request. Each gateway remembers by
+itself: a session usually stays with its connection; where it does not, equal replicas are told apart by a hash of the
+session (`choice`), so that gateways agree, and the prefix sources know of caches in any case.
+Whether the session goes back is routing's affair: a replica that is gone or has its share is not waited for.
+Worked example (test_a_session_is_remembered_for_its_time): with 300 s, a session sent to A at 0 s and at 200 s is A's
+until 500 s.
+
+Bounded, each tenant at its own cost (`sessions`); what is kept of a session is a hash.
+"""
+
+import hashlib
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from functions.api.ids import PoolName, ReplicaId, TenantId
+
+# Bounded table of sessions, which clients name as they like: a tenant evicts only its own.
+#
+#     full: whoever has most entries loses the longest silent of them, until a 64th is free
+#
+# So a tenant that invents sessions by the thousand drives out its own, never another's. Whose a session is, the first
+# bytes of its hash say (`sessions`), so that this holds for what other gateways tell too.
+# Worked example (test_a_tenant_with_many_sessions_loses_its_own): with room for 4, acme's five sessions and globex's
+# one leave globex's one and acme's last three.
+
+
+# Session hash: eight bytes, the first two of them the tenant's, never the id itself.
+#
+# So what is kept by sessions can be bounded for each tenant apart.
+
+
+HASH_BYTES = 8
+MARK_BYTES = 2  # of them, the tenant's. 50,000 sessions of one tenant and rollout collide with a chance of 4 in 10^6
+
+
+def session_hash(tenant: TenantId, session: str) -> bytes:
+    """A tenant's name has no bar in it."""
+    text = f"{tenant}|{session}".encode(errors="surrogatepass")
+    rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
+    return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest() + rest
+
+
+Value = TypeVar("Value")
+Name = TypeVar("Name", bound=str)  # what the entry is about: a rollout, a version
+
+_FREED = 64  # of so many entries, one is freed at a time: looking for who has most is not done for each
+_LOOKED_AT = 500  # tenants, each time that what is over is looked for: the next ones the next time
+
+
+class SessionTable(Generic[Name, Value]):
+    """Owned by one event loop. A key is (name, session's hash)."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
+        self._tenants: dict[bytes, OrderedDict[tuple[Name, bytes], Value]] = {}  # each with the longest silent first
+        self._count = 0
+        self._to_look_at: list[bytes] = []
+
+    def get(self, key: tuple[Name, bytes]) -> Value | None:
+        sessions = self._tenants.get(key[1][:MARK_BYTES])
+        return sessions.get(key) if sessions is not None else None
+
+    def put(self, key: tuple[Name, bytes], value: Value) -> None:
+        """New or renewed: it is the last that may go."""
+        sessions = self._tenants.setdefault(key[1][:MARK_BYTES], OrderedDict())
+        self._count += key not in sessions
+        sessions[key] = value
+        sessions.move_to_end(key)
+        if self._count > self._max_sessions:
+            self._make_room()
+
+    def expire(self, is_over: Callable[[Value], bool]) -> None:
+        """Forget what is over, a few hundred tenants a call; each from the longest silent to the first that is not."""
+        self._to_look_at = self._to_look_at or list(self._tenants)
+        looked_at, self._to_look_at = self._to_look_at[-_LOOKED_AT:], self._to_look_at[:-_LOOKED_AT]
+        for mark in looked_at:
+            sessions = self._tenants[mark]
+            while sessions and is_over(next(iter(sessions.values()))):
+                sessions.popitem(last=False)
+                self._count -= 1
+            if not sessions:
+                del self._tenants[mark]
+
+    def drop(self, names: Collection[Name]) -> None:
+        """Forget all that is about these."""
+        for sessions in self._tenants.values():
+            for key in [key for key in sessions if key[0] in names]:
+                del sessions[key]
+                self._count -= 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _make_room(self) -> None:
+        """Costs a look at every tenant, once for each 64th of the entries."""
+        most = [(-len(sessions), mark) for mark, sessions in self._tenants.items()]
+        heapq.heapify(most)
+        while self._count > self._max_sessions - self._max_sessions // _FREED:
+            size, mark = most[0]
+            self._tenants[mark].popitem(last=False)
+            self._count -= 1
+            heapq.heapreplace(most, (size + 1, mark))
+
+
+MAX_SESSIONS = 100_000  # about 30 MB
+
+
+@dataclass(slots=True)
+class _Home:
+    replica_id: ReplicaId
+    until_s: float
+
+
+class SessionAffinity:
+    """Owned by one event loop."""
+
+    def __init__(self, clock: Callable[[], float], max_sessions: int = MAX_SESSIONS) -> None:
+        self._clock = clock
+        self._homes: SessionTable[PoolName, _Home] = SessionTable(max_sessions)
+
+    def replica_of(self, pool: PoolName, tenant: TenantId, session: str) -> ReplicaId | None:
+        home = self._homes.get((pool, session_hash(tenant, session)))
+        return home.replica_id if home is not None and self._clock() < home.until_s else None
+
+    def sent(self, pool: PoolName, tenant: TenantId, session: str, replica_id: ReplicaId, ttl_s: float) -> None:
+        """Its request goes there."""
+        if ttl_s > 0.0:
+            self._homes.put((pool, session_hash(tenant, session)), _Home(replica_id, self._clock() + ttl_s))
+
+    def expire(self) -> None:
+        """Forget what has run out; called a few times a second."""
+        now_s = self._clock()
+        self._homes.expire(lambda home: home.until_s <= now_s)
+
+    def __len__(self) -> int:
+        return len(self._homes)

@@ -1,0 +1,1 @@
+"""Studies: shoal beside others, and at sizes that no machine here has. Not part of the installed product."""

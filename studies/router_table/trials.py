@@ -1,0 +1,106 @@
+"""The traces of the table, each with its fleet and with what its users call soon enough.
+
+    chats        synthetic: 20 tenants by Zipf's law, turns that share their beginning
+    adapters     the same, half of all chats with one of 200 adapters; 16 fit a replica's memory, 128 in all
+    mooncake     conversations with shared blocks of 512 tokens; prompts up to 126,000 tokens, which take 25 s to read
+    azure        conversations whose text nobody knows: no two prompts share anything
+    servegen     clients with their own bursts; two fifths of a client's median prompt are taken for shared
+    agents       OpenTelemetry runs in a closed loop: a call follows those before it; on four l40s-8b, since the
+                 prompts are short, and a run's pauses long beside what faster ones would take for all of them
+
+The promise is 2 s to the first token; 15 s where prompts alone take longer than 2: read by h100-8b at 0.2 ms a token,
+half of Mooncake's take 1.4 s and one in twenty 7.9 s with nobody else about.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+
+from functions.api.ids import EngineName
+from functions.simulator.experiment import Chats, Recorded, Workload
+from functions.simulator.fleet.engine_profile import PROFILES
+from functions.simulator.fleet.setting import POOL, AdapterTimes, PoolSetting, Setting
+from functions.simulator.workload.agents import AgentRuns, read_runs
+from functions.simulator.workload.asked import Asked
+from functions.simulator.workload.synthetic import Traffic
+from studies.routers.simulated import ROUTERS
+from studies.servegen.clients import read_clients
+from studies.servegen.day import BLOCK_TOKENS, ServeGenDay
+
+_ADAPTERS = 200
+_TRAFFIC = Traffic(requests_per_s=1.0, seconds=1.0)  # `Chats` sets both
+_SERVEGEN_POOL, _SERVEGEN_SHARE = "language_m-large", 0.4
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Frozen and small: it goes to another process, which reads the trace there."""
+
+    name: str
+    file: str  # below the folder of traces; empty: it is made
+    slo_s: float
+    adapters: int = 0
+    replicas: int = 8
+    profile: str = "h100-8b"
+
+    def workload(self, traces_dir: Path, requests: int, seeds: int) -> Workload:
+        path = traces_dir / self.file
+        match self.name:
+            case "chats":
+                return Chats(_TRAFFIC, requests)
+            case "adapters":
+                return Chats(Traffic(requests_per_s=1.0, seconds=1.0, adapters=_ADAPTERS, adapter_ratio=0.5), requests)
+            case "servegen":
+                return ServeGenHours(path, requests, seeds)
+            case "agents":
+                return AgentRuns(read_runs(path), requests)
+            case _:
+                return Recorded(path, requests, seeds)
+
+    def setting(self, router: str, workload: Workload, seed: int) -> Setting:
+        """Nobody waits at the gateway: what routers make of the fleet is not to be hidden by what is refused."""
+        names = tuple(EngineName(f"a{number}") for number in range(self.adapters))  # as `synthetic` calls them
+        pool = PoolSetting(
+            name=POOL, profile=PROFILES[self.profile], replicas=self.replicas,
+            adapters=AdapterTimes(names=names, gpu_slots=8, cpu_slots=16) if names else None,
+        )  # fmt: skip
+        return Setting(
+            pools=(pool,), router=ROUTERS[router], admission=None, block_tokens=workload.block_tokens, seed=seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeGenHours:
+    """A `Workload`: each seed is another time of ServeGen's first day."""
+
+    directory: Path
+    requests: int
+    seeds: int
+
+    @property
+    def block_tokens(self) -> int:
+        return BLOCK_TOKENS
+
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+        begins_s = seed % self.seeds * (_DAY_S // self.seeds)
+        clients = read_clients(self.directory, _SERVEGEN_POOL, begins_s, 3600)
+        day = ServeGenDay(clients=clients, share_ratio=_SERVEGEN_SHARE)
+        return islice(day.at_rate(requests_per_s, seed), self.requests)
+
+
+TRIALS = MappingProxyType(
+    {
+        trial.name: trial
+        for trial in (
+            Trial("chats", "", 2.0),
+            Trial("adapters", "", 2.0, adapters=_ADAPTERS),
+            Trial("mooncake", "mooncake_fast25/conversation_trace.jsonl.gz", 15.0),
+            Trial("azure", "azure_2023/AzureLLMInferenceTrace_conv.csv", 2.0),
+            Trial("servegen", "servegen", 2.0),
+            Trial("agents", "inference_perf_otel", 2.0, replicas=4, profile="l40s-8b"),
+        )
+    }
+)

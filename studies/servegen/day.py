@@ -1,0 +1,132 @@
+"""Requests as ServeGen's clients made them: the day's rise and fall, each client's share and its own bursts.
+
+    how many    of a client in ten minutes: its recorded rate x 600 s x (requests_per_s / the recorded mean), rounded by
+                chance
+    when        `arrivals.spread` with the client's coefficient of variation
+    how long    between the recorded quantiles, evenly in the logarithm; prompt and output independently of each
+                other, for how they go together is not recorded
+
+Any window can be had by itself: what is asked in ten minutes follows from the seed and these ten minutes alone, so a
+run over an hour sees the same requests as the same hour of a run over a day (test_an_hour_is_that_hour_of_the_day).
+Memory: half a million requests at most. Prompts are not known by their text: `share_ratio` of each client's median
+prompt is taken for one and the same beginning (0: none), since shared beginnings are not recorded either.
+
+It is a `Workload` of `experiment`. Worked example (test_a_day_has_the_recorded_rates): language_m-large's first day has
+between 151 and 583 requests a second, 279 on average; asked for a mean of 20, it has between 11 and 42.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from functions.api.ids import TenantId
+from functions.simulator.workload.arrivals import Floats, Ints, rounded, spread
+from functions.simulator.workload.asked import Asked
+from studies.servegen.clients import SHARES, WINDOW_S, Clients, Lengths
+
+BLOCK_TOKENS = 64
+_SLICE_REQUESTS = 500_000
+_FIRST_SHARES = np.concatenate(([0.0], SHARES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeGenDay:
+    clients: Clients
+    requests_per_s: float | None = None  # the mean over the whole of it; None: as recorded
+    share_ratio: float = 0.0  # of a client's median prompt, the same in all its prompts
+    pool: str | None = None
+
+    @property
+    def block_tokens(self) -> int:
+        return BLOCK_TOKENS
+
+    def rates_per_s(self) -> list[tuple[float, float]]:
+        """For every ten minutes: seconds since `begins_s`, and requests a second."""
+        clients, factor = self.clients, self._factor()
+        first = clients.begins_s // WINDOW_S * WINDOW_S
+        return [
+            (float(max(0, starts_s - clients.begins_s)), factor * self._recorded_per_s(starts_s))
+            for starts_s in range(first, clients.begins_s + clients.seconds, WINDOW_S)
+        ]
+
+    def at_rate(self, requests_per_s: float, seed: int) -> Iterator[Asked]:
+        """With another mean."""
+        return ServeGenDay(
+            clients=self.clients, requests_per_s=requests_per_s, share_ratio=self.share_ratio, pool=self.pool
+        ).requests(seed)
+
+    def requests(self, seed: int) -> Iterator[Asked]:
+        """In order of time; second 0 is `begins_s`."""
+        clients, factor = self.clients, self._factor()
+        for starts_s in clients.windows:
+            expected = self._recorded_per_s(starts_s) * factor * WINDOW_S
+            slices = max(1, ceil(expected / _SLICE_REQUESTS))
+            for number in range(slices):
+                rng = np.random.default_rng((seed, starts_s, number))
+                yield from self._slice(starts_s, number, WINDOW_S / slices, factor, rng)
+
+    def _factor(self) -> float:
+        if self.requests_per_s is None:
+            return 1.0
+        clients = self.clients
+        asked = sum(self._recorded_per_s(starts_s) * self._inside_s(starts_s) for starts_s in clients.windows)
+        return self.requests_per_s / (asked / clients.seconds)
+
+    def _recorded_per_s(self, starts_s: int) -> float:
+        window = self.clients.windows.get(starts_s)
+        return float(window.rates_per_s.sum()) if window is not None else 0.0
+
+    def _inside_s(self, starts_s: int) -> int:
+        begins_s = self.clients.begins_s
+        return min(starts_s + WINDOW_S, begins_s + self.clients.seconds) - max(starts_s, begins_s)
+
+    def _slice(
+        self, starts_s: int, number: int, slice_s: float, factor: float, rng: np.random.Generator
+    ) -> Iterator[Asked]:
+        clients, window = self.clients, self.clients.windows[starts_s]
+        counts = rounded(window.rates_per_s * (factor * slice_s), rng)
+        owners, times = spread(counts, window.cvs, rng)
+        prompts, outputs, shared = self._lengths(starts_s, window.owners, counts, owners, rng)
+        from_s = starts_s - clients.begins_s + number * slice_s
+        names = [TenantId(clients.names[owner]) for owner in window.owners]
+        blocks = [_blocks(owner, tokens) for owner, tokens in zip(window.owners.tolist(), shared, strict=True)]
+        rows = zip(
+            owners.tolist(), (times * slice_s + from_s).tolist(), prompts.tolist(), outputs.tolist(), strict=True
+        )
+        for owner, at_s, prompt, output in rows:
+            if 0.0 <= at_s < clients.seconds:
+                whole = blocks[owner][: prompt // BLOCK_TOKENS]
+                yield Asked(at_s, names[owner], prompt, output, blocks=whole, pool=self.pool)
+
+    def _lengths(
+        self, starts_s: int, names: Ints, counts: Ints, owners: Ints, rng: np.random.Generator
+    ) -> tuple[Ints, Ints, list[int]]:
+        """Of each request, and the shared tokens of each client."""
+        prompts, outputs = np.empty(len(owners), dtype=np.int64), np.empty(len(owners), dtype=np.int64)
+        by_owner = np.argsort(owners, kind="stable")
+        ends = np.cumsum(counts).tolist()
+        shared = []
+        for index, count in enumerate(counts.tolist()):
+            known = self.clients.lengths_at(int(names[index]), starts_s)
+            rows = by_owner[ends[index] - count : ends[index]]
+            prompts[rows] = sum(_drawn(part, rng.random(count)) for part in known.prompt_parts)
+            outputs[rows] = _drawn(known.output, rng.random(count))
+            shared.append(self._shared_tokens(known))
+        return np.maximum(prompts, 1), np.maximum(outputs, 1), shared
+
+    def _shared_tokens(self, known: Lengths) -> int:
+        median = sum(float(part[4]) for part in known.prompt_parts)
+        return int(self.share_ratio * median)
+
+
+def _drawn(tokens_at_shares: Floats, shares: Floats) -> Ints:
+    """Tokens at shares of 0 to 1; below the first quantile it is the first."""
+    known = np.log(np.maximum(tokens_at_shares, 0.5))
+    found = np.interp(shares, _FIRST_SHARES, np.concatenate((known[:1], known)))
+    return np.asarray(np.rint(np.exp(found)), dtype=np.int64)
+
+
+def _blocks(owner: int, tokens: int) -> tuple[int, ...]:
+    return tuple(-1 - (owner * 10_000 + index) for index in range(min(10_000, tokens // BLOCK_TOKENS)))

@@ -1,0 +1,99 @@
+"""Who is compared in a spike: the same fleet, traffic and start-up time, and another way to meet it each.
+
+    ladder      shoal as it ships: waiting room, ladder, fallback, warm replicas, its own autoscaling
+    room        HPA behind shoal's waiting room and fallback, without the ladder: what the ladder adds to
+    hpa         Kubernetes' HorizontalPodAutoscaler on requests a second; whoever comes is dispatched
+    kpa         Knative's autoscaler on requests under way; whoever comes is dispatched
+
+Who has no warm pool has as many more replicas serving from the beginning: the accelerators are the same.
+
+Neighbours: `scaling.others` decides for HPA and KPA; `spike` runs an arm.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from functions.api.ids import PoolName
+from functions.decisions.autoscaling.forecast import reactive_only
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
+from functions.decisions.overload.ladder import LadderState, Means, Rungs, step
+from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.plan.scaler import OwnScaler
+from studies.scaling.scaler import Scaler
+
+ArmName = Literal["ladder", "room", "hpa", "kpa"]
+ARMS: tuple[ArmName, ...] = ("ladder", "room", "hpa", "kpa")
+TITLES: dict[ArmName, str] = {
+    "ladder": "shoal's ladder",
+    "room": "waiting room + HPA",
+    "hpa": "HPA",
+    "kpa": "KPA-like",
+}
+LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class ScaledBy:
+    """A scaler alone: starts what is missing, drains what is too much, the youngest first."""
+
+    pool: PoolName
+    scaler: Scaler
+
+    def act(self, simulation: Simulation) -> None:
+        counts = simulation.counts(self.pool)
+        desired = self.scaler.look(simulation.signals(self.pool), simulation.now_s)
+        bring_to(simulation, self.pool, desired - counts.ready - counts.starting)
+
+
+def bring_to(simulation: Simulation, pool: PoolName, missing: int) -> None:
+    """What has not come yet goes before what serves, as Kubernetes has it."""
+    for _ in range(missing):
+        simulation.start_replica(pool)
+    youngest_first = [*simulation.starting_ids(pool)[::-1], *simulation.ready_ids(pool)[::-1]]
+    for replica_id in youngest_first[: max(0, -missing)]:
+        simulation.drain(replica_id)
+
+
+class LadderController:
+    """What shoal's controller does: the upper rungs of the ladder, beside its own autoscaling. One at a time down."""
+
+    def __init__(self, pool: PoolName, policy: ScalePolicy, wait_s: float, promised_warm: int) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._wait_s = wait_s
+        self._warm = promised_warm
+        self._scaler = OwnScaler(policy, reactive_only())
+        self._state = LadderState()
+        self.rungs = Rungs()
+
+    def act(self, simulation: Simulation) -> None:
+        signals, now_s = simulation.signals(self._pool), simulation.now_s
+        desired = self._scaler.look(signals, now_s)
+        self._state, self.rungs = step(self._state, signals, self._means(signals), now_s)
+        for _ in range(self.rungs.borrow):
+            simulation.promote(self._pool)
+        coming = signals.ready + self.rungs.borrow + signals.starting
+        wanted = max(desired, signals.ready + self.rungs.borrow + self.rungs.provision)
+        wanted = min(wanted, self._policy.max_replicas)
+        if wanted > coming:
+            bring_to(simulation, self._pool, wanted - coming)
+        elif wanted < coming and not self.rungs.on and not signals.starting and not signals.draining:
+            bring_to(simulation, self._pool, -1)
+        elif not self.rungs.on and signals.warm + signals.starting < self._warm:
+            simulation.start_replica(self._pool, warm=True)
+
+    def _means(self, signals: PoolSignals) -> Means:
+        arrivals = signals.arrivals_per_s or 0.0
+        return Means(
+            wait_s=self._wait_s,
+            replica_tokens_per_s=self._scaler.demand.replica_per_s if self._scaler.demand is not None else None,
+            shiftable_ratio=min(1.0, (signals.degraded_per_s or 0.0) / arrivals) if arrivals else 0.0,
+            startable=max(0, self._policy.max_replicas - signals.committed),
+            start_s=self._policy.startup_s,
+        )
+
+
+def without_warm(policy: ScalePolicy, warm: int) -> ScalePolicy:
+    """The same accelerators, all of them serving."""
+    return replace(policy, min_replicas=policy.min_replicas + warm, warm=0)

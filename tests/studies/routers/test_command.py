@@ -1,0 +1,27 @@
+"""`python -m studies routers` as it is typed: a line for each router, and what is wrong is said."""
+
+import subprocess
+import sys
+
+
+def study(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "studies", "routers", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+SMALL = ("--requests", "200", "--replicas", "2", "--seeds", "2", "--load", "0.5")
+
+
+def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
+    done = study(*SMALL, "--router", "shoal", "--router", "round-robin")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("synthetic chats on 2 x h100-8b: the fleet keeps up with ")
+    assert [line.split()[:2] for line in lines[2:4]] == [["50%", "shoal"], ["round-robin", lines[3].split()[1]]]
+    assert "round-robin at 50%" not in done.stdout, "progress is not part of the answer"
+
+
+def test_an_unknown_router_is_said_with_those_that_there_are() -> None:
+    done = study("--router", "fastest")
+    assert done.returncode == 1
+    assert "there is no router 'fastest': one of shoal, oracle, round-robin" in done.stderr
