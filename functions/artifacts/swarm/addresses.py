@@ -4,8 +4,8 @@ A node announces where it serves, and others connect there with the installation
 can be made to resolve anywhere, later), no schemes, no paths; and neither link-local addresses (a cloud's metadata
 service is 169.254.169.254), nor the services that clouds have put elsewhere, nor multicast, nor unspecified ones, nor
 IPv6 that wraps an IPv4 address. Loopback is for one-machine fleets: it is believed only from, and by, somebody who is
-on loopback too. The networks stand here as lists, since `ipaddress` judges some of them otherwise from one Python to the
-next: ::ffff:127.0.0.1 is loopback from 3.13 on.
+on loopback too. The networks stand here as lists, since `ipaddress` judges some of them otherwise from one Python to
+the next: ::ffff:127.0.0.1 is loopback from 3.13 on.
 """
 
 import re
