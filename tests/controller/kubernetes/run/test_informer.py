@@ -114,7 +114,7 @@ def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: In
 class _Compacting(WatchWire):
     """Between the first page of a list and the second, etcd forgets the version that both are of.
 
-    Newer servers keep lists of the last minutes in memory, so the second page is asked for as of the first version ever.
+    Newer servers keep the lists of the last minutes: the second page is asked for as of the first version ever.
     """
 
     def __init__(self, space: Space) -> None:
