@@ -31,6 +31,7 @@ check: $(STAMP) ## lint, types, import law, unit tests: three to five minutes on
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill"
+	$(BIN)/python -m tests.newest_python
 
 # Tests with servers mostly wait, so two go at once; drills and the real engine have the machine to themselves. A few
 # that fail are tried once more, alone, and named at the end (docs/decisions/0020).

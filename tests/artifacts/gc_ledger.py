@@ -2,6 +2,7 @@
 
 import sqlite3
 import uuid
+import weakref
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ class FileLedger:
     def __init__(self, path: Path | str) -> None:
         self._path = str(path)
         self._kept = sqlite3.connect(self._path, isolation_level=None) if self._path == ":memory:" else None
+        if self._kept is not None:
+            weakref.finalize(self, self._kept.close)
         with self._transaction() as database:
             for table in _TABLES.split(";"):
                 database.execute(table)

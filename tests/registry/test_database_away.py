@@ -125,7 +125,7 @@ def test_a_file_that_is_damaged_under_way_stops_no_snapshot(tmp_path: Path) -> N
     with registry(environment(tmp_path, port), f"http://127.0.0.1:{port}") as client:
         served(client)
         assert client.get("/v1/models").status_code == 200
-        with sqlite3.connect(tmp_path / "state" / SQLITE_FILE) as holder:
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / SQLITE_FILE, isolation_level=None)) as holder:
             holder.execute("DROP TABLE models")
             holder.execute("DROP TABLE state")
         assert client.get("/v1/models").status_code == 503

@@ -1,9 +1,11 @@
 """Whether an address may be connected to: only the public internet's unicast, whatever form it hides in.
 
 A host name is resolved once; every address it resolves to must be allowed, and the connection goes to one of exactly
-these, so that a name that answers differently the second time (rebinding) gains nothing. IPv6 forms that carry an IPv4
-address (mapped, 6to4, Teredo, NAT64, compatible) are judged by what they carry as well. Worked example
-(test_worked_example): 64:ff9b::7f00:1 is NAT64 for 127.0.0.1, and is refused although its own prefix is global.
+these, so that a name that answers differently the second time (rebinding) gains nothing. What is special stands here as
+a list, since `ipaddress` judges some networks otherwise from one Python to the next: 2002::/16 was global until 3.12.
+IPv6 that carries an IPv4 address in a form still in use (mapped, NAT64) is judged by what it carries; the tunnels that
+were given up (6to4, Teredo) are refused. Worked example (test_worked_example): 64:ff9b::7f00:1 is NAT64 for 127.0.0.1,
+and is refused although its own prefix leads to the internet.
 """
 
 import socket
@@ -17,13 +19,43 @@ Resolver = Callable[[str, int], list[str]]  # host, port -> addresses as text; r
 
 MAX_ADDRESSES = 16
 _NAT64 = IPv6Network("64:ff9b::/96")
+_MAPPED = IPv6Network("::ffff:0:0/96")
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-# Ranges that count as global in some tables and lead somewhere special all the same.
-_SPECIAL = (
-    IPv4Network("192.0.0.0/24"),  # protocol assignments
-    IPv4Network("192.88.99.0/24"),  # 6to4 relays
-    IPv4Network("168.63.129.16/32"),  # one cloud's host agent, seen from inside every machine there
-    IPv6Network("3fff::/20"),  # documentation
+# Every network of IANA's special-purpose registries, also those that it calls reachable: nobody publishes models there.
+_SPECIAL_V4 = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carriers' NAT, and one cloud's metadata
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # in no registry: one cloud's host agent, seen from inside every machine there
+        "169.254.0.0/16",  # link-local, and most clouds' metadata
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112
+        "192.52.193.0/24",  # multicast tunnels
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "192.175.48.0/24",  # AS112
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+)
+# Those within 2000::/3; all outside of it is refused anyway, but for the two forms that are judged by what they carry.
+_SPECIAL_V6 = tuple(
+    IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID, AS112, drones
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4
+        "2620:4f:8000::/48",  # AS112
+        "3fff::/20",  # documentation
+    )
 )
 
 
@@ -54,26 +86,12 @@ def is_allowed(address: Address, networks: tuple[IPv4Network | IPv6Network, ...]
     if any(address in network for network in networks):
         return True
     if isinstance(address, IPv4Address):
-        return _is_public(address)
-    carried = _carried(address)
-    if address.scope_id is not None or not all(is_allowed(inner, networks) for inner in carried):
+        return not any(address in network for network in _SPECIAL_V4)
+    if address.scope_id is not None:
         return False
-    if address.ipv4_mapped is not None or address in _NAT64:
-        return True
-    return address in _GLOBAL_UNICAST and _is_public(address)
-
-
-def _is_public(address: Address) -> bool:
-    special = address.is_multicast or address.is_reserved or any(address in network for network in _SPECIAL)
-    return address.is_global and not special
-
-
-def _carried(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that packets to this one would end at, as far as its form says."""
-    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if address in _NAT64:
-        found.append(IPv4Address(int(address) & 0xFFFF_FFFF))
-    return tuple(inner for inner in found if inner is not None)
+    if address in _MAPPED or address in _NAT64:
+        return is_allowed(IPv4Address(int(address) & 0xFFFF_FFFF), networks)
+    return address in _GLOBAL_UNICAST and not any(address in network for network in _SPECIAL_V6)
 
 
 def _parse(text: str, host: str) -> Address:

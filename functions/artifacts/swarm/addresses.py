@@ -3,18 +3,36 @@
 A node announces where it serves, and others connect there with the installation's token. So there are no names (which
 can be made to resolve anywhere, later), no schemes, no paths; and neither link-local addresses (a cloud's metadata
 service is 169.254.169.254), nor the services that clouds have put elsewhere, nor multicast, nor unspecified ones, nor
-IPv6 that wraps an IPv4 address. Loopback is for one-machine fleets: it is believed
-only from, and by, somebody who is on loopback too.
+IPv6 that wraps an IPv4 address. Loopback is for one-machine fleets: it is believed only from, and by, somebody who is
+on loopback too. The networks stand here as lists, since `ipaddress` judges some of them otherwise from one Python to
+the next: ::ffff:127.0.0.1 is loopback from 3.13 on.
 """
 
-import ipaddress
 import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 ADDRESS_MAX_CHARS = 64
 _V4 = re.compile(r"(?P<host>[0-9.]{7,15}):(?P<port>[1-9][0-9]{0,4})")
 _V6 = re.compile(r"\[(?P<host>[0-9a-f:.]{2,45})\]:(?P<port>[1-9][0-9]{0,4})")
 
-_SERVICES = frozenset({"fd00:ec2::254", "168.63.129.16", "100.100.100.200"})  # metadata at AWS, Azure, Alibaba
+_LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+_NO_NODES = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "100.100.100.200/32",  # metadata at Alibaba
+        "168.63.129.16/32",  # metadata at Azure
+        "169.254.0.0/16",  # link-local
+        "224.0.0.0/3",  # multicast and reserved
+    )
+)
+_NODES_V6 = (IPv6Network("2000::/3"), IPv6Network("fc00::/7"))
+_NO_NODES_V6 = (
+    IPv6Network("2001::/32"),  # Teredo
+    IPv6Network("2002::/16"),  # 6to4
+    IPv6Network("fd00:ec2::254/128"),  # metadata at AWS
+)
 
 
 class AddressRefused(ValueError):
@@ -27,24 +45,15 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
     if match is None or int(match["port"]) > 65535:
         raise AddressRefused(f"{address[:ADDRESS_MAX_CHARS]!r} is not <ip>:<port> (IPv6 in brackets; no host names)")
     try:
-        ip = ipaddress.ip_address(match["host"])
+        ip = ip_address(match["host"])
     except ValueError as error:
         raise AddressRefused(f"{address}: {error}") from error
     if str(ip) != match["host"]:
         raise AddressRefused(f"{address} is written {ip} in full; one address must not have two names")
-    if ip.is_loopback:
+    if _in_any(ip, _LOOPBACK):
         if not loopback_allowed:
             raise AddressRefused(f"{address} is loopback, and whoever gave it is not")
-        return address
-    wraps = isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip.sixtofour or ip.teredo)
-    if (
-        wraps
-        or match["host"] in _SERVICES
-        or ip.is_link_local
-        or ip.is_multicast
-        or ip.is_unspecified
-        or ip.is_reserved
-    ):
+    elif not _can_be_a_node(ip):
         raise AddressRefused(f"{address} is no address of a node")
     return address
 
@@ -52,6 +61,16 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
 def is_loopback(host: str) -> bool:
     """Whether an IP literal is loopback; no literal is not."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return _in_any(ip_address(host.strip("[]")), _LOOPBACK)
     except ValueError:
         return False
+
+
+def _can_be_a_node(ip: IPv4Address | IPv6Address) -> bool:
+    if isinstance(ip, IPv4Address):
+        return not _in_any(ip, _NO_NODES)
+    return _in_any(ip, _NODES_V6) and not _in_any(ip, _NO_NODES_V6)
+
+
+def _in_any(ip: IPv4Address | IPv6Address, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    return any(ip in network for network in networks)

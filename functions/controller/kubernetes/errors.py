@@ -9,7 +9,8 @@
     LeadershipLost stop writing: another controller leads
 
 Worked example: 409 with causes of reason FieldManagerConflict is Conflict, 409 without is Stale, since the server uses
-one status for both (test_a_409_is_told_apart_by_its_causes).
+one status for both (test_a_409_is_told_apart_by_its_causes). And an apply that does not go with the schema is Terminal
+although newer servers (seen on 1.34) say 500 to it.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any
 RETRY_AFTER_MAX_S = 300.0
 _MESSAGE_MAX_CHARS = 500
 _CAUSES_MAX = 20
+_AGAINST_THE_SCHEMA = "failed to create typed patch object"
 _QUOTED = re.compile(r'conflict with "([^"]{0,253})"')
 _FORBIDDEN = re.compile(r'cannot (?P<verb>[a-z]+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"')
 # An apply to an object that does not exist is a patch that also creates; without that right the server gives no reason.
@@ -88,6 +90,8 @@ def from_status(status: int, body: bytes | str, headers: Mapping[str, str], aske
         return Gone(message)
     if status == 403 and answer.get("reason") == "Forbidden":
         return Terminal(f"{message}{_missing_right(said)}")
+    if status == 500 and said.startswith(_AGAINST_THE_SCHEMA):
+        return Terminal(message)
     if status == 429 or status >= 500 or status in (401, 408):  # 401: tokens of pods are renewed while they run
         return Retryable(message, retry_after_s(headers))
     return Terminal(message)

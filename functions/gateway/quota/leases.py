@@ -182,7 +182,7 @@ class QuotaLeases:
         of_groups = zip(groups, answer.granted[len(debts) :], strict=True)
         overs = [take_asked(self._active, group, granted, now_us) for group, granted in of_groups]
         for debt in elsewhere.values():
-            unpaid = unpaid | await debt
+            unpaid = unpaid | await asyncio.shield(debt)  # a call that is ended ends no other
         for pending, over in zip(batch, overs, strict=True):
             self._tell(pending, over, unpaid)
 

@@ -1,6 +1,6 @@
 """Which addresses may be connected to, in every form that one address can take."""
 
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,9 @@ PRIVATE = [
     "::8.8.8.8",
     "::ffff:0:8.8.8.8",
     "100::1",
+    "2001:0:808:808::1",  # Teredo
     "2001:db8::1",
+    "2002:808:808::1",  # 6to4, whatever it carries
     "3fff::1",
     "5f00::1",
     "fc00::1",
@@ -46,7 +48,15 @@ PRIVATE = [
     "ff02::1",
     "ff0e::1",
 ]
-CARRIERS = ["::ffff:{}", "2002:{:x}:{:x}::1", "64:ff9b::{:x}:{:x}"]
+CARRIERS = ["::ffff:{}", "64:ff9b::{:x}:{:x}"]
+SPECIAL = [  # IANA's registries of special-purpose addresses, multicast and what is reserved
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
+    *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128"),
+    *("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001::/32"),
+    *("2001:2::/48", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7"),
+    *("fe80::/10", "fec0::/10", "ff00::/8"),
+]
 
 
 def carried(form: str, inner: str) -> str:
@@ -77,10 +87,26 @@ def test_worked_example() -> None:
     assert not is_allowed(ip_address("64:ff9b:1::7f00:1"))  # the local-use prefix leads into the own network
 
 
-def test_teredo_is_judged_by_its_client() -> None:
-    server, client = int(ip_address("8.8.8.8")), int(ip_address("127.0.0.1")) ^ 0xFFFF_FFFF
-    text = f"2001:0:{server >> 16:x}:{server & 0xFFFF:x}:0:0:{client >> 16:x}:{client & 0xFFFF:x}"
-    assert not is_allowed(ip_address(text))
+@pytest.mark.parametrize("text", SPECIAL)
+def test_special_networks_are_refused_from_the_first_address_to_the_last(text: str) -> None:
+    network = ip_network(text)
+    assert not any(is_allowed(network[index]) for index in (0, network.num_addresses // 2, -1))
+
+
+@pytest.mark.parametrize("text", ["9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "172.32.0.0"])
+@pytest.mark.parametrize("form", ["{}", *CARRIERS])
+def test_neighbours_of_special_networks_are_allowed(text: str, form: str) -> None:
+    assert is_allowed(ip_address(carried(form, text)))
+
+
+@pytest.mark.parametrize("text", ["2000::", "2001:200::", "2001:db9::", "2003::", "3ffe::1"])
+def test_neighbours_of_special_networks_of_ipv6_are_allowed(text: str) -> None:
+    assert is_allowed(ip_address(text))
+
+
+@given(st.ip_addresses())
+def test_what_this_python_calls_private_is_never_allowed(address: IPv4Address | IPv6Address) -> None:
+    assert not is_allowed(address) or not address.is_private or address in ip_network("::ffff:0:0/96")
 
 
 def test_a_network_of_the_operators_is_an_exception_and_no_more() -> None:

@@ -28,6 +28,7 @@ def test_plain_addresses_are_believed(address: str) -> None:
         "[fe80::1]:80",
         "[::ffff:169.254.169.254]:80",
         "[::ffff:7f00:1]:80",
+        "[::ffff:127.0.0.1]:80",
         "0.0.0.0:80",
         "[::]:80",
         "224.0.0.1:80",
@@ -37,6 +38,10 @@ def test_plain_addresses_are_believed(address: str) -> None:
         "100.100.100.200:80",
         "[fd00:ec2::254]:80",
         "[2002:a9fe:a9fe::]:80",
+        "[2001:0:808:808::1]:80",
+        "[fec0::1]:80",
+        "[100::1]:80",
+        "0.1.2.3:80",
         "[64:ff9b::a9fe:a9fe]:80",
         "240.0.0.1:80",
         "010.0.0.1:80",
@@ -61,4 +66,5 @@ def test_loopback_is_for_those_on_loopback() -> None:
     assert is_loopback("127.0.0.1")
     assert is_loopback("[::1]")
     assert not is_loopback("10.0.0.1")
+    assert not is_loopback("::ffff:127.0.0.1")
     assert not is_loopback("testclient")

@@ -208,6 +208,18 @@ class ApiServer:
         raise ServerBroken(f"{name} did not become ready (exit status {process.poll()}):\n{tail}")
 
 
+def minor_version(client: DynamicClient) -> int:
+    """34, of a server that is Kubernetes 1.34."""
+    answer = client.request("get", "/version", serializer=lambda _client, data: data)
+    return int(answer["minor"].rstrip("+"))
+
+
+def budgets_path(client: DynamicClient, namespace: str) -> str:
+    """PodDisruptionBudgets as the server has them: policy/v1 came with 1.21, policy/v1beta1 went with 1.25."""
+    version = "v1" if minor_version(client) >= 21 else "v1beta1"
+    return f"/apis/policy/{version}/namespaces/{namespace}/poddisruptionbudgets"
+
+
 def _die_with_the_tests() -> None:
     """In the child: SIGKILL once the thread that started it is gone, so that a killed test run leaves nothing."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

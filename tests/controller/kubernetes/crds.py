@@ -1,8 +1,9 @@
-"""CRDs for the test API server: read from files, relieved of what an old API server refuses, created and awaited.
+"""CRDs for the test API server: read from files, created and awaited; whole, where the server is not an old one.
 
-Kubernetes 1.20, which tests must be able to run on, knows neither CEL rules nor selectable fields, refuses empty-string
-defaults, and wants a list-map's keys required or defaulted. Types, required fields and pruning stay, so what the
-server accepts is still structurally valid. Descriptions go for size; of several versions only the stored one stays.
+Kubernetes 1.20, which tests can run on as well, knows neither CEL rules nor selectable fields, refuses empty-string
+defaults, and wants a list-map's keys required or defaulted: it gets them relieved of these. Types, required fields and
+pruning stay, so what it accepts is still structurally valid. Descriptions go for size; of several versions only the
+stored one stays.
 """
 
 import time
@@ -14,7 +15,10 @@ import yaml
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ConflictError
 
+from tests.controller.kubernetes.api_server import minor_version
+
 ESTABLISHED_WAIT_S = 120.0
+_FIRST_THAT_TAKES_ALL = 31  # Kubernetes 1.31
 _UNKNOWN_TO_OLD_SERVERS = ("x-kubernetes-validations", "selectableFields")
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -22,19 +26,21 @@ INFERENCE_SERVICE = "serving.kserve.io_inferenceservices.yaml"
 
 
 def read_crds(*files: Path) -> Iterator[dict[str, Any]]:
-    """Every CustomResourceDefinition in these files, cleaned."""
+    """Every CustomResourceDefinition in these files."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for file in files:
         with file.open("rb") as stream:
             for document in yaml.load_all(stream, Loader=loader):
                 if document and document.get("kind") == "CustomResourceDefinition":
-                    yield _for_old_server(document)
+                    yield document
 
 
 def create_crds(client: DynamicClient, *files: Path) -> list[str]:
     """Create what the files hold and wait until it is served; names of CRDs that were there already included."""
+    is_old = minor_version(client) < _FIRST_THAT_TAKES_ALL
     names = []
-    for crd in read_crds(*files):
+    for each in read_crds(*files):
+        crd = _for_old_server(each) if is_old else each
         names.append(crd["metadata"]["name"])
         try:
             client.request("post", _CRDS, body=crd, serializer=_plain)

@@ -16,6 +16,7 @@ once its Deployment is gone.
 import copy
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kubernetes.dynamic import DynamicClient
@@ -23,6 +24,7 @@ from kubernetes.dynamic.exceptions import NotFoundError
 
 from functions.controller.kubernetes.health import STORAGE_ANNOTATION, child_name
 from functions.controller.kubernetes.objects import Body
+from tests.controller.kubernetes.api_server import budgets_path
 
 MANAGER = "kserve-controller-manager"
 FOREGROUND = "foregroundDeletion"
@@ -59,11 +61,11 @@ class KServe:
     def step(self) -> bool:
         """One pass over all services; whether anything was written."""
         wrote = False
-        for service in self._list("serving.kserve.io/v1beta1", "inferenceservices"):
+        for service in self._items(self._services()):
             wrote |= self._collect(service) if self._is_going(service) else self._pass(service)
-        for budget in self._list("policy/v1beta1", "poddisruptionbudgets"):
+        for budget in self._items(self._budgets):
             if self._is_going(budget):
-                wrote |= self._let_go(self._budgets(), budget)
+                wrote |= self._let_go(self._budgets, budget)
         return wrote
 
     def settle(self) -> None:
@@ -194,11 +196,12 @@ class KServe:
     def _deployments(self) -> str:
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
 
+    @cached_property
     def _budgets(self) -> str:
-        return f"/apis/policy/v1beta1/namespaces/{self.namespace}/poddisruptionbudgets"
+        return budgets_path(self.client, self.namespace)
 
-    def _list(self, api_version: str, plural: str) -> list[Body]:
-        answer = self._get(f"/apis/{api_version}/namespaces/{self.namespace}/{plural}")
+    def _items(self, collection: str) -> list[Body]:
+        answer = self._get(collection)
         return answer["items"] if answer is not None else []
 
     def _get(self, path: str) -> Body | None:

@@ -38,6 +38,10 @@ HELD = answer(
         }
     ],
 )
+MISTYPED = answer(  # Kubernetes 1.34
+    "failed to create typed patch object (m/a; serving.kserve.io/v1beta1, Kind=InferenceService): "
+    ".spec.predictor.timeout: expected numeric (int or float), got string"
+)
 FORBIDDEN = answer(
     'poddisruptionbudgets.policy "a" is forbidden: User "x" cannot patch resource "poddisruptionbudgets" '
     'in API group "policy" in the namespace "m"',
@@ -59,6 +63,7 @@ FORBIDDEN = answer(
         (422, answer("must be of type integer", "Invalid"), Terminal),
         (429, answer("slow down"), Retryable),
         (500, answer("etcd"), Retryable),
+        (500, MISTYPED, Terminal),
         (503, "not even JSON", Retryable),
         (504, "", Retryable),
     ],

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import httpx
 
 from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
+from tests.controller.kubernetes.api_server import budgets_path
 from tests.controller.kubernetes.fixtures import Space, create
 from tests.controller.kubernetes.run.waiting import WAIT_S, until
 from tests.ports import free_port
@@ -164,17 +166,17 @@ class Rig:
 
     def budgets(self) -> list[str]:
         """The budgets' names. There is no garbage collector: what is being deleted in the foreground ends here."""
-        found = self.get_path(f"{self._budgets}") or {"items": []}
+        found = self.get_path(self.budgets_path) or {"items": []}
         for item in found["items"]:
             if "deletionTimestamp" in item["metadata"]:
                 body = {"metadata": {"finalizers": None}}
-                path = f"{self._budgets}/{item['metadata']['name']}"
+                path = f"{self.budgets_path}/{item['metadata']['name']}"
                 self.space.client.request("patch", path, body=body, content_type="application/merge-patch+json")
         return sorted(item["metadata"]["name"] for item in found["items"])
 
-    @property
-    def _budgets(self) -> str:
-        return f"/apis/policy/v1beta1/namespaces/{self.space.models}/poddisruptionbudgets"
+    @cached_property
+    def budgets_path(self) -> str:
+        return budgets_path(self.space.client, self.space.models)
 
     # -- what there is to see -----------------------------------------------------------------------------------------
 
@@ -297,8 +299,7 @@ def versions(rig: Rig) -> dict[str, str]:
     """The resourceVersion of everything that a controller may write, but the Lease."""
     found: dict[str, str] = {}
     paths = [rig.path(kind) for kind in (*PLURALS, "InferenceService")]
-    budgets = f"/apis/policy/v1beta1/namespaces/{rig.space.models}/poddisruptionbudgets"
-    for path in [*paths, budgets]:
+    for path in [*paths, rig.budgets_path]:
         for item in (rig.get_path(path) or {"items": []})["items"]:
             found[f"{path}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
     found["record"] = rig.record()["metadata"]["resourceVersion"]

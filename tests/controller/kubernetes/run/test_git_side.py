@@ -17,8 +17,6 @@ from tests.controller.kubernetes.run.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
-OLD_BUDGETS = "policy/v1beta1"
-
 
 class Repository:
     """A remote that people push to."""

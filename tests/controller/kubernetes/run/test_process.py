@@ -196,9 +196,8 @@ def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
     before = rig.get("InferenceService", POOL)
     controller = rig.controller()
     settled(rig, controller)
-    path = f"/apis/policy/v1beta1/namespaces/{rig.space.models}/poddisruptionbudgets"
-    until(lambda: (rig.get_path(path) or {"items": []})["items"], "the budget is there")
-    budgets: list[dict[str, Any]] = (rig.get_path(path) or {})["items"]
+    until(rig.budgets, "the budget is there")
+    budgets: list[dict[str, Any]] = (rig.get_path(rig.budgets_path) or {})["items"]
     assert [budget["spec"]["maxUnavailable"] for budget in budgets] == [1]
     assert rig.get("InferenceService", POOL) == before
 

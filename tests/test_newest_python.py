@@ -1,0 +1,31 @@
+"""Which interpreter the unit tests run on besides ours."""
+
+import sys
+from pathlib import Path
+
+from tests.newest_python import _version, newest
+
+OLD, MIDDLE, NEW = Path("/usr/bin/python3.11"), Path("/usr/bin/python3.12"), Path("/opt/python3.13")
+
+
+def test_the_newest_that_is_newer_than_ours() -> None:
+    found = [((3, 12, 9), MIDDLE), ((3, 13, 0), NEW), ((3, 11, 7), OLD)]
+    assert newest(found, (3, 11, 2)) == ((3, 13, 0), NEW)
+
+
+def test_another_patch_of_ours_is_not_newer() -> None:
+    assert newest([((3, 11, 9), OLD)], (3, 11, 2)) is None
+    assert newest([], (3, 11, 2)) is None
+
+
+def test_one_that_is_not_out_for_us_yet_is_left_alone() -> None:
+    assert newest([((3, 15, 0), NEW)], (3, 13, 0)) is None
+
+
+def test_what_does_not_start_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "python3.14"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    assert _version(broken) is None
+    assert _version(tmp_path / "nothing") is None
+    assert _version(Path(sys.executable)) == sys.version_info[:3]
