@@ -30,13 +30,15 @@ import msgspec
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.admission.queue import Refuse
+from functions.decisions.admission.ticket import WAITING
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView, RouteRequest
 from functions.decisions.routing.own_load import Place
 from functions.decisions.routing.retry import Failure
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import Waiting, WaitingRooms, _Room
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.admission.queue import PoolTicket, Waiting, WaitingRooms, _request_of, _Room
+from functions.gateway.request.relay import Usage
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.router import OtherChoice, Router
 
 _log = logging.getLogger(__name__)
@@ -177,8 +179,7 @@ class RecordedRooms(WaitingRooms):
                 deadline_ms=admitted.deadline_ms,
             )  # fmt: skip
             super().submit(exchange)
-            place = self._places.get(exchange)
-            if place is not None and place[1].number in self._of:
+            if exchange.ticket is not None and exchange.ticket.state == WAITING:
                 recorder.note("waits", id=admitted.request_id)
 
     def _weight_of(self, exchange: Waiting) -> float:
@@ -206,7 +207,7 @@ class RecordedRooms(WaitingRooms):
 
     def read(self, exchange: Waiting) -> None:
         with self.recorder.one_event():
-            if exchange in self._places:
+            if exchange.ticket is not None:
                 self.recorder.note("first", id=exchange.admitted.request_id)
             super().read(exchange)
 
@@ -214,21 +215,15 @@ class RecordedRooms(WaitingRooms):
         self.recorder.note("put_off", id=exchange.admitted.request_id)
         super().put_off(exchange)
 
-    def left(self, exchange: Waiting) -> None:
+    def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
+        request_id = _request_of(ticket).admitted.request_id
         with self.recorder.one_event():
-            place = self._places.get(exchange)
-            if place is not None and place[1].number in self._of:
-                self.recorder.note("left", id=exchange.admitted.request_id)
-            super().left(exchange)
-
-    def ended(self, exchange: Waiting, cost: int | None) -> None:
-        with self.recorder.one_event():
-            place = self._places.get(exchange)
-            if place is not None and place[1].number not in self._of:
-                usage = exchange.usage
+            if ticket.state == WAITING:
+                self.recorder.note("left", id=request_id)
+            else:
                 counted = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) if usage else None
-                self.recorder.note("over", id=exchange.admitted.request_id, usage=counted, cost=cost)
-            super().ended(exchange, cost)
+                self.recorder.note("over", id=request_id, usage=counted, cost=cost)
+            super()._release(ticket, usage, cost)
 
     def sweep(self, now_s: float) -> None:
         with self.recorder.one_event(now_s):

@@ -91,7 +91,9 @@ class Stage:
         self.play = play("r0", tenants=(msgspec.structs.replace(acme, **tenant), globex), **(sections or {}))
         self.shelf, self.tools = Shelf(), PlayedTools()
         kept = Conversations(self.shelf, PEPPER)
-        self.play.gateway.composer = Composer(self.play.gateway, self.tools, kept)
+        gateway = self.play.gateway
+        self.composer = Composer(gateway.services, gateway.handle, self.tools, kept)
+        gateway.interceptors = (self.composer,)
 
     def ask(self, content: str = "hi", stream: bool = False, **fields: Any) -> Client:
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
@@ -148,7 +150,7 @@ def call(name: str = "weather", arguments: str = '{"city":"Paris"}', call_id: st
 
 def counted(stage: Stage, what: str) -> float:
     """A metric of the play's, `name{labels}`."""
-    lines = generate_latest(stage.play.gateway.metrics.registry).decode().splitlines()
+    lines = generate_latest(stage.play.gateway.services.metrics.registry).decode().splitlines()
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == what), 0.0)
 
 

@@ -24,7 +24,7 @@ async def test_a_conversation_named_in_a_body_is_deleted_by_that_name_in_a_heade
     stage.ask("a secret", session_id="東京")
     await stage.says("kept")
     key, session = f"Bearer {ACME_KEY}".encode(), "東京".encode()
-    transport = httpx.ASGITransport(app=make_app(stage.play.gateway))
+    transport = httpx.ASGITransport(app=make_app(stage.play.gateway, [stage.composer.add_routes]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         headers = [(b"authorization", key), (b"x-session-id", session)]
         answer = await client.delete("/v1/conversations", headers=headers)

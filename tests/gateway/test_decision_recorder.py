@@ -46,9 +46,9 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_nothing_is_recorded_unless_it_is_asked_for() -> None:
     gateway = World().gateway
-    assert type(gateway.rooms).__name__ == "WaitingRooms"
-    assert type(gateway.router).__name__ == "Router"
-    assert type(gateway.fleet).__name__ == "FleetView"
+    assert type(gateway.services.admission).__name__ == "WaitingRooms"
+    assert type(gateway.services.router).__name__ == "Router"
+    assert type(gateway.services.fleet).__name__ == "FleetView"
 
 
 def test_a_file_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) -> None:

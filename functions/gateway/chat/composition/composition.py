@@ -33,6 +33,7 @@ from functions.gateway.intake import context_overflow
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import CHAT
+from functions.gateway.request import replies
 
 if TYPE_CHECKING:
     from functions.gateway.chat.composition.composer import Composer
@@ -76,7 +77,7 @@ class Composition:
         self.begun = self.ended = False
 
     def start(self) -> None:
-        self._composer.gateway.tasks.once("composition", self._run())
+        self._composer.services.tasks.once("composition", self._run())
 
     # what the client's side says: this is an Answering
 
@@ -133,7 +134,7 @@ class Composition:
         conversations, asked = self._composer.conversations, self._asked
         if asked.session is None or conversations is None:
             return None
-        figures = self._composer.gateway.metrics.compositions
+        figures = self._composer.figures
         try:
             async with conversations.places.taken(asked.tenant.name):
                 self._composer.check_quota(asked.known)  # from here to the request's own entry nothing waits
@@ -161,7 +162,7 @@ class Composition:
         new = self._body["messages"]
         self._body["messages"] = conversation.continued(new)
         last = conversation.recalled_until(new)
-        last -= self._forget(too_much(self._body, self._composer.gateway.limits), last)
+        last -= self._forget(too_much(self._body, self._composer.services.limits), last)
         if self._asked.tenant.context_overflow == "refuse":
             self._forget(self._composer.overflow(self._asked, self._body), last)
         return len(self._body["messages"]) - len(new)
@@ -228,7 +229,7 @@ class Composition:
                 self._body["tool_choice"] = "none"
             elif type(self._body.get("tool_choice")) is dict or self._body.get("tool_choice") == "required":
                 self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
-        self._composer.gateway.metrics.compositions.tools_answered(self._rounds)
+        self._composer.figures.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
         await self._whole(answer, conversation, as_stream=(include_usage,) if streamed else None)
 
@@ -243,9 +244,10 @@ class Composition:
         return [tools.result(call, content) for call, content in zip(calls, found, strict=True)]
 
     async def _call(self, offered: Declared, call: ToolCall) -> str:
-        gateway, began_s = self._composer.gateway, self._composer.gateway.clock()
-        answer = await self._composer.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
-        gateway.metrics.compositions.tool_called(answer.outcome, gateway.clock() - began_s)
+        composer, clock = self._composer, self._composer.services.clock
+        began_s = clock()
+        answer = await composer.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
+        composer.figures.tool_called(answer.outcome, clock() - began_s)
         return answer.content
 
     async def _ask(self, body: JsonObject) -> Gathered:
@@ -254,7 +256,7 @@ class Composition:
     async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
         """One round, to its end. The first began when the request came, each later one begins when it is asked."""
         self._rounds += 1
-        clock = self._composer.gateway.clock
+        clock = self._composer.services.clock
         received_s = self._asked.received_s if self._rounds == 1 else clock()
         self._round = self._composer.round(self._headers(), orjson.dumps(body), sink, received_s)
         await sink.ended()
@@ -278,10 +280,10 @@ class Composition:
 
     def _left_s(self) -> float:
         """Until the deadline, which is one for all rounds and calls; raises Refused (504) where it has passed."""
-        gateway, asked_ms = self._composer.gateway, self._asked.known.read.deadline_ms
-        most_s = gateway.limits.answer_s
+        services, asked_ms = self._composer.services, self._asked.known.read.deadline_ms
+        most_s = services.limits.answer_s
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
-        left_s = self._asked.received_s + allowed_s - gateway.clock()
+        left_s = self._asked.received_s + allowed_s - services.clock()
         if left_s <= 0:
             raise Refused(_too_late())
         return left_s
@@ -326,7 +328,7 @@ class Composition:
         if conversations is None or kept is None:
             return
         saved = await conversations.save(conversation, [*self._body["messages"], message], kept)
-        self._composer.gateway.metrics.compositions.conversation(saved)
+        self._composer.figures.conversation(saved)
         if saved != "kept":
             self._notes[b"x-shoal-conversation"] = b"not-kept"
 
@@ -342,7 +344,8 @@ class Composition:
         if self.begun:  # a second answer would corrupt the first
             self._sink.cut()
             return
-        self._composer.gateway.turn_away(self._sink, CHAT, self._asked.wire.request_id, refused)
+        metrics = self._composer.services.metrics
+        replies.turn_away(metrics, self._sink, CHAT, self._asked.wire.request_id, refused)
 
     def _dressed_stream(self, headers: Headers) -> Headers:
         self.begun = True
