@@ -1,7 +1,9 @@
 """The FastAPI application: every route that is not hot, and the hot ones for connections off the fast lane."""
 
+import asyncio
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -15,6 +17,7 @@ from functions.gateway.envelope import Envelope
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, model_not_found
 from functions.gateway.listed_lately import ListedLately
 from functions.gateway.listing import describe_model
+from functions.gateway.openapi import document
 from functions.gateway.plain import PlainEndpoint
 from functions.gateway.request_headers import read_headers
 from functions.gateway.routes import ROUTES, dialect_of
@@ -30,6 +33,7 @@ def make_app(gateway: Gateway) -> Envelope:
     _add_conversations(app, gateway)
     if gateway.batches is not None:
         _add_batches(app, gateway)
+    _add_document(app, gateway)
     _add_error_shapes(app)
     return Envelope(app, gateway)
 
@@ -86,6 +90,18 @@ def _add_conversations(app: FastAPI, gateway: Gateway) -> None:
         if deleted:
             gateway.metrics.compositions.conversation("deleted")
         return {"id": session, "object": "conversation.deleted", "deleted": deleted}
+
+
+def _add_document(app: FastAPI, gateway: Gateway) -> None:
+    """For everyone who can reach this gateway; made once, in a thread, when somebody first asks."""
+    written: list[bytes] = []
+
+    @app.get(document.PATH, include_in_schema=False)
+    async def openapi() -> Response:
+        if not written:
+            made = await asyncio.to_thread(document.document, app, gateway.limits)
+            written.append(orjson.dumps(made))
+        return Response(written[0], media_type="application/json")
 
 
 def _add_batches(app: FastAPI, gateway: Gateway) -> None:

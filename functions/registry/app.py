@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
 
-from functions.registry import errors, refusals
+from functions.registry import document, errors, refusals
 from functions.registry.artifact_routes import artifact_routes
 from functions.registry.audit_routes import audit_routes
 from functions.registry.collect_routes import collect_routes
@@ -53,9 +53,10 @@ def make_app(
 ) -> ASGIApp:
     """Without a `truth` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
-    app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None)
+    app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     refusals.install(app)
+    document.install(app, require_token(token))
     internal = [Depends(require_token(token))]
     for router in (snapshot_routes(store, metrics), fleet_routes(fleet), tracker_routes(Tracker())):
         app.include_router(router, dependencies=internal)
