@@ -1,4 +1,4 @@
-"""/openapi.json of a gateway: each route of its application, bodies as admission checks them, headers as its code has."""
+"""/openapi.json of a gateway: each route of its application, bodies as admission checks them, headers as in code."""
 
 import re
 from collections.abc import Iterator

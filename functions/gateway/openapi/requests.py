@@ -68,7 +68,8 @@ def _switched_off(check: Check, words: str) -> Schema | None:
         return None
     if check(False) is None:
         return {"const": False}
-    refused = all(check(value) is not None for value in ("x", ["x"], [{}], [1], {}, 1, True))
+    probes: tuple[Any, ...] = ("x", ["x"], [{}], [1], {}, 1, True)
+    refused = all(check(value) is not None for value in probes)
     return {"type": "null"} if refused else None
 
 
