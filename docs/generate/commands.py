@@ -91,7 +91,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     more = (default, info.help or "", variable, required, repeated)
     if isinstance(info, ArgumentInfo):
         return Parameter((), str(info.metavar or parameter.name.upper()), *more)
-    spellings = tuple(info.param_decls or ()) or (f"--{parameter.name.replace('_', '-')}",)
+    first = (info.default,) if isinstance(info.default, str) else ()  # where Annotated has it
+    spellings = (*first, *(info.param_decls or ())) or (f"--{parameter.name.replace('_', '-')}",)
     return Parameter(spellings, "" if inner is bool else str(info.metavar or _takes(inner, info)), *more)
 
 

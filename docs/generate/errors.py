@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import code, page, table
 from docs.generate.source import FUNCTIONS, Site, calls
 
 _ABOUT = (
@@ -42,7 +41,7 @@ _MAKERS = {
 def refusals(process: str) -> dict[tuple[int, str], list[str]]:
     """Messages of `functions/<process>`, by status and code."""
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
-    for site in calls(FUNCTIONS / process):
+    for site in calls(FUNCTIONS / process, _MAKERS):
         for status, name, message in _made(site):
             if message not in found[status, name]:
                 found[status, name].append(message)
@@ -69,14 +68,14 @@ def _section(title: str, found: dict[tuple[int, str], list[str]], process: str) 
 
 
 def _words(messages: list[str]) -> str:
-    shown = [sentence(message) for message in messages if message][:_SHOWN]
+    shown = [message for message in messages if message][:_SHOWN]
     return " · ".join(shown) + (" · …" if len(messages) > _SHOWN else "")
 
 
 def _made(site: Site) -> Iterator[tuple[int, str, str]]:
-    maker = _MAKERS.get(site.name)
-    if maker is None:
-        return
+    maker = _MAKERS[site.name]
+    if getattr(site.function, "name", "") in _MAKERS:
+        return  # its callers say what it is called with
     status = maker.status or getattr(site.argument(0, "status"), "value", None)
     codes = site.texts(site.argument(*maker.code)) or ([maker.default] if maker.default else [])
     messages = site.texts(site.argument(maker.message, "message")) or [""]
@@ -89,13 +88,11 @@ def _of_the_database() -> dict[tuple[int, str], list[str]]:
     from functions.registry import refusals as edge
 
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
-    for site in calls(Path(FUNCTIONS / "registry" / "sql")):
-        if site.name == "Refused":
-            kinds, names = site.texts(site.argument(0, "kind")), site.texts(site.argument(1, "code"))
-            for kind in kinds:
-                for name in names:
-                    messages = found[edge._STATUS[kind], name]  # type: ignore[index]
-                    messages += [one for one in site.texts(site.argument(2, "message")) if one not in messages]
+    for site in calls(FUNCTIONS / "registry" / "sql", {"Refused"}):
+        for kind in site.texts(site.argument(0, "kind")):
+            for name in site.texts(site.argument(1, "code")):
+                messages = found[edge._STATUS[kind], name]  # type: ignore[index]
+                messages += [one for one in site.texts(site.argument(2, "message")) if one not in messages]
     found |= {
         (status, name): [(kind.__doc__ or "").partition("\n")[0]] for kind, (status, name) in edge._ARTIFACTS.items()
     }

@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 from starlette.types import ASGIApp
 
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import code, number, page, sentence, table
 from functions.fleet.bus import Bus
 from functions.gateway import app as gateway_app
 from functions.gateway.core import Gateway
@@ -128,9 +128,10 @@ def _streams(operation: Schema) -> bool:
 
 def _bodies(document: Schema) -> Iterator[tuple[str, Schema]]:
     for method, path, operation in _operations(document):
-        for content in operation.get("requestBody", {}).get("content", {}).values():
+        for media, content in operation.get("requestBody", {}).get("content", {}).items():
             if content.get("schema", {}).get("properties"):
-                yield f"{method} {path}", content["schema"]
+                form = ", as a form" if media.startswith("multipart/") else ""
+                yield f"{method} {path}{form}", content["schema"]
 
 
 def _body(route: str, schema: Schema) -> str:
@@ -161,6 +162,8 @@ def _kind(schema: Schema) -> str:
         return "one of " + ", ".join(code(str(one)) for one in schema["enum"])
     if "const" in schema:
         return f"only {code(str(schema['const']).lower())}"
+    if schema.get("format") == "binary":
+        return "file"
     if schema.get("type") == "null":
         return f"refused: {schema['description']}" if "description" in schema else "null"
     kind = schema.get("type", "anything")
@@ -174,8 +177,8 @@ def _kind(schema: Schema) -> str:
 def _bounds(schema: Schema) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return f", {low:,} to {high:,}"
+        return f", {number(low)} to {number(high)}"
     if low is not None:
-        return f", at least {low:,}"
+        return f", at least {number(low)}"
     most = schema.get("maxItems") or schema.get("maxLength")
     return f", at most {most:,}" if most else ""

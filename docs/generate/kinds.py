@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import code, number, page, sentence, table
 from functions.api.kinds.catalogue import KINDS
 from functions.api.schema.editor import kind_schema
 from functions.api.schema.tidy import DEFINITIONS
 
 Schema = dict[str, Any]
 
+_ENDLESS = 10**15  # a bound that only keeps arithmetic sound
+_OF_KUBERNETES = ("metadata.namespace", "metadata.labels", "metadata.annotations", "apiVersion", "kind")
 _ABOUT = (
     "Every field. Each kind by example, the expressions that policies may hold, and what is judged of objects together "
     "are in [The YAML kinds](../explanation/kinds.md). Unknown keys are errors. `shoal schema` prints the same as JSON "
@@ -24,7 +26,8 @@ def kinds_page() -> str:
 def _section(version: str, name: str) -> str:
     schema = kind_schema(name)
     head = f"## {name}\n\n`apiVersion: {version}`. {sentence(_first(schema.get('description', '')))}"
-    rows = [row for row in _rows(schema, schema[DEFINITIONS], "") if row[0] not in ("`apiVersion`", "`kind`")]
+    left_out = {code(field) for field in _OF_KUBERNETES} | {code("metadata")}
+    rows = [row for row in _rows(schema, schema[DEFINITIONS], "") if row[0] not in left_out]
     return f"{head}\n\n" + table(("field", "takes", "default", "meaning"), rows)
 
 
@@ -84,6 +87,9 @@ def _kind(field: Schema, parts: Schema) -> str:
         return f"list of {_kind(field.get('items', {}), parts)}"
     if field.get("type") == "object" and isinstance(field.get("additionalProperties"), dict):
         return f"map to {_kind(field['additionalProperties'], parts)}"
+    patterns = field.get("patternProperties")
+    if isinstance(patterns, dict):
+        return f"map to {_kind(next(iter(patterns.values())), parts)}"
     return _scalar(field)
 
 
@@ -91,7 +97,7 @@ def _scalar(field: Schema) -> str:
     named = {"string": "text", "integer": "whole number", "boolean": "true or false"}
     kind = named.get(field.get("type", ""), field.get("type", "anything"))
     bounds = [
-        f"{words} {field[key]:,}"
+        f"{words} {number(field[key])}"
         for key, words in (
             ("minimum", "at least"),
             ("exclusiveMinimum", "above"),
@@ -99,6 +105,6 @@ def _scalar(field: Schema) -> str:
             ("exclusiveMaximum", "below"),
             ("maxLength", "characters at most"),
         )
-        if isinstance(field.get(key), int | float) and not isinstance(field[key], bool)
+        if isinstance(field.get(key), int | float) and abs(field[key]) < _ENDLESS
     ]
     return ", ".join((kind, *bounds))

@@ -23,10 +23,17 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def number(value: float) -> str:
+    """With commas, and no zeros behind the point."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
+
+
 def sentence(text: str) -> str:
     """With a capital and a full stop, whichever way it was written."""
     text = " ".join(text.split())
     if not text:
         return ""
-    begun = text if text[:2].isupper() or not text[0].isalpha() else text[0].upper() + text[1:]
+    first = text.split()[0]
+    is_word = first[0].isalpha() and first.islower() and "_" not in first and not first.endswith(":")
+    begun = text[0].upper() + text[1:] if is_word else text
     return begun if begun[-1] in ".:!?…" else begun + "."

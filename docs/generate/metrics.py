@@ -18,6 +18,7 @@ _PROCESSES = {
     "controller": ("Controller on Kubernetes", "`GET /metrics` on port 8447."),
 }
 _KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
+_MAKERS = {*_KINDS, *(f"{name}MetricFamily" for name in _KINDS), "_gauge"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Family:
 
 def families(process: str) -> list[Family]:
     """Of `functions/<process>`, by name."""
-    found = {family.name: family for site in calls(FUNCTIONS / process) for family in _declared(site)}
+    found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS) for family in _declared(site)}
     return sorted(found.values(), key=lambda family: family.name)
 
 

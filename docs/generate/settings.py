@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 import functions
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import code, number, page, sentence, table
 
 _ABOUT = (
     "Each process reads its settings from the environment, once, at its start. A setting without a default has to be "
@@ -108,8 +108,9 @@ def _default(field: FieldInfo) -> str:
 
 
 def _takes(name: str, field: FieldInfo) -> str:
-    unit = next((unit for ending, unit in _UNITS if f"_{name}".endswith(ending)), _type(field.annotation))
-    return " ".join(part for part in (unit, _bounds(field)) if part)
+    units = () if field.annotation is bool else _UNITS
+    unit = next((unit for ending, unit in units if f"_{name}".endswith(ending)), _type(field.annotation))
+    return ", ".join(part for part in (unit, _bounds(field)) if part)
 
 
 def _type(annotation: Any) -> str:
@@ -128,5 +129,5 @@ def _bounds(field: FieldInfo) -> str:
 
 def _bound(constraint: Any) -> str:
     signs = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
-    found = (f"{words} {getattr(constraint, name)}" for name, words in signs if hasattr(constraint, name))
+    found = (f"{words} {number(getattr(constraint, name))}" for name, words in signs if hasattr(constraint, name))
     return next(found, "")

@@ -1,8 +1,9 @@
 """Reading the product's source: calls with what their arguments say, whether written there or named just before."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,11 +20,11 @@ class Site:
     call: ast.Call
     function: ast.AST
     module: ast.Module
+    beside: tuple[ast.Module, ...]  # all that were read with it
 
     @property
     def name(self) -> str:
-        called = self.call.func
-        return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        return _name(self.call)
 
     def argument(self, position: int, *names: str) -> ast.expr | None:
         named = next((one.value for one in self.call.keywords if one.arg in names), None)
@@ -57,15 +58,16 @@ class Site:
         return known[0] if is_word else "{" + _last_name(inner) + "}"
 
     def _named(self, name: str, depth: int) -> list[str]:
-        here = self._assigned(name, self.function, depth) or self._assigned(name, self.module, depth)
-        return here or list(self._from_callers(name, depth))
+        here = self._assigned(name, self.function, depth) or list(self._from_callers(name, depth))
+        return here or self._assigned(name, ast.Module(_constants(self.module), []), depth)
 
     def _assigned(self, name: str, within: ast.AST, depth: int) -> list[str]:
         """Before the call, the nearest first; one that says nothing is passed over."""
         found = [
             (node.lineno, value)
             for node in ast.walk(within)
-            if isinstance(node, ast.Assign) and node.lineno <= (self.call.end_lineno or 0)
+            if isinstance(node, ast.Assign)
+            and (node.lineno <= (self.call.end_lineno or 0) or isinstance(within, ast.Module))
             for target, value in _pairs(node)
             if isinstance(target, ast.Name) and target.id == name
         ]
@@ -82,22 +84,37 @@ class Site:
         if name not in parameters or name == "self":
             return
         position = parameters.index(name) - (1 if parameters[0] == "self" else 0)
-        for site in _sites(self.module):
-            if site.name == self.function.name:
+        for module in self.beside:
+            for site in _sites(module, self.beside, {self.function.name}):
                 yield from site.texts(site.argument(position, name), depth + 1)
 
 
-def calls(folder: Path) -> Iterator[Site]:
-    for path in sorted(folder.rglob("*.py")):
-        yield from _sites(ast.parse(path.read_text()))
+def calls(folder: Path, names: Container[str]) -> Iterator[Site]:
+    """Calls of functions and classes of these names, in all modules below the folder."""
+    modules = tuple(ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py")))
+    for module in modules:
+        yield from _sites(module, modules, names)
 
 
-def _sites(module: ast.Module) -> Iterator[Site]:
-    functions = [node for node in ast.walk(module) if isinstance(node, Function)]
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call):
-            around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
-            yield Site(node, max(around, key=lambda one: one.lineno, default=module), module)
+def _sites(module: ast.Module, beside: tuple[ast.Module, ...], names: Container[str]) -> Iterator[Site]:
+    found = [one for one in _calls_of(module) if _name(one) in names]
+    functions = [node for node in ast.walk(module) if isinstance(node, Function)] if found else []
+    for call in found:
+        around = [one for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]
+        yield Site(call, max(around, key=lambda one: one.lineno, default=module), module, beside)
+
+
+@lru_cache(maxsize=1000)
+def _calls_of(module: ast.Module) -> tuple[ast.Call, ...]:
+    return tuple(node for node in ast.walk(module) if isinstance(node, ast.Call))
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _constants(module: ast.Module) -> list[ast.stmt]:
+    return [node for node in module.body if isinstance(node, ast.Assign)]
 
 
 def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -110,7 +127,17 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _last_name(value: ast.expr) -> str:
-    """What stands in braces: `limits.body_bytes` is body_bytes."""
-    named = (node for node in ast.walk(value) if isinstance(node, ast.Attribute | ast.Name))
-    first = next(named, None)
-    return "…" if first is None else first.attr if isinstance(first, ast.Attribute) else first.id
+    """What stands in braces: `limits.body_bytes` is body_bytes, `quote(name)` and `name.decode()` are name."""
+    name = "…"
+    if isinstance(value, ast.Call):
+        inner = value.func.value if isinstance(value.func, ast.Attribute) else next(iter(value.args), None)
+        name = _last_name(inner) if inner is not None else name
+    elif isinstance(value, ast.Subscript):
+        name = _last_name(value.slice if isinstance(value.slice, ast.Attribute) else value.value)
+    elif isinstance(value, ast.BinOp):
+        name = _last_name(value.left)
+    elif isinstance(value, ast.Attribute):
+        name = value.attr
+    elif isinstance(value, ast.Name):
+        name = value.id
+    return name.strip("_").lower()

@@ -37,10 +37,10 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         by_pool = ["pool", "class"]
         self._requests = Counter(
-            "shoal_requests", "Requests by outcome", ["model", "class", "code"], registry=self.registry
+            "shoal_requests", "Requests by HTTP status", ["model", "class", "code"], registry=self.registry
         )
         self._ttft = Histogram(
-            "shoal_ttft_seconds", "To the first event", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
+            "shoal_ttft_seconds", "Time to first token", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
         )
         self._inter_token = Histogram(
             "shoal_inter_token_seconds",
@@ -50,12 +50,22 @@ class Metrics:
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "shoal_request_seconds", "To the end", by_pool, buckets=_REQUEST_BUCKETS, registry=self.registry
+            "shoal_request_seconds",
+            "From arrival to the end of the answer",
+            by_pool,
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
         )
-        self._tokens = Counter("shoal_tokens", "Tokens by the engine's count", ["pool", "kind"], registry=self.registry)
-        self._routes = Counter("shoal_route_decisions", "Routing decisions", ["reason"], registry=self.registry)
+        self._tokens = Counter(
+            "shoal_tokens", "Tokens, by the engine's count", ["pool", "kind"], registry=self.registry
+        )
+        self._routes = Counter(
+            "shoal_route_decisions", "Routing decisions by reason", ["reason"], registry=self.registry
+        )
         self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
-        self._failures = Counter("shoal_attempt_failures", "Failed attempts", ["failure"], registry=self.registry)
+        self._failures = Counter(
+            "shoal_attempt_failures", "Attempts at a replica that failed", ["failure"], registry=self.registry
+        )
         self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
@@ -104,10 +114,10 @@ class Metrics:
         )
         self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=self.registry)
         self._untold_pins = Gauge(
-            "shoal_session_pins_untold", "Those that other gateways have not been told of yet", registry=self.registry
+            "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=self.registry
         )
         self._lost_pins = Counter(
-            "shoal_session_pins_lost", "Pins that other gateways will not be told of", registry=self.registry
+            "shoal_session_pins_lost", "Pins that other gateways will not receive", registry=self.registry
         )
         self._lost_pins_before = 0
         self._bus_lost = Counter(
@@ -123,18 +133,23 @@ class Metrics:
         self._uploads = Gauge(
             "shoal_upload_bytes", "Held for bodies over 64 KiB that are on their way", registry=self.registry
         )
-        self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=self.registry)
+        self._epoch = Gauge("shoal_snapshot_epoch", "Epoch of the snapshot in use", registry=self.registry)
         self._age = Gauge(
-            "shoal_snapshot_age_seconds", "Since the registry last vouched for it", registry=self.registry
+            "shoal_snapshot_age_seconds",
+            "Time since the registry last vouched for the snapshot",
+            registry=self.registry,
         )
         self._refused_snapshots = Counter(
             "shoal_snapshot_refused", "Snapshots that could not be believed", registry=self.registry
         )
         self._refused_before = 0
         self._phase = Gauge(
-            "shoal_replica_state", "1 for the phase it is in", ["replica", "state"], registry=self.registry
+            "shoal_replica_state",
+            "1 for the phase that the replica is in",
+            ["replica", "state"],
+            registry=self.registry,
         )
-        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use", ["replica"], registry=self.registry)
+        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=self.registry)
         self._request_child = lru_cache(_MAX_LABEL_SETS)(self._requests.labels)
         self._pool_children = lru_cache(_MAX_LABEL_SETS)(self._children_of)
         self._route_child = lru_cache(16)(self._routes.labels)

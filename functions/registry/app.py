@@ -70,6 +70,7 @@ def make_app(
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:
+        """The process lives."""
         return {"status": "ok"}
 
     @app.get("/readyz")
