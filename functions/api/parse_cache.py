@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from functions.api.file_result import FileResult, judge_file
 
-# What objects take for each byte of their YAML, measured (docs/kinds.md tells how much a Tenant and a Model take).
+# What objects take for each byte of their YAML, measured (docs/explanation/kinds.md has a Tenant's and a Model's).
 MEMORY_PER_BYTE = 16
 FILE_OVERHEAD_BYTES = 2_000
 

@@ -32,10 +32,10 @@ class StateGauges:
         self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
         self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=registry)
         self._untold_pins = Gauge(
-            "shoal_session_pins_untold", "Those that other gateways have not been told of yet", registry=registry
+            "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=registry
         )
         self._lost_pins = Counter(
-            "shoal_session_pins_lost", "Pins that other gateways will not be told of", registry=registry
+            "shoal_session_pins_lost", "Pins that other gateways will not receive", registry=registry
         )
         self._lost_pins_before = 0
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=registry)
@@ -43,14 +43,18 @@ class StateGauges:
         self._uploads = Gauge(
             "shoal_upload_bytes", "Held for bodies over 64 KiB that are on their way", registry=registry
         )
-        self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=registry)
-        self._age = Gauge("shoal_snapshot_age_seconds", "Since the registry last vouched for it", registry=registry)
+        self._epoch = Gauge("shoal_snapshot_epoch", "Epoch of the snapshot in use", registry=registry)
+        self._age = Gauge(
+            "shoal_snapshot_age_seconds", "Time since the registry last vouched for the snapshot", registry=registry
+        )
         self._refused_snapshots = Counter(
             "shoal_snapshot_refused", "Snapshots that could not be believed", registry=registry
         )
         self._refused_before = 0
-        self._phase = Gauge("shoal_replica_state", "1 for the phase it is in", ["replica", "state"], registry=registry)
-        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use", ["replica"], registry=registry)
+        self._phase = Gauge(
+            "shoal_replica_state", "1 for the phase that the replica is in", ["replica", "state"], registry=registry
+        )
+        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=registry)
 
     def scrape(self) -> None:
         """Bring them up to date; called before each rendering, on the loop."""

@@ -29,10 +29,10 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         by_pool = ["pool", "class"]
         self._requests = Counter(
-            "shoal_requests", "Requests by outcome", ["model", "class", "code"], registry=self.registry
+            "shoal_requests", "Requests by HTTP status", ["model", "class", "code"], registry=self.registry
         )
         self._ttft = Histogram(
-            "shoal_ttft_seconds", "To the first event", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
+            "shoal_ttft_seconds", "Time to first token", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
         )
         self._inter_token = Histogram(
             "shoal_inter_token_seconds",
@@ -42,12 +42,22 @@ class Metrics:
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "shoal_request_seconds", "To the end", by_pool, buckets=_REQUEST_BUCKETS, registry=self.registry
+            "shoal_request_seconds",
+            "From arrival to the end of the answer",
+            by_pool,
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
         )
-        self._tokens = Counter("shoal_tokens", "Tokens by the engine's count", ["pool", "kind"], registry=self.registry)
-        self._routes = Counter("shoal_route_decisions", "Routing decisions", ["reason"], registry=self.registry)
+        self._tokens = Counter(
+            "shoal_tokens", "Tokens, by the engine's count", ["pool", "kind"], registry=self.registry
+        )
+        self._routes = Counter(
+            "shoal_route_decisions", "Routing decisions by reason", ["reason"], registry=self.registry
+        )
         self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
-        self._failures = Counter("shoal_attempt_failures", "Failed attempts", ["failure"], registry=self.registry)
+        self._failures = Counter(
+            "shoal_attempt_failures", "Attempts at a replica that failed", ["failure"], registry=self.registry
+        )
         self._shed = Counter("shoal_shed", "Requests refused for want of capacity", ["reason"], registry=self.registry)
         self._degraded = Counter(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry

@@ -30,7 +30,7 @@ from functions.artifacts.errors import (
     StoreUnavailable,
     VersionTaken,
 )
-from functions.registry import errors
+from functions.registry import document, errors
 from functions.registry.artifact_routes import artifact_routes
 from functions.registry.collecting import Collecting
 from functions.registry.console import console_routes
@@ -161,9 +161,10 @@ def make_app(
 ) -> ASGIApp:
     """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
-    app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None)
+    app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     install(app)
+    document.install(app, require_token(token))
     internal = [Depends(require_token(token))]
     for router in (snapshot_routes(store, metrics), fleet_routes(fleet), tracker_routes(Tracker())):
         app.include_router(router, dependencies=internal)
@@ -177,6 +178,7 @@ def make_app(
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:
+        """The process lives."""
         return {"status": "ok"}
 
     @app.get("/readyz")

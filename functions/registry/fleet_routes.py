@@ -40,13 +40,14 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
 
     @router.get(REPORT_PATH)
     async def pools() -> Response:
-        """A pool of which no gateway has spoken in the last seconds is not among them."""
+        """Load of each pool and replica, as gateways report it; a pool without a report of late is left out."""
         replicas = tuple(replica_report(seen.heartbeat, seen.age_s) for seen in fleet.replicas())
         report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas)
         return Response(msgspec.json.encode(report), media_type="application/json")
 
     @router.put(REPORT_PATH, status_code=204)
     async def desired(request: Request) -> Response:
+        """How many replicas the controller wants of each pool, for metrics and the console."""
         body = b"".join(await read_body(request, _DESIRED_MAX_BYTES))
         try:
             fleet.pools.want(msgspec.json.decode(body, type=DesiredPools).pools)

@@ -37,7 +37,7 @@ class Metrics:
             registry=self.collectors,
         )
         self._answer_bytes = Counter(
-            "shoal_snapshot_answer_bytes", "Their bytes.", ["document"], registry=self.collectors
+            "shoal_snapshot_answer_bytes", "Bytes of snapshots sent.", ["document"], registry=self.collectors
         )
         self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none.")
         self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")

@@ -92,9 +92,9 @@ class _StatusCollector(Collector):
             "shoal_replica_adapter_room": ("How many more could be loaded at once.", status.adapters.room),
             "shoal_replica_cold_adapters": ("Adapters that wait for a first request.", status.adapters.cold),
             "shoal_replica_disk_artifacts": ("Artifacts on the node's disk.", status.disk.artifacts),
-            "shoal_replica_disk_bytes": ("What they take.", status.disk.size_bytes),
+            "shoal_replica_disk_bytes": ("Bytes of these artifacts.", status.disk.size_bytes),
             "shoal_replica_service_ms": ("What one outstanding request adds to the next.", status.rates.service_ms),
-            "shoal_replica_prefill_ms_per_token": ("Prefill cost.", status.rates.prefill_ms_per_token),
+            "shoal_replica_prefill_ms_per_token": ("Prefill of a token.", status.rates.prefill_ms_per_token),
         }
         for name, (text, value) in gauges.items():
             family = GaugeMetricFamily(name, text, labels=["replica"])

@@ -3,7 +3,7 @@
 A figure is the median of the seeds with the least and the most. Two routers are level where their medians are within
 LEVEL_RATIO: quantiles are exact to 1 %. The oracle is no competitor: it shows what knowing everything would be worth.
 
-Neighbours: `runs` makes the lines; the CLI and docs/router-table.md show them.
+Neighbours: `runs` makes the lines; the CLI and docs/measurements/router-table.md show them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,9 +6,9 @@
     under way     the requests that wait and those in engines, which grow as 1 / (1 - utilization)
 
 It knows no routing, no prompt lengths and no batching, and does a day in seconds: for choosing, and for many days. The
-fleet of `simulator.fleet` does hours request by request; `docs/autoscaling.md` has both beside each other.
+fleet of `simulator.fleet` does hours request by request; `docs/explanation/autoscaling.md` has both beside each other.
 0.82: above this share of its work, an engine's first tokens come late however they are routed, since its steps grow as
-1 / (1 - share). Seen request by request on 40 replicas (`docs/autoscaling.md`).
+1 / (1 - share). Seen request by request on 40 replicas (`docs/explanation/autoscaling.md`).
 Replicas come `startup_s` after they were asked for, and cost from that moment on; one that goes costs for `drain_s`.
 Worked example (test_worked_example_of_the_basin): 10 replicas, 10.2 s of work a second for 5 s: 10 s are left over, and
 the next request waits 10 / 8.2 = 1.2 s.

@@ -1,4 +1,4 @@
-"""docs/kinds.md: its examples are sound together, its expressions parse, its tables name every metric."""
+"""docs/explanation/kinds.md: its examples are sound together, its expressions parse, its tables name every metric."""
 
 import re
 
@@ -10,7 +10,7 @@ from functions.api.kinds.catalogue import KINDS
 from functions.api.loader import load_texts
 from tests.api.sources import ROOT
 
-PAGE = (ROOT / "docs" / "kinds.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "kinds.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

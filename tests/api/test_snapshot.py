@@ -71,7 +71,7 @@ def test_equal_content_has_equal_bytes_however_it_was_written() -> None:
 
 
 def test_each_line_is_an_entry_that_says_what_it_is() -> None:
-    """What docs/snapshot.md promises to whoever reads the file with other tools."""
+    """What docs/explanation/snapshot.md promises to whoever reads the file with other tools."""
     rows = [json.loads(line) for line in snapshots.encode(snapshots.decode(lines(DOCUMENT))).splitlines()]
     assert [row["is"] for row in rows] == list(DOCUMENT)
 

@@ -15,7 +15,7 @@ from tests.simulator.plan.prepared import PREPARED, written
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
 
 SMALL = ("--requests", "100", "--seeds", "1", "--pool", "chat-8b")
-HOOK = Path(__file__).parents[2] / "docs" / "plan.md"
+HOOK = Path(__file__).parents[2] / "docs" / "how-to" / "plan.md"
 
 
 @dataclass

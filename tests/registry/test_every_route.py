@@ -4,6 +4,7 @@ A route that is new has to be given a line in `DOORS`: the table is held against
 """
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tests.registry.catalogue_world import World, digest
 from tests.registry.world import TOKEN
@@ -82,6 +83,23 @@ async def test_the_table_has_every_route(catalogue: World) -> None:
         assert (await catalogue.call("GET", path, "")).status_code == 200
     heard = [await answered(catalogue, ("GET", ""), caller, "/console/state") for caller in CALLERS]
     assert [status for status, _ in heard] == [*OPERATOR[:-1], 200]
+
+
+@pytest.mark.parametrize("caller", CALLERS[:-1])
+async def test_the_document_tells_internal_routes_to_the_operator_alone(catalogue: World, caller: str) -> None:
+    told = (await catalogue.call("GET", "/openapi.json", "" if caller == "nobody" else caller)).json()
+    assert set(told["paths"]) == {path for _, path in DOORS if not path.startswith("/internal/")}
+
+
+async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(catalogue: World) -> None:
+    document = await catalogue.get("/openapi.json", "")
+    refused = await catalogue.call("GET", "/v1/models", "")
+    schema = document["paths"]["/v1/models"]["get"]["responses"]["default"]["content"]["application/json"]["schema"]
+    Draft202012Validator({**schema, "components": document["components"]}).validate(refused.json())
+    operations = [(path, one) for path, methods in document["paths"].items() for one in methods.values()]
+    without = {path for path, operation in operations if operation["security"] == []}
+    assert without == {path for (_, path), heard in DOORS.items() if heard == ANYBODY}
+    assert not [path for path, operation in operations if "422" in operation["responses"]]
 
 
 @pytest.mark.parametrize("door", DOORS, ids=" ".join)

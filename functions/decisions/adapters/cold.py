@@ -17,7 +17,7 @@ Worked example (test_worked_example_from_the_prologue): A and B have room, C has
 B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B. And had C withdrawn it a second ago, C.
 
 Why 1: with more adapters in use than there is room for, a fifth of what is withdrawn is asked for again before it is
-unloaded; loaded elsewhere it would push out another, which is asked for again in its turn (docs/routing.md).
+unloaded; loaded elsewhere it would push out another, asked for again in its turn (docs/explanation/routing.md).
 """
 
 from collections.abc import Callable, Collection

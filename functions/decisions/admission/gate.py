@@ -22,7 +22,8 @@ What is not known does not limit: without block counts the KV limit is open, wit
 always takes one request. Beats are a second old, our own counts are exact: other gateways' part is what the beats say
 beyond our own, the least of three looks, since ours rises and falls between beats. So several gateways, which do not
 talk, overlook of each other's requests what was dispatched since the last beat, and of their KV tokens what is reserved
-for output still to come; each may fill the same free room once within a second. (docs/admission.md has the figures.)
+for output still to come; each may fill the same free room once within a second
+(docs/explanation/admission.md has the figures).
 
 While nobody is crowded (no engine has a long queue, and whoever has little finds room), a tenant may be lent more than
 its part, in requests that are smaller than that: a long prompt keeps a replica for seconds, and that the others miss it

@@ -23,9 +23,9 @@ tokens ahead it would be B.
 Above the policy's utilization a cache attracts less, and at a full pool nothing: kept = (1 - u) / (1 - spreadAbove) of
 what is cached counts in the score.
 
-The constants were measured on the Mooncake trace (docs/routing.md): BEHIND from 0 to 2 takes p99 from 4.8 to 4.6 s and
-the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains nothing there; where
-conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
+The constants were measured on the Mooncake trace (docs/explanation/routing.md): BEHIND from 0 to 2 takes p99 from 4.8
+to 4.6 s and the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains
+nothing there; where conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
 
 Neighbours: `choice` takes the least of the scores; `own_load`, `replicas` and `request` are what goes in.
 """

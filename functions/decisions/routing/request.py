@@ -57,7 +57,7 @@ class Prediction(msgspec.Struct, frozen=True):
         return self.queue_ms + self.prefill_ms + self.adapter_ms
 
     def explain(self) -> dict[str, float | int | str]:
-        """The decision for the request's trace (docs/routing.md says what each field means)."""
+        """The decision for the request's trace (docs/explanation/routing.md says what each field means)."""
         terms: dict[str, float | int | str] = {
             "reason": self.reason,
             "predicted_ms": round(self.total_ms, 1),

@@ -46,9 +46,9 @@ class RoomsCollector(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        waits = HistogramMetricFamily("shoal_queue_seconds", "In the waiting room", labels=["pool", "class"])
-        depth = GaugeMetricFamily("shoal_queue_depth_tokens", "Waiting for the pool", labels=["pool", "band"])
-        requests = GaugeMetricFamily("shoal_queue_requests", "Waiting for the pool", labels=["pool", "band"])
+        waits = HistogramMetricFamily("shoal_queue_seconds", "Time in the admission queue", labels=["pool", "class"])
+        depth = GaugeMetricFamily("shoal_queue_depth_tokens", "Tokens in the queue", labels=["pool", "band"])
+        requests = GaugeMetricFamily("shoal_queue_requests", "Requests in the queue", labels=["pool", "band"])
         overloaded = GaugeMetricFamily("shoal_pool_overloaded", "1 while the newest go first", labels=["pool"])
         for pool, admission, times in self._figures():
             overloaded.add_metric([pool], float(admission.is_overloaded))

@@ -1,8 +1,10 @@
 """The FastAPI application: every route that is not hot, and the hot ones for connections off the fast lane."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -19,6 +21,7 @@ from functions.gateway.intake.listed_lately import ListedLately
 from functions.gateway.intake.listing import describe_model
 from functions.gateway.intake.routes import ROUTES, dialect_of
 from functions.gateway.request import replies as answers
+from functions.gateway.openapi import document
 from functions.gateway.services import Services
 
 RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
@@ -33,6 +36,7 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
     _add_models(app, gateway.services)
     for add_routes in parts:
         add_routes(app)
+    _add_document(app, gateway.services)
     _add_error_shapes(app)
     return Envelope(app, gateway.services)
 
@@ -70,6 +74,18 @@ def _add_models(app: FastAPI, services: Services) -> None:
         if found is None:
             raise model_not_found(model)
         return found
+
+
+def _add_document(app: FastAPI, services: Services) -> None:
+    """For everyone who can reach this gateway; made once, in a thread, when somebody first asks."""
+    written: list[bytes] = []
+
+    @app.get(document.PATH, include_in_schema=False)
+    async def openapi() -> Response:
+        if not written:
+            made = await asyncio.to_thread(document.document, app, services.limits)
+            written.append(orjson.dumps(made))
+        return Response(written[0], media_type="application/json")
 
 
 def _add_error_shapes(app: FastAPI) -> None:

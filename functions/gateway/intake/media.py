@@ -3,7 +3,7 @@
 `data:` URLs carry their bytes and count against the body; `https:` URLs pass unless their host is an address that is
 not of the public internet, or a name that only resolves inside. Names are not resolved here: on the hot path nothing
 waits for a resolver, and the engine would resolve again. Engines are therefore started with
-`--allowed-media-domains`, which is the other half (docs/api.md); this half also holds where somebody forgot.
+`--allowed-media-domains`, which is the other half (docs/explanation/api.md); this half holds where somebody forgot.
 
 Neighbours: `fields` asks for every content part; `functions.artifacts.ingest.addresses` knows the public internet.
 """

@@ -102,6 +102,6 @@ def _capacity_bytes(heartbeat: Heartbeat) -> int:
     """The text that may be sent there before the first of it is forgotten; 0: it does not say.
 
     Twice what the cache holds at the usual bytes a token: much of what is sent is there already, and takes no room.
-    Replayed (docs/routing.md): once took the hit ratio from 0.11 to 0.07, four times made the slowest slower.
+    Replayed (docs/explanation/routing.md): once took the hit ratio from 0.11 to 0.07, four times slowed the slowest.
     """
     return int(2 * heartbeat.kv_blocks_total * heartbeat.kv_block_tokens * START_BYTES_PER_TOKEN)

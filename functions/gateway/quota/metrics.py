@@ -22,10 +22,10 @@ class QuotaCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         regime = self._quotas.regime
-        tokens = CounterMetricFamily("shoal_quota_settled_tokens", "Charged to accounts", labels=["kind", "by"])
+        tokens = CounterMetricFamily("shoal_quota_settled_tokens", "Tokens charged to accounts", labels=["kind", "by"])
         requests = CounterMetricFamily("shoal_quota_settled_requests", "Whose accounts were charged", labels=["by"])
-        held = CounterMetricFamily("shoal_quota_settled_kv_token_seconds", "Charged to accounts", labels=["by"])
-        worked = CounterMetricFamily("shoal_quota_settled_gpu_seconds", "Charged to accounts", labels=["by"])
+        held = CounterMetricFamily("shoal_quota_settled_kv_token_seconds", "Charged in all", labels=["by"])
+        worked = CounterMetricFamily("shoal_quota_settled_gpu_seconds", "Charged in all", labels=["by"])
         for by, settled in (("engine", self._quotas.settled_by_engine), ("count", self._quotas.settled_by_count)):
             tokens.add_metric(["input", by], settled.input_tokens)
             tokens.add_metric(["cached", by], settled.cached_tokens)

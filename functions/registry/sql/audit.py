@@ -5,7 +5,7 @@
 Both as text. So for the first entry `{"a":1}` the hash is that of `000…000{"a":1}` (test_the_chain_is_what_it_says).
 The last number and hash stand in `state` too, written by the same transaction: a chain that was cut short does not end
 where `state` says. Who can write the whole database can write another chain; so keep `head` elsewhere, from time to
-time, and compare (docs/registry.md).
+time, and compare (docs/explanation/registry.md).
 """
 
 import hashlib

@@ -4,7 +4,7 @@
 
 A step reads at most `step_budget_tokens` together with one token for each decoding sequence (chunked prefill).
 
-Profiles of accelerators are from published figures (llm-d's simulator, docs/latency-profiles.md: for 8B models a first
+Profiles of accelerators are from published figures (llm-d's simulator, latency-profiles.md: for 8B models a first
 token after 256 read takes 60-120 ms on H100, 100-180 on A100, 180-280 on L40S; between tokens 10-15, 15-25 and
 25-35 ms; prefill 0.15-0.30 ms a token on H100; 70B on four H100: 250-400 and 25-40 ms; KV 128 and 320 KB a token).
 Worked example (test_profiles_are_within_the_published_ranges): h100-8b reads 256 tokens in 20 + 256 x 0.2 = 71 ms with
@@ -12,7 +12,7 @@ its step, and 16 sequences of 1,000 tokens take 10 + 16 x 0.05 + 16,000 x 0.0000
 
 `sim` is the simulated engine that `shoal up --engine sim` starts (`engines.sim.limits.StepCosts`).
 `vllm-cpu-smollm2` was measured by `shoal simulate calibrate`: vLLM 0.32 on CPU, SmolLM2-135M in float32, one thread, on
-two cores that it shared with a dozen busy processes. docs/simulator.md has its errors.
+two cores that it shared with a dozen busy processes. docs/explanation/simulator.md has its errors.
 """
 
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ class AdapterTimes:
     gpu_s: float = 0.01
     """From host memory into a slot: 200 MB over PCIe at 25 GB/s."""
     disk_s: float = 0.3
-    """Measured with the agent's round trip: 0.1 to 0.3 s (docs/routing.md)."""
+    """Measured with the agent's round trip: 0.1 to 0.3 s (docs/explanation/routing.md)."""
     store_s: float = 1.2
     """On top, for what is not on the node's disk."""
     resident: bool = False

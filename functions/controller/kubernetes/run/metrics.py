@@ -15,7 +15,9 @@ class ControllerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prefix, to = "shoal_controller_", self.registry
-        self._reconcile_s = Histogram(f"{prefix}reconcile_seconds", "One pass.", buckets=_SECONDS, registry=to)
+        self._reconcile_s = Histogram(
+            f"{prefix}reconcile_seconds", "Duration of a pass.", buckets=_SECONDS, registry=to
+        )
         self._reconciles = Counter(f"{prefix}reconciles_total", "Passes by how they ended.", ["result"], registry=to)
         self._errors = Counter(f"{prefix}errors_total", "Errors by what is done about them.", ["class"], registry=to)
         self._leader = Gauge(f"{prefix}leader", "1: this process leads.", registry=to)
@@ -24,7 +26,7 @@ class ControllerMetrics:
         self._objects = Gauge(f"{prefix}objects", "Objects that the watches show.", ["kind"], registry=to)
         self._refused = Gauge(f"{prefix}refused_objects", "Objects that are wrong as written.", registry=to)
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
-        self._suspended = Gauge(f"{prefix}suspended", "1: told to wait.", registry=to)
+        self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
         self._rollouts = Gauge(
             "shoal_rollout_stage", "Of a rollout under way: 0 loading, then its stage.", ["model"], registry=to

@@ -1,0 +1,91 @@
+"""Metrics of every process: families that the source declares with a name that begins with `shoal_`."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from docs.generate.markdown import code, page, sentence, table
+from docs.generate.source import FUNCTIONS, Site, calls
+
+_ABOUT = (
+    "What Prometheus reads of each process. Counters are exposed with `_total`, histograms as `_bucket`, `_sum` and "
+    "`_count`. No histogram has a tenant's label."
+)
+_PROCESSES = {
+    "gateway": ("Gateway", "On a port of its own, `SHOAL_GATEWAY_METRICS_PORT` (8445 locally), path `/metrics`."),
+    "registry": ("Registry", "`GET /metrics` on its port; `shoal_rollout_stage` only with the internal token."),
+    "replica": ("Agent", "`GET /metrics` on the agent's port (8480 and up locally)."),
+    "controller": ("Controller on Kubernetes", "`GET /metrics` on port 8447."),
+}
+_KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
+_MAKERS = {*_KINDS, *(f"{name}MetricFamily" for name in _KINDS), "_gauge"}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+def families(process: str) -> list[Family]:
+    """Of `functions/<process>`, by name."""
+    found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS) for family in _declared(site)}
+    return sorted(found.values(), key=lambda family: family.name)
+
+
+def metrics_page() -> str:
+    return page("Metrics", _ABOUT, *(_section(process) for process in _PROCESSES))
+
+
+def _section(process: str) -> str:
+    title, where = _PROCESSES[process]
+    rows = [
+        (code(one.name), one.kind, ", ".join(code(label) for label in one.labels), sentence(one.meaning))
+        for one in families(process)
+    ]
+    return f"## {title}\n\n{where}\n\n" + table(("metric", "kind", "labels", "meaning"), rows)
+
+
+def _declared(site: Site) -> Iterator[Family]:
+    kind = _kind(site.name)
+    names, meanings = site.texts(site.argument(0, "name")), site.texts(site.argument(1, "documentation"))
+    if kind and names and meanings and names[0].startswith("shoal_"):
+        yield _family(names[0], kind, _labels(site), meanings[0])
+    elif kind and not names:
+        yield from _of_a_table(site, kind)
+
+
+def _family(name: str, kind: str, labels: tuple[str, ...], meaning: str) -> Family:
+    exposed = f"{name.removesuffix('_total')}_total" if kind == "counter" else name
+    return Family(exposed, kind, labels, meaning)
+
+
+def _kind(called: str) -> str:
+    name = called.removesuffix("MetricFamily")
+    return "gauge" if called == "_gauge" else _KINDS.get(name, "")
+
+
+def _labels(site: Site) -> tuple[str, ...]:
+    value = site.argument(2, "labels", "labelnames")
+    if isinstance(value, ast.Name):
+        given = [
+            node.value
+            for node in ast.walk(site.function)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == value.id
+        ]
+        value = given[0] if given else None
+    if not isinstance(value, ast.List | ast.Tuple):
+        return ()
+    return tuple(str(one.value) for one in value.elts if isinstance(one, ast.Constant))
+
+
+def _of_a_table(site: Site, kind: str) -> Iterator[Family]:
+    """One call for a table of families: {"shoal_name": ("meaning", value)}."""
+    for node in ast.walk(site.function):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                name = key.value if isinstance(key, ast.Constant) else ""
+                if str(name).startswith("shoal_") and isinstance(value, ast.Tuple):
+                    yield _family(str(name), kind, _labels(site), site.texts(value.elts[0])[0])

@@ -1,0 +1,210 @@
+"""The document: what FastAPI knows of its routes, and of every route what admission, engines and answers fix.
+
+The hot routes have no FastAPI operation, since the fast lane serves them; here they stand like all others. Nothing
+of the platform's own is in it: this gateway has no internal routes, and metrics have a port of their own.
+
+Neighbours: `requests`, `replies` and `headers` have the parts; `functions.gateway.http.asgi` serves the document.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from functions.gateway.intake.routes import ROUTES, Route
+from functions.gateway.limits import Limits
+from functions.gateway.openapi import headers, replies
+from functions.gateway.openapi.headers import Header
+from functions.gateway.openapi.replies import STRING, Schema, maybe, ref, thing
+from functions.gateway.openapi.requests import body_schema
+
+PATH = "/openapi.json"
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_ABOUT = (
+    "OpenAI's API for the models of a shoal fleet, and Anthropic's Messages. Fields that a body's schema does not name "
+    "pass to the engine as they are; null means absent. Every answer carries x-request-id."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is said of one method of one path."""
+
+    summary: str
+    answer: Schema
+    media: str = _JSON
+    event: Schema | None = None  # of a stream
+    body: Schema | None = None
+    body_media: str = _JSON
+    keyed: bool = True  # needs a key
+    refusals: tuple[int, ...] = (401, 404, 429, 500)
+    reads: tuple[Header, ...] = (headers.REQUEST_ID,)  # beside the key
+    is_served: bool = False  # by an engine, on a tenant's account
+
+
+_ENGINE_REFUSALS = (400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
+_STORE_REFUSALS = (400, 401, 404, 429, 500, 503)
+_MEANINGS = {
+    400: "Malformed, out of range, over a cap, or for another kind of model",
+    401: "The key is missing, malformed, unknown, revoked or expired",
+    403: "The key lacks the scope or the class",
+    404: "Unknown to this caller",
+    408: "Head or body took too long to arrive",
+    409: "Not in this state",
+    413: "The body is over the limit",
+    415: "Not application/json, or an encoded body",
+    429: "The tenant's own limit: try again after `retry-after`",
+    431: "Headers are over the limits",
+    500: "The gateway failed",
+    502: "Replicas failed, after retries",
+    503: "The platform is full or has no capacity yet: try again after `retry-after`",
+    504: "The deadline passed",
+}
+# A summary, the answer's schema, and that of one event of a stream.
+_ENGINE: dict[str, tuple[str, str, str | None]] = {
+    "/v1/chat/completions": ("Answer a chat", "ChatCompletion", "ChatCompletionChunk"),
+    "/v1/completions": ("Continue a text", "Completion", "Completion"),
+    "/v1/responses": ("Answer by OpenAI's Responses API; nothing is stored", "Response", "NamedEvent"),
+    "/v1/messages": ("Answer by Anthropic's Messages API", "Message", "NamedEvent"),
+    "/v1/messages/count_tokens": ("Count the tokens of a message without inference", "TokenCount", None),
+    "/v1/embeddings": ("Embed texts", "Embeddings", None),
+    "/v1/classify": ("Classify texts", "Classification", None),
+    "/v1/score": ("Score pairs of texts", "Scores", None),
+    "/v1/rerank": ("Order documents by a query", "Ranking", None),
+    "/v1/tokenize": ("Tokenize a prompt or a chat", "Tokens", None),
+    "/v1/detokenize": ("Turn token ids into text", "Text", None),
+}
+_FILE = thing("file purpose", file=STRING | {"format": "binary"}, purpose={"const": "batch"})
+_BATCH = thing(
+    "input_file_id endpoint completion_window",
+    input_file_id=STRING,
+    endpoint=STRING,
+    completion_window=STRING,
+    metadata=maybe({"type": "object", "additionalProperties": STRING, "maxProperties": 16}),
+)
+_OTHERS: dict[tuple[str, str], Operation] = {
+    ("get", "/healthz"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),
+    ("get", "/readyz"): Operation("Whether requests can be answered", ref("Readiness"), keyed=False, refusals=()),
+    ("get", "/v1/models"): Operation("List what this key may call", ref("Models")),
+    ("get", "/v1/models/{model}"): Operation("Describe one model", ref("Model")),
+    ("delete", "/v1/conversations"): Operation(
+        "Delete the conversation that X-Session-ID names",
+        ref("DeletedConversation"),
+        refusals=(400, 401, 404, 500),
+        reads=(headers.REQUEST_ID, headers.SESSION),
+    ),
+    ("post", "/v1/files"): Operation(
+        "Upload the input of a batch",
+        ref("File"),
+        body=_FILE,
+        body_media="multipart/form-data",
+        refusals=(*_STORE_REFUSALS, 408, 413),
+    ),
+    ("get", "/v1/files"): Operation("List files", ref("Files"), refusals=_STORE_REFUSALS),
+    ("get", "/v1/files/{file_id}"): Operation("Describe a file", ref("File"), refusals=_STORE_REFUSALS),
+    ("get", "/v1/files/{file_id}/content"): Operation(
+        "Read a file", {"type": "string", "format": "binary"}, "application/octet-stream", refusals=_STORE_REFUSALS
+    ),
+    ("delete", "/v1/files/{file_id}"): Operation("Delete a file", ref("DeletedFile"), refusals=(*_STORE_REFUSALS, 409)),
+    ("post", "/v1/batches"): Operation(
+        "Begin a batch", ref("Batch"), body=_BATCH, refusals=(*_STORE_REFUSALS, 408, 413, 415)
+    ),
+    ("get", "/v1/batches"): Operation("List batches", ref("Batches"), refusals=_STORE_REFUSALS),
+    ("get", "/v1/batches/{batch_id}"): Operation("Describe a batch", ref("Batch"), refusals=_STORE_REFUSALS),
+    ("post", "/v1/batches/{batch_id}/cancel"): Operation(
+        "Cancel a batch", ref("Batch"), refusals=(*_STORE_REFUSALS, 409)
+    ),
+}
+
+
+def document(app: FastAPI, limits: Limits) -> Schema:
+    """OpenAPI 3.1 of all that this application answers; a route that nobody describes raises KeyError."""
+    known = get_openapi(title="shoal gateway", version="1", routes=app.routes)["paths"]
+    operations = {("post", route.path): _engine_operation(route, limits) for route in ROUTES}
+    operations |= {(method, path): _OTHERS[method, path] for path, methods in known.items() for method in methods}
+    paths: dict[str, dict[str, Any]] = {}
+    for (method, path), operation in operations.items():
+        parameters = known.get(path, {}).get(method, {}).get("parameters", [])
+        paths.setdefault(path, {})[method] = _written(method, path, operation, parameters)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "shoal gateway", "version": "1", "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": replies.SCHEMAS,
+            "headers": {header.component: _header(header) for header in headers.RESPONSE},
+            "parameters": {header.component: _parameter(header) for header in headers.BESIDE_THE_KEY},
+            "responses": {str(status): _refusal(status) for status in _MEANINGS},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": headers.KEYS[0].meaning},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "security": [{"key": []}, {"apiKey": []}],
+    }
+
+
+def _engine_operation(route: Route, limits: Limits) -> Operation:
+    summary, answer, event = _ENGINE[route.path]
+    return Operation(
+        summary,
+        ref(answer),
+        event=ref(event) if event is not None else None,
+        body=body_schema(route, limits),
+        refusals=_ENGINE_REFUSALS,
+        reads=headers.BESIDE_THE_KEY,
+        is_served=True,
+    )
+
+
+def _written(method: str, path: str, operation: Operation, parameters: list[Schema]) -> Schema:
+    content = {operation.media: {"schema": operation.answer}}
+    if operation.event is not None:
+        content[_EVENTS] = {"schema": operation.event}
+    named = (*headers.ALWAYS, *(headers.SERVED + headers.QUOTA if operation.is_served else ()))
+    named += headers.FILE_CONTENT if path.endswith("/content") else ()
+    answers: Schema = {"200": {"description": "Answered", "headers": _refs(named), "content": content}}
+    answers |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.refusals}
+    if path == "/readyz":
+        answers["503"] = {"description": "Not ready; `reason` says why", "content": content}
+    written: Schema = {"operationId": _operation_id(method, path), "summary": operation.summary, "responses": answers}
+    written["parameters"] = [
+        *(_plain(parameter) for parameter in parameters),
+        *({"$ref": f"#/components/parameters/{header.component}"} for header in operation.reads),
+    ]
+    if operation.body is not None:
+        written["requestBody"] = {"required": True, "content": {operation.body_media: {"schema": operation.body}}}
+    if not operation.keyed:
+        written["security"] = []
+    return written
+
+
+def _operation_id(method: str, path: str) -> str:
+    words = path.removeprefix("/v1").replace("{", "").replace("}", "").strip("/").replace("/", "_")
+    return f"{method}_{words}"
+
+
+def _plain(parameter: Schema) -> Schema:
+    """Without the titles that FastAPI makes of names."""
+    schema = {name: value for name, value in parameter["schema"].items() if name != "title"}
+    return parameter | {"schema": schema}
+
+
+def _refs(named: Iterable[Header]) -> Schema:
+    return {header.name: {"$ref": f"#/components/headers/{header.component}"} for header in named}
+
+
+def _header(header: Header) -> Schema:
+    return {"description": header.meaning, "schema": header.schema}
+
+
+def _parameter(header: Header) -> Schema:
+    return {"name": header.name, "in": "header", "description": header.meaning, "schema": header.schema}
+
+
+def _refusal(status: int) -> Schema:
+    schema = {"anyOf": [ref("Error"), ref("AnthropicError")]}
+    named = (*headers.ALWAYS, *headers.QUOTA, *(headers.REFUSED if status in (401, 429, 503) else ()))
+    return {"description": _MEANINGS[status], "headers": _refs(named), "content": {_JSON: {"schema": schema}}}

@@ -1,0 +1,88 @@
+"""Headers that the gateway reads, and those that it answers with: name, type, meaning.
+
+The OpenAPI document and the reference page are made of these tables; `tests/gateway/test_openapi.py` holds them to
+the names that stand in the gateway's code and to what a gateway answers.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_INTEGER: dict[str, Any] = {"type": "integer", "minimum": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    name: str
+    meaning: str
+    schema: dict[str, Any] = field(default_factory=lambda: {"type": "string"})
+
+    @property
+    def component(self) -> str:
+        """Its name in the document's components."""
+        return self.name.lower()
+
+
+KEYS: tuple[Header, ...] = (
+    Header("Authorization", "`Bearer <key>`: the tenant's key."),
+    Header("x-api-key", "The key, as Anthropic's SDK sends it; `Authorization` counts where both are given."),
+)
+REQUEST_ID = Header(
+    "X-Request-Id",
+    "Names the request in answers, logs and traces; echoed where it is well-formed, otherwise replaced.",
+    {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+)
+SESSION = Header(
+    "X-Session-ID",
+    "Requests of one session prefer one replica and stay on one version. Also in the body, as `session_id` or "
+    "`prompt_cache_key`. Kept as a hash only.",
+    {"type": "string", "maxLength": 512},
+)
+BESIDE_THE_KEY: tuple[Header, ...] = (
+    REQUEST_ID,
+    SESSION,
+    Header("traceparent", "W3C trace context; its trace id is kept in the request's trace."),
+    Header(
+        "X-Shoal-Class",
+        "Service class; also `service_tier` in the body (`priority` is interactive, `flex` is batch).",
+        {"enum": ["interactive", "near-real-time", "batch"]},
+    ),
+    Header(
+        "X-Shoal-Deadline-Ms",
+        "How long the caller waits, from the end of the request's head; at most 600 s are waited.",
+        {"type": "integer", "minimum": 1, "maximum": 3_600_000},
+    ),
+)
+REQUEST: tuple[Header, ...] = (*KEYS, *BESIDE_THE_KEY)
+
+ALWAYS: tuple[Header, ...] = (Header("x-request-id", "The request's id, on every answer."),)
+SERVED: tuple[Header, ...] = (
+    Header("x-shoal-model", "The model that answered, as `id@version`."),
+    Header("x-shoal-digest", "The sha256 digest of that version's artifact."),
+    Header("x-shoal-replica", "The replica that answered."),
+    Header("server-timing", "Milliseconds of `auth`, `queue`, `route`, `connect`, `ttft`, and `load` if one waited."),
+    Header("x-shoal-degraded", "`from=…;reason=…`: another model answered, by the pool's fallback policy."),
+    Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
+    Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),
+    Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
+    Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
+    Header("cache-control", "`no-store`."),
+)
+QUOTA: tuple[Header, ...] = tuple(
+    Header(f"x-ratelimit-{what}-{of}", f"{meaning} {of}.", schema)
+    for of in ("requests", "tokens")
+    for what, meaning, schema in (
+        ("limit", "The tenant's limit a minute, in", _INTEGER),
+        ("remaining", "What may come at once, in", _INTEGER),
+        ("reset", "Time until all of the limit is there again (`20ms`, `8.6s`, `1m0s`), of", {"type": "string"}),
+    )
+)
+REFUSED: tuple[Header, ...] = (
+    Header("retry-after", "Seconds after which to try again: with 429 and most 503.", _INTEGER),
+    Header("retry-after-ms", "The same in milliseconds, with 429 by a quota.", _INTEGER),
+    Header("www-authenticate", "`Bearer`, with 401."),
+)
+FILE_CONTENT: tuple[Header, ...] = (
+    Header("content-disposition", "The name to save a file's content by."),
+    Header("x-content-type-options", "`nosniff`, with a file's content."),
+)
+RESPONSE: tuple[Header, ...] = (*ALWAYS, *SERVED, *QUOTA, *REFUSED, *FILE_CONTENT)

@@ -1,0 +1,65 @@
+"""The project's pages as tests read them: headings as anchors, links, fenced blocks."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+_HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """One fenced block: what stands behind the backticks, what it holds, where it begins."""
+
+    page: Path
+    line: int
+    info: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@cache
+def pages() -> tuple[Path, ...]:
+    """Every page of the project, wherever it lies; what is built or installed is none."""
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    found = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]
+    return tuple(sorted(page for page in found if "node_modules" not in page.parts))
+
+
+@cache
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text())
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What `page#…` may name, as forges make it of headings; a second heading of one name gets -1."""
+    found: list[str] = []
+    for heading in _HEADING.findall(prose(page)):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found.append(slug if slug not in found else f"{slug}-{found.count(slug)}")
+    return frozenset(found)
+
+
+def links(page: Path) -> Iterator[str]:
+    yield from _LINK.findall(_CODE.sub("", prose(page)))
+
+
+def fences(page: Path) -> Iterator[Fence]:
+    text = page.read_text()
+    for found in _FENCE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Fence(page, line, found["info"].strip(), found["text"])
