@@ -20,8 +20,8 @@ from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.listed_lately import ListedLately
 from functions.gateway.intake.listing import describe_model
 from functions.gateway.intake.routes import ROUTES, dialect_of
-from functions.gateway.request import replies as answers
 from functions.gateway.openapi import document
+from functions.gateway.request import replies as answers
 from functions.gateway.services import Services
 
 RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
