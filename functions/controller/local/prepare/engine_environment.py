@@ -24,6 +24,7 @@ from functions.controller.local.prepare.commands import exclusive, run_logged
 from functions.controller.local.prepare.pip import (
     NotOffered,
     Pip,
+    in_words,
     locked_names,
     remove_half_installed,
     size_bytes,
@@ -48,94 +49,97 @@ class TorchBuild:
 CPU_BUILD = TorchBuild("the CPU build", "engine-torch-cpu.lock.txt", int(0.7 * _GB), int(2.3 * _GB))
 GENERAL_BUILD = TorchBuild("the general build", "engine-torch.lock.txt", int(2.6 * _GB), int(5.3 * _GB))
 REST = "engine.lock.txt"
+LOCKS = Path(str(files("functions.controller.local.prepare")))
 
 
-def ensure_engine_environment(venv: Path, *, log: Path, reporter: Reporter) -> None:
-    with ExitStack() as stack:
-        with reporter.step("Engine environment") as step:
-            lock = stack.enter_context(exclusive(lock_file(venv), step.update))
-            if engine_is_ready(venv):
-                step.note("already there")
-                return
-            pip = Pip(venv / "bin" / "python", log, lock)
-            _make_venv(venv, pip, step)
-        build = _install_torch(venv, pip, reporter)
-        with reporter.step("Engine: vLLM and what it needs") as step:
-            _install(venv, pip, REST, step)
-        with reporter.step("Engine: checking that it imports") as step:
-            pip.uninstall(pip.installed() - locked_names(lock_of(REST)) - locked_names(lock_of(build.lock)) - _KEPT)
-            check = [str(pip.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
-            run_logged(check, log=log, lock=lock, on_line=lambda line: None)
-            replace_file(venv / STAMP, wanted_stamp().encode())
-            step.note(f"{size_bytes(venv) / _GB:.1f} GB in {venv}")
+@dataclass(frozen=True)
+class EngineEnvironment:
+    venv: Path
+    locks: Path = LOCKS
 
+    def ensure(self, *, log: Path, reporter: Reporter) -> None:
+        with ExitStack() as stack:
+            with reporter.step("Engine environment") as step:
+                lock = stack.enter_context(exclusive(self.lock_file, step.update))
+                if self.is_ready():
+                    step.note("already there")
+                    return
+                pip = Pip(self.python, log, lock)
+                self._make(pip, step)
+            build = self._install_torch(pip, reporter)
+            with reporter.step("Engine: vLLM and what it needs") as step:
+                self._install(REST, pip, step)
+            with reporter.step("Engine: checking that it imports") as step:
+                self._finish(build, pip, step)
 
-def engine_is_ready(venv: Path) -> bool:
-    stamp = venv / STAMP
-    return stamp.is_file() and stamp.read_text().strip() == wanted_stamp()
+    def is_ready(self) -> bool:
+        stamp = self.venv / STAMP
+        return stamp.is_file() and stamp.read_text().strip() == self.wanted_stamp()
 
+    def wanted_stamp(self) -> str:
+        locks = ((self.locks / name).read_bytes() for name in (CPU_BUILD.lock, GENERAL_BUILD.lock, REST))
+        return hashlib.sha256(b"".join(locks)).hexdigest()
 
-def wanted_stamp() -> str:
-    locks = (lock_of(name).read_bytes() for name in (CPU_BUILD.lock, GENERAL_BUILD.lock, REST))
-    return hashlib.sha256(b"".join(locks)).hexdigest()
+    @property
+    def python(self) -> Path:
+        return self.venv / "bin" / "python"
 
+    @property
+    def lock_file(self) -> Path:
+        """Several state directories may share one environment, and it may be made anew: it lies outside of both."""
+        mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
 
-def lock_of(name: str) -> Path:
-    return Path(str(files("functions.controller.local.prepare").joinpath(name)))
+    def _make(self, pip: Pip, step: Step) -> None:
+        self._check_space(CPU_BUILD)
+        if pip.runs():
+            remove_half_installed(self.venv)
+            step.note("half-made or of an earlier version: completed now")
+            return
+        step.update("making the virtual environment")
+        place = self.venv.resolve()  # where it is a link, what it points to is made
+        shutil.rmtree(place, ignore_errors=True)
+        run_logged([sys.executable, "-m", "venv", str(place)], log=pip.log, lock=pip.lock, on_line=step.update)
+        step.note(f"made in {self.venv}, empty as yet")
 
+    def _install_torch(self, pip: Pip, reporter: Reporter) -> TorchBuild:
+        """The CPU build where it is offered: known by asking for it, which costs a second where it is not."""
+        with reporter.step(f"Engine: torch, {CPU_BUILD.words}") as step:
+            try:
+                self._install(CPU_BUILD.lock, pip, step)
+                return CPU_BUILD
+            except NotOffered:
+                step.note("not on the indexes that pip is configured with: the general build instead")
+        with reporter.step(f"Engine: torch, {GENERAL_BUILD.words}") as step:
+            self._check_space(GENERAL_BUILD)
+            self._install(GENERAL_BUILD.lock, pip, step)
+        return GENERAL_BUILD
 
-def lock_file(venv: Path) -> Path:
-    """Several state directories may share one environment, and it may be made anew: the lock lies outside of both."""
-    mark = hashlib.sha256(str(venv.absolute()).encode()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
+    def _install(self, lock: str, pip: Pip, step: Step) -> None:
+        before = size_bytes(self.venv)
+        output = pip.install(self.locks / lock, step)
+        installed = size_bytes(self.venv) - before
+        step.note(f"{output.fetched()}, {in_words(installed)} installed")
 
+    def _finish(self, build: TorchBuild, pip: Pip, step: Step) -> None:
+        """What no lock names (of an earlier lock, of the other build) goes; the stamp comes last."""
+        locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
+        pip.uninstall(pip.installed() - locked - _KEPT)
+        check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
+        run_logged(check, log=pip.log, lock=pip.lock, on_line=lambda line: None)
+        replace_file(self.venv / STAMP, self.wanted_stamp().encode())
+        step.note(f"{in_words(size_bytes(self.venv))} in {self.venv}")
 
-def _make_venv(venv: Path, pip: Pip, step: Step) -> None:
-    _check_space(venv, CPU_BUILD)
-    if pip.runs():
-        remove_half_installed(venv)
-        step.note("half-made or of an earlier version, completed now")
-        return
-    step.update("making the virtual environment")
-    if venv.is_symlink():
-        venv = venv.resolve()  # what it points to is made, the link stays
-    shutil.rmtree(venv, ignore_errors=True)
-    run_logged([sys.executable, "-m", "venv", str(venv)], log=pip.log, lock=pip.lock, on_line=step.update)
-    step.note("to be made")
-
-
-def _install_torch(venv: Path, pip: Pip, reporter: Reporter) -> TorchBuild:
-    """The CPU build where it is offered: known by asking for it, which costs a second where it is not."""
-    with reporter.step(f"Engine: torch, {CPU_BUILD.words}") as step:
-        try:
-            _install(venv, pip, CPU_BUILD.lock, step)
-            return CPU_BUILD
-        except NotOffered:
-            step.note("not on the indexes that pip is configured with: the general build instead")
-    with reporter.step(f"Engine: torch, {GENERAL_BUILD.words}") as step:
-        _check_space(venv, GENERAL_BUILD)
-        step.update(f"{GENERAL_BUILD.downloaded_bytes / _GB:.1f} GB to download for the whole environment")
-        _install(venv, pip, GENERAL_BUILD.lock, step)
-    return GENERAL_BUILD
-
-
-def _install(venv: Path, pip: Pip, lock: str, step: Step) -> None:
-    before = size_bytes(venv)
-    output = pip.install(lock_of(lock), step)
-    cached = f" and {output.cached_bytes / _GB:.2f} GB from pip's cache" if output.cached_bytes else ""
-    installed = (size_bytes(venv) - before) / _GB
-    step.note(f"{output.downloaded_bytes / _GB:.2f} GB downloaded{cached}, {installed:.2f} GB installed")
-
-
-def _check_space(venv: Path, build: TorchBuild) -> None:
-    venv = venv.resolve()
-    there = size_bytes(venv) if venv.is_dir() else 0
-    needs = space_needs(build, there, venv=venv.parent, scratch=Path(tempfile.gettempdir()), cache=_cache(os.environ))
-    if short := space_short(needs):
-        raise CannotPrepare(
-            f"the engine needs {short}. Make room, or set SHOAL_ENGINE_VENV, TMPDIR or PIP_CACHE_DIR to directories "
-            "elsewhere; `shoal up --engine sim` needs none of it."
-        )
+    def _check_space(self, build: TorchBuild) -> None:
+        venv = self.venv.resolve()
+        there = size_bytes(venv) if venv.is_dir() else 0
+        scratch = Path(tempfile.gettempdir())
+        needs = space_needs(build, there, venv=venv.parent, scratch=scratch, cache=pip_cache(os.environ))
+        if short := space_short(needs):
+            raise CannotPrepare(
+                f"the engine needs {short}. Make room, or set SHOAL_ENGINE_VENV, TMPDIR or PIP_CACHE_DIR to "
+                "directories elsewhere; `shoal up --engine sim` needs none of it."
+            )
 
 
 def space_needs(
@@ -165,6 +169,6 @@ def space_short(
     return ""
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def pip_cache(environ: Mapping[str, str]) -> Path:
     home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(environ.get("PIP_CACHE_DIR") or home / "pip")

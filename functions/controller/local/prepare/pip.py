@@ -34,7 +34,7 @@ class PipOutput:
     downloaded_bytes: int = 0
     cached_bytes: int = 0
     missing: bool = False
-    doing: str = "looking at the index"
+    doing: str = ""
     installing: bool = False
 
     def read(self, line: str) -> None:
@@ -53,9 +53,12 @@ class PipOutput:
 
     def told(self, installed_bytes: int) -> str:
         if self.installing:
-            return f"installing, {_size(installed_bytes)} so far"
-        cached = f" ({_size(self.cached_bytes)} from pip's cache)" if self.cached_bytes else ""
-        return f"{_size(self.downloaded_bytes)} downloaded{cached}, now {self.doing}"
+            return f"installing, {in_words(installed_bytes)} so far"
+        return f"{self.fetched()}, with {self.doing}, which is on its way" if self.doing else "looking at the index"
+
+    def fetched(self) -> str:
+        cached = f" and {in_words(self.cached_bytes)} from pip's cache" if self.cached_bytes else ""
+        return f"{in_words(self.downloaded_bytes)} downloaded{cached}"
 
 
 @dataclass(frozen=True)
@@ -154,5 +157,5 @@ def _distribution(url: str) -> str:
     return url.rpartition("/")[2].partition("-")[0]
 
 
-def _size(count: float) -> str:
+def in_words(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
