@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         build = _lines(folder, "build", _build_system())
         _compile(["pyproject.toml", build, "--extra", DEVELOPMENT], development, arguments)
+        _compile([build], LOCKS / "build.txt", ["--constraints", str(development)])
     for extra in EXTRAS:
         _compile(["pyproject.toml", "--extra", extra], LOCKS / f"{extra}.txt", ["--constraints", str(development)])
     _engine(arguments)
