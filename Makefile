@@ -14,7 +14,7 @@ STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench bench-peers seeds fuzz fmt
+.PHONY: help up down test check bench bench-peers seeds fuzz fmt lock
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,16 +52,20 @@ fuzz: $(STAMP) ## every property test with five times its examples, new ones (mi
 bench-peers: $(STAMP) ## the peers' own environments for `make bench`, made beforehand
 	$(BIN)/python -m loadtests.bench.peers
 
+lock: $(STAMP) ## the locks with hashes made again after a change in pyproject.toml (ARGS="--upgrade" for every version anew)
+	$(BIN)/python requirements/lock.py $(ARGS)
+
 fmt: $(STAMP) ## format, and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # Written last, so that an installation that was killed half-way is done again. A .venv whose pip does not run is made
 # anew; one that does is completed.
-$(STAMP): pyproject.toml
-	@echo "installing shoal into $(VENV) (half a minute the first time)"
+$(STAMP): pyproject.toml requirements/dev.txt
+	@echo "installing shoal into $(VENV) from requirements/dev.txt (about a minute the first time)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "shoal needs Python 3.11 or later; $(PYTHON) is older: make PYTHON=python3.11 …"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

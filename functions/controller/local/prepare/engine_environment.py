@@ -1,90 +1,174 @@
-"""The engine's virtual environment: made once from one requirements file, taken as it is where its stamp fits.
+"""The engine's virtual environment: made once from locks with hashes, taken as it is where its stamp fits.
 
-The stamp holds the requirements' hash and is written last; an environment without it was left half-made, and is
-completed (pip keeps what is there) or, where its python does not run, made anew.
+vLLM for CPUs asks for torch's CPU build, which the plain index does not have. Where an index or a wheel folder that pip
+is configured with offers it, it is taken; else the general build, which does the same work and brings CUDA libraries
+that it is linked against. The rest is the same for both.
+
+The stamp holds the locks' hash and is written last; an environment without it was left half-made or is of an earlier
+lock, and is completed (pip keeps what fits) or, where its python does not run, made anew.
 """
 
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from functions.controller.local.ledger import replace_file
-from functions.controller.local.prepare.commands import run_logged
-from functions.controller.local.prepare.reporting import CannotPrepare, Step
+from functions.controller.local.prepare.commands import exclusive, run_logged
+from functions.controller.local.prepare.pip import (
+    NotOffered,
+    Pip,
+    in_words,
+    locked_names,
+    remove_half_installed,
+    size_bytes,
+)
+from functions.controller.local.prepare.reporting import CannotPrepare, Reporter, Step
 
 STAMP = "shoal-engine.stamp"
-# Builds for CUDA that do not fit the CPU torch and break `import transformers`; text models need none of them.
-UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-NEEDED_BYTES = 5 * 1024**3  # 3.5 GB installed, and what pip unpacks meanwhile
-FIRST_TIME = "installing vLLM for CPU: 3.5 GB, about two minutes"
-_SHOWN_CHARS = 90
-_SHOWN_WORDS = ("Collecting", "Downloading", "Using", "Installing", "Building", "Successfully")
+_KEPT = {"pip"}  # the tool itself
+_GB = 10**9
 
 
-def ensure_engine_environment(venv: Path, *, log: Path, lock: int, step: Step) -> None:
-    requirements = requirements_file()
-    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    stamp = venv / STAMP
-    if stamp.is_file() and stamp.read_text().strip() == wanted:
-        step.note("already there")
-        return
-    _check_space(venv)
-    python = venv / "bin" / "python"
-    if not _runs(python):
+@dataclass(frozen=True)
+class TorchBuild:
+    """One of the builds of torch, and what an environment with it takes: measured, a little rounded up."""
+
+    words: str
+    lock: str
+    downloaded_bytes: int
+    installed_bytes: int
+
+
+CPU_BUILD = TorchBuild("the CPU build", "engine-torch-cpu.lock.txt", int(0.7 * _GB), int(2.3 * _GB))
+GENERAL_BUILD = TorchBuild("the general build", "engine-torch.lock.txt", int(2.6 * _GB), int(5.3 * _GB))
+REST = "engine.lock.txt"
+LOCKS = Path(str(files("functions.controller.local.prepare")))
+
+
+@dataclass(frozen=True)
+class EngineEnvironment:
+    venv: Path
+    locks: Path = LOCKS
+
+    def ensure(self, *, log: Path, reporter: Reporter) -> None:
+        with ExitStack() as stack:
+            with reporter.step("Engine environment") as step:
+                lock = stack.enter_context(exclusive(self.lock_file, step.update))
+                if self.is_ready():
+                    step.note("already there")
+                    return
+                pip = Pip(self.python, log, lock)
+                self._make(pip, step)
+            build = self._install_torch(pip, reporter)
+            with reporter.step("Engine: vLLM and what it needs") as step:
+                self._install(REST, pip, step)
+            with reporter.step("Engine: checking that it imports") as step:
+                self._finish(build, pip, step)
+
+    def is_ready(self) -> bool:
+        stamp = self.venv / STAMP
+        return stamp.is_file() and stamp.read_text().strip() == self.wanted_stamp()
+
+    def wanted_stamp(self) -> str:
+        locks = ((self.locks / name).read_bytes() for name in (CPU_BUILD.lock, GENERAL_BUILD.lock, REST))
+        return hashlib.sha256(b"".join(locks)).hexdigest()
+
+    @property
+    def python(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    @property
+    def lock_file(self) -> Path:
+        """Several state directories may share one environment, and it may be made anew: it lies outside of both."""
+        mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
+
+    def _make(self, pip: Pip, step: Step) -> None:
+        self._check_space(CPU_BUILD)
+        if pip.runs():
+            remove_half_installed(self.venv)
+            step.note("half-made or of an earlier version: completed now")
+            return
         step.update("making the virtual environment")
-        shutil.rmtree(venv, ignore_errors=True)
-        run_logged([sys.executable, "-m", "venv", str(venv)], log=log, lock=lock, on_line=step.update)
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    install = [*pip, "install", "--progress-bar", "off", "-r", str(requirements)]
-    step.update(FIRST_TIME)
-    run_logged(install, log=log, lock=lock, on_line=lambda line: _show(step, line))
-    step.update("removing what does not fit the CPU build")
-    run_logged([*pip, "uninstall", "--yes", *UNWANTED], log=log, lock=lock, on_line=lambda line: None)
-    step.update("checking that it imports")
-    check = [str(python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
-    run_logged(check, log=log, lock=lock, on_line=lambda line: None)
-    replace_file(stamp, wanted.encode())
-    step.note(f"{_size_gb(venv):.1f} GB in {venv}")
+        place = self.venv.resolve()  # where it is a link, what it points to is made
+        shutil.rmtree(place, ignore_errors=True)
+        run_logged([sys.executable, "-m", "venv", str(place)], log=pip.log, lock=pip.lock, on_line=step.update)
+        step.note(f"made in {self.venv}, empty as yet")
+
+    def _install_torch(self, pip: Pip, reporter: Reporter) -> TorchBuild:
+        """The CPU build where it is offered: known by asking for it, which costs a second where it is not."""
+        with reporter.step(f"Engine: torch, {CPU_BUILD.words}") as step:
+            try:
+                self._install(CPU_BUILD.lock, pip, step)
+                return CPU_BUILD
+            except NotOffered:
+                step.note("not on the indexes that pip is configured with: the general build instead")
+        with reporter.step(f"Engine: torch, {GENERAL_BUILD.words}") as step:
+            self._check_space(GENERAL_BUILD)
+            self._install(GENERAL_BUILD.lock, pip, step)
+        return GENERAL_BUILD
+
+    def _install(self, lock: str, pip: Pip, step: Step) -> None:
+        before = size_bytes(self.venv)
+        output = pip.install(self.locks / lock, step)
+        installed = size_bytes(self.venv) - before
+        step.note(f"{output.fetched()}, {in_words(installed)} installed")
+
+    def _finish(self, build: TorchBuild, pip: Pip, step: Step) -> None:
+        """What no lock names (of an earlier lock, of the other build) goes; the stamp comes last."""
+        locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
+        pip.uninstall(pip.installed() - locked - _KEPT)
+        check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
+        run_logged(check, log=pip.log, lock=pip.lock, on_line=lambda line: None)
+        replace_file(self.venv / STAMP, self.wanted_stamp().encode())
+        step.note(f"{in_words(size_bytes(self.venv))} in {self.venv}")
+
+    def _check_space(self, build: TorchBuild) -> None:
+        venv = self.venv.resolve()
+        there = size_bytes(venv) if venv.is_dir() else 0
+        scratch = Path(tempfile.gettempdir())
+        needs = space_needs(build, there, venv=venv.parent, scratch=scratch, cache=pip_cache(os.environ))
+        if short := space_short(needs):
+            raise CannotPrepare(
+                f"the engine needs {short}. Make room, or set SHOAL_ENGINE_VENV, TMPDIR or PIP_CACHE_DIR to "
+                "directories elsewhere; `shoal up --engine sim` needs none of it."
+            )
 
 
-def lock_file(venv: Path) -> Path:
-    """Several state directories may share one environment, and it may be made anew: the lock lies outside of both."""
-    mark = hashlib.sha256(str(venv.absolute()).encode()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
+def space_needs(
+    build: TorchBuild, installed_bytes: int, *, venv: Path, scratch: Path, cache: Path
+) -> list[tuple[Path, int]]:
+    """Bytes by place: the environment, what pip unpacks from, and the copy that it keeps for another time."""
+    left = max(0, build.installed_bytes - installed_bytes)
+    fetched = min(build.downloaded_bytes, left)
+    return [(venv, left), (scratch, fetched), (cache, fetched)]
 
 
-def requirements_file() -> Path:
-    return Path(str(files("functions.controller.local.prepare").joinpath("engine-requirements.txt")))
+def space_short(
+    needs: list[tuple[Path, int]],
+    *,
+    device: Callable[[Path], int] = lambda path: path.stat().st_dev,
+    free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> str:
+    """What is asked of a file system that has less, summed over the places that lie on it; empty where all fits."""
+    demands: dict[int, tuple[Path, int]] = {}
+    for path, wanted in needs:
+        place = next(each for each in (path, *path.parents) if each.exists())
+        first, sum_so_far = demands.get(device(place), (place, 0))
+        demands[device(place)] = (first, sum_so_far + wanted)
+    for place, wanted in demands.values():
+        if (there := free(place)) < wanted:
+            return f"{wanted / _GB:.1f} GB in {place} while it is being made, which has {there / _GB:.1f} GB free"
+    return ""
 
 
-def _runs(python: Path) -> bool:
-    try:
-        return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-def _check_space(venv: Path) -> None:
-    where = venv.absolute().parent
-    free = shutil.disk_usage(where).free
-    if free < NEEDED_BYTES:
-        raise CannotPrepare(
-            f"the engine needs {NEEDED_BYTES / 1e9:.0f} GB in {where}, which has {free / 1e9:.1f} GB free. "
-            "Make room, or set SHOAL_ENGINE_VENV to a directory elsewhere; `shoal up --engine sim` needs none of it."
-        )
-
-
-def _show(step: Step, line: str) -> None:
-    """pip's line for people: what it does, without addresses, paths and who asked for it; warnings are in the log."""
-    words = line.split("(from", maxsplit=1)[0].split()
-    if words and words[0] in _SHOWN_WORDS:
-        step.update(" ".join(word for word in words if "/" not in word)[:_SHOWN_CHARS])
-
-
-def _size_gb(directory: Path) -> float:
-    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file()) / 1e9
+def pip_cache(environ: Mapping[str, str]) -> Path:
+    home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(environ.get("PIP_CACHE_DIR") or home / "pip")

@@ -1,0 +1,161 @@
+"""pip in a virtual environment, from a lock with hashes: what it downloads and installs, told while it goes on.
+
+Everything is pinned by the lock, so pip resolves nothing (`--no-deps`) and takes only files whose hash the lock has.
+Indexes and wheel folders are those that pip is configured with.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from functions.controller.local.prepare.commands import run_logged
+from functions.controller.local.prepare.reporting import CannotPrepare, Step
+
+TOLD_EVERY_S = 5.0
+_UNITS = {"bytes": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_FETCHED = re.compile(r"^(Downloading|Using cached) (\S+?)(?:\.metadata)? \(([\d.]+) (bytes|B|kB|MB|GB)\)")
+_MISSING = "No matching distribution found for "
+
+
+class NotOffered(CannotPrepare):
+    """No index and no wheel folder has what the lock names."""
+
+
+@dataclass
+class PipOutput:
+    """What pip has said so far: bytes by its own count, and what it does now."""
+
+    downloaded_bytes: int = 0
+    cached_bytes: int = 0
+    missing: bool = False
+    doing: str = ""
+    installing: bool = False
+
+    def read(self, line: str) -> None:
+        if fetched := _FETCHED.match(line):
+            how, url, amount, unit = fetched.groups()
+            size = int(float(amount) * _UNITS[unit])
+            if how == "Downloading":
+                self.downloaded_bytes += size
+            else:
+                self.cached_bytes += size
+            self.doing = _distribution(url)
+        elif line.startswith("Installing collected packages"):
+            self.installing = True
+        elif _MISSING in line:
+            self.missing = True
+
+    def told(self, installed_bytes: int) -> str:
+        if self.installing:
+            return f"installing, {in_words(installed_bytes)} so far"
+        return f"{self.fetched()}, with {self.doing}, which is on its way" if self.doing else "looking at the index"
+
+    def fetched(self) -> str:
+        cached = f" and {in_words(self.cached_bytes)} from pip's cache" if self.cached_bytes else ""
+        return f"{in_words(self.downloaded_bytes)} downloaded{cached}"
+
+
+@dataclass(frozen=True)
+class Pip:
+    """pip of one environment, its output in a log, its life tied to a lock's descriptor."""
+
+    python: Path
+    log: Path
+    lock: int
+    _base: tuple[str, ...] = field(default=("--disable-pip-version-check", "--no-input"), repr=False)
+
+    def install(self, locked: Path, step: Step) -> PipOutput:
+        output, venv = PipOutput(), self.python.parent.parent
+        with told_often(lambda: step.update(output.told(size_bytes(venv) if output.installing else 0))):
+            try:
+                self._run("install", "--no-deps", "--require-hashes", "-r", str(locked), on_line=output.read)
+            except CannotPrepare as error:
+                if output.missing:
+                    raise NotOffered(str(error)) from error
+                raise
+        return output
+
+    def uninstall(self, names: Iterable[str]) -> None:
+        if wanted := sorted(names):
+            self._run("uninstall", "--yes", *wanted, on_line=lambda line: None)
+
+    def installed(self) -> set[str]:
+        argv = [str(self.python), "-m", "pip", *self._base, "list", "--format=json"]
+        listed = subprocess.run(argv, capture_output=True, check=True).stdout
+        return {normalized(entry["name"]) for entry in json.loads(listed)}
+
+    def runs(self) -> bool:
+        try:
+            argv = [str(self.python), "-m", "pip", "--version"]
+            return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+        except OSError:
+            return False
+
+    def _run(self, command: str, *arguments: str, on_line: Callable[[str], None]) -> None:
+        progress = ["--progress-bar", "off"] if command == "install" else []
+        argv = [str(self.python), "-m", "pip", *self._base, command, *progress, *arguments]
+        run_logged(argv, log=self.log, lock=self.lock, on_line=on_line)
+
+
+def locked_names(locked: Path) -> set[str]:
+    lines = locked.read_text().splitlines()
+    return {normalized(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith((" ", "#"))}
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).strip().lower()
+
+
+def remove_half_installed(venv: Path) -> list[str]:
+    """What a killed pip leaves: packages without RECORD, which it writes last, and those set aside for an upgrade."""
+    removed = []
+    for packages in venv.glob("lib/python*/site-packages"):
+        for directory in packages.iterdir():
+            half = directory.suffix == ".dist-info" and not (directory / "RECORD").is_file()
+            if half or directory.name.startswith("~"):
+                shutil.rmtree(directory) if directory.is_dir() else directory.unlink()
+                removed.append(directory.name)
+    return removed
+
+
+@contextmanager
+def told_often(tell: Callable[[], None]) -> Iterator[None]:
+    """Tell again and again while somebody else works in silence: one file may take minutes."""
+    over = threading.Event()
+
+    def ticks() -> None:
+        while not over.wait(TOLD_EVERY_S):
+            tell()
+
+    thread = threading.Thread(target=ticks, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def size_bytes(directory: Path) -> int:
+    """As files are long; what vanishes meanwhile is not counted."""
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += 0 if path.is_dir() else path.lstat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _distribution(url: str) -> str:
+    return url.rpartition("/")[2].partition("-")[0]
+
+
+def in_words(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
