@@ -5,7 +5,8 @@ Each entry is one line of the document (`snapshot_document`), told apart by its 
 have equal bytes. No entry can be part of a cycle, so none is watched by the garbage collector (`gc=False`): a
 collection costs the same with a hundred thousand keys as with one.
 
-Neighbours: `snapshot` offers all of this to the rest of the code; `functions.controller.compile` makes entries.
+Neighbours: `snapshot` offers all of this to the rest of the code; `functions.controller.snapshot.compile` makes
+entries.
 """
 
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class QuotaLimits(_Part, frozen=True):
     gpu_seconds_per_hour: Limit | None = None
     max_context_tokens: Limit | None = None
     max_output_tokens: Limit | None = None
-    token_burst_seconds: Limit | None = None  # None: what `functions.decisions.token_bucket` says
+    token_burst_seconds: Limit | None = None  # None: what `functions.decisions.quota.token_bucket` says
 
 
 class KeyEntry(_Entry, frozen=True, tag="key"):
@@ -221,7 +222,9 @@ class BandEntry(_Part, frozen=True):
     name: ServiceClass
     share_ratio: Ratio
     ttft_slo_ms: Limit | None = None
-    max_wait_ms: Limit | None = None  # None: half of the promise; without one, `decisions.bands` has the defaults
+    max_wait_ms: Limit | None = (
+        None  # None: half of the promise; without one, `decisions.admission.bands` has the defaults
+    )
 
 
 class AdmissionEntry(_Entry, frozen=True, tag="admission"):

@@ -2,7 +2,7 @@
 
 The configuration is judged as `shoal validate` judges it; what runs is what the registry holds. Exit status 0 whether
 anything would change or not, 1 where the configuration has problems or nobody can be asked.
-Neighbours: `functions.controller.changes` finds the words.
+Neighbours: `functions.controller.gitops.changes` finds the words.
 """
 
 import json
@@ -24,7 +24,7 @@ from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
-from functions.controller.changes import Change, changes_of, summarize
+from functions.controller.gitops.changes import Change, changes_of, summarize
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
 SHOWN = 50  # of each kind; more are counted

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from functions.controller.changes import Change
+from functions.controller.gitops.changes import Change
 from functions.simulator.plan.comparison import Compared
 from functions.simulator.plan.figures import Key
 from functions.simulator.plan.slos import Promise, Verdict

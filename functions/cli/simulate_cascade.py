@@ -15,7 +15,7 @@ from rich.table import Table
 
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
-from functions.decisions.cascade import Escalations, escalations, quantile_thresholds
+from functions.decisions.routing.cascade import Escalations, escalations, quantile_thresholds
 from functions.telemetry.trace_files import rows
 from functions.telemetry.trace_row import TraceRow
 

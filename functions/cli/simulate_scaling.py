@@ -15,7 +15,7 @@ from functions.api.expressions import ExpressionInvalid, parse_scale_rule
 from functions.cli import charts
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
-from functions.decisions.autoscaling_policy import ScalePolicy
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.scaling.backtest import Backtest, backtest
 from functions.simulator.scaling.day import Comparison, Known, Traffic, known

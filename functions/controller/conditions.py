@@ -16,14 +16,14 @@ from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_words import rollout_text
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.messages import rollout_text
 from functions.fleet.heartbeat import Heartbeat
 
 State = Literal["Ready", "Reconciling", "Stalled"]
 ORDER: dict[State, int] = {"Stalled": 0, "Reconciling": 1, "Ready": 2}
 SHOWN_PER_KIND = 200
-FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters`
+FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters.plan`
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.outcome_words import follow_words
 from functions.controller.gitops.review import Reviewer
 from functions.controller.gitops.wire import PushMalformed, push_from, verdict_to
 from functions.controller.gitops.words import printable
@@ -26,13 +28,11 @@ from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, 
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.target import Target
-from functions.controller.outcome_words import follow_words
-from functions.controller.publication import Publication
-from functions.controller.publish_wire import Heard
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.shown import rollouts_in_words
-from functions.controller.scaling.local import LocalScaling
-from functions.controller.snapshot_source import SnapshotSource
+from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.registry_client import Heard
+from functions.controller.snapshot.source import SnapshotSource
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 

@@ -17,8 +17,11 @@ from contextlib import AsyncExitStack
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.artifacts.errors import ArtifactError
+from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.push_changes import changes_in_words
 from functions.controller.gitops.review import Reviewer
 from functions.controller.gitops.source import GitSource
 from functions.controller.local import ledger as ledgers
@@ -37,15 +40,12 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.orders import Orders
-from functions.controller.publication import Publication
-from functions.controller.publish import PublishOutcome
-from functions.controller.push_changes import changes_in_words
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
-from functions.controller.scaling import kept
-from functions.controller.scaling.local import LocalScaling
 from functions.controller.settings import ControllerSettings
-from functions.controller.snapshot_source import SnapshotSource
+from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publish import PublishOutcome
+from functions.controller.snapshot.source import SnapshotSource
 from functions.fleet.tasks import Supervised
 
 S3_WAIT_S = 60.0

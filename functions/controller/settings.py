@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.decisions.rollout_evaluation import Patience
+from functions.decisions.rollout.evaluation import Patience
 
 
 class ControllerSettings(BaseSettings):

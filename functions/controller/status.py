@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from functions.controller.autoscaling.shown import Shown
 from functions.controller.conditions import Seen, conditions
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.words import printable
@@ -14,9 +15,8 @@ from functions.controller.local.layout import StateLayout
 from functions.controller.local.pool_conditions import pool_conditions
 from functions.controller.local.reconciler import Wanted
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.publication import Publication
-from functions.controller.publish_wire import Heard
-from functions.controller.scaling.shown import Shown
+from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.registry_client import Heard
 from functions.fleet.heartbeat import Heartbeat
 
 SHOWN_PROBLEMS = 50

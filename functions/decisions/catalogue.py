@@ -60,7 +60,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A rollout in progress: a part of the requests goes to another version; `decisions.split` says which."""
+    """A rollout in progress: a part of the requests goes to another version; `decisions.rollout.split` says which."""
 
     rollout: RolloutId
     stage: int

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions import bloom
-from functions.decisions.routing import ReplicaPhase, ReplicaView
+from functions.decisions.distribution import bloom
+from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_LIMIT_S = 15.0  # this long without a beat, and a replica is out
@@ -57,7 +57,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # on `host`: where the agent loads and gives chunks
     zone: Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z0-9._-]*\Z")] = ""
     adapter_room: Count = 0  # how many more adapters could be loaded without waiting for one to leave
-    disk_bloom: Base64 = ""  # digests on the node's disk (`functions.decisions.bloom`)
+    disk_bloom: Base64 = ""  # digests on the node's disk (`functions.decisions.distribution.bloom`)
     adapter_failures: Annotated[dict[AnyEngineName, FailureText], msgspec.Meta(max_length=FAILURES_MAX)] = {}
     adapters_without_room: Annotated[tuple[AnyEngineName, ...], msgspec.Meta(max_length=WITHOUT_ROOM_MAX)] | None = None
     """Versions that are to be loaded ahead and find no place beside the others; the most important first. None from an

@@ -7,14 +7,14 @@ It crosses a trust border (anyone on the bus could have sent it), so decoding is
 range is refused: a beat whole, but of its pools only those that are wrong, so that one pool's odd figure does not blind
 whoever decides on the others.
 
-Neighbours: `functions.gateway.pool_figures` counts, `pool_board` keeps the last word of each.
+Neighbours: `functions.gateway.admission.pool_stats` counts, `pool_board` keeps the last word of each.
 """
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from functions.decisions.ladder import RungName
+from functions.decisions.overload.ladder import RungName
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS
 from functions.fleet.rollout_beat import GatewayId, UnixMillis, UnixSeconds
 

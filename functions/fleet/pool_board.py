@@ -10,7 +10,7 @@ begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expe
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from functions.decisions.ladder import RUNGS, RungName
+from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet.pool_beat import PoolBeat, PoolBeatInvalid, PoolStats, decode
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from functions.decisions.routing import ReplicaPhase
+from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
 from functions.fleet.pool_board import PoolSum
 

@@ -1,11 +1,11 @@
 """What agents tell of their engines' KV caches, and what gateways ask of them: the messages, and how they are packed.
 
-Three kinds of news, all about one replica's set of token block names (`functions.decisions.token_blocks`):
+Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.token_blocks`):
 
     delta    what came and went since the delta before. A generation begins with the empty set at sequence 0; each delta
              that changes something has the next sequence. One without changes repeats the sequence: "still here".
     state    the whole set as of a sequence, in parts of at most STATE_NAMES names, one after the other.
-    bloom    a filter of the whole set (`functions.decisions.block_bloom`), complete in itself.
+    bloom    a filter of the whole set (`functions.decisions.prefix.block_bloom`), complete in itself.
 
 Nothing is told that nobody asks for: a gateway names what it wants of a pool (`Ask`) every ASK_INTERVAL_S, and an agent
 that was not asked for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from functions.decisions.block_bloom import MAX_BYTES as BLOOM_MAX_BYTES
+from functions.decisions.prefix.block_bloom import MAX_BYTES as BLOOM_MAX_BYTES
 
 ASK_INTERVAL_S = 5.0
 ASKED_FOR_S = 3 * ASK_INTERVAL_S

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.block_bloom import BloomTable
-from functions.decisions.block_index import BlockIndex
+from functions.decisions.prefix.block_bloom import BloomTable
+from functions.decisions.prefix.block_index import BlockIndex
 from functions.fleet.prefix_news import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB

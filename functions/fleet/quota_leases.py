@@ -2,7 +2,7 @@
 
 One script call carries all that a gateway has to ask in a round; it runs on the server by the server's clock, so that
 gateways need not agree on the time. It keeps one level for each limit of each account, which grants raise and time
-lowers: the same bucket as `functions.decisions.token_bucket`. Amounts travel in millionths of a token or second.
+lowers: the same bucket as `functions.decisions.quota.token_bucket`. Amounts travel in millionths of a token or second.
 
     a round's ask     each limit by itself, at most half of what is left; below zero: given back
     an urgent ask     several limits of one request, perhaps of two accounts: all or nothing, and when to come back
@@ -10,7 +10,7 @@ lowers: the same bucket as `functions.decisions.token_bucket`. Amounts travel in
 A server that has just begun knows of nothing that was spent: for a second (`learning`) accounts that it does not know
 count as used up, grants to rounds are put off, and gateways tell again which places they hold.
 
-Neighbours: `functions.decisions.quota_lease` says how much to ask for; `functions.gateway.quota_leasing` does so.
+Neighbours: `functions.decisions.quota.lease` says how much to ask for; `functions.gateway.quota.leases` does so.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ one that comes twice changes nothing, and one that was overtaken is dropped by i
 that changed; every so often all of them, for whoever began to listen later. One without any stage says: still here.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused whole. Neighbours: `functions.gateway.evidence` writes, `rollout_stats` adds up.
+range is refused whole. Neighbours: `functions.gateway.routing.evidence` writes, `rollout_stats` adds up.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from functions.api.snapshot_entries import AnyRolloutId
-from functions.decisions.rollout_evidence import EvidenceInvalid, GroupWire, group_of
+from functions.decisions.rollout.evidence import EvidenceInvalid, GroupWire, group_of
 
 BEAT_MAX_BYTES = 512 * 1024  # one stage at its worst (six sketches with every bucket in use) is 80 KB
 MAX_STAGES_PER_BEAT = 64

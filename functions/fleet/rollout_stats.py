@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from functions.decisions.rollout_evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
+from functions.decisions.rollout.evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
 from functions.fleet.rollout_beat import BeatInvalid, RolloutBeat, StageStats, decode, encode
 
 __all__ = ["BeatInvalid", "EvidenceBook", "RolloutBeat", "StageStats", "decode", "encode"]

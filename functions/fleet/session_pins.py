@@ -7,7 +7,7 @@ those who listen, and kept under a key that expires, for those who start later.
 
 Losing a batch may cost a session its version once; that is why each gateway's own pins hold whatever the bus does.
 
-It crosses a trust border, so decoding is strict and bounded. Neighbours: `functions.gateway.pins` keeps them.
+It crosses a trust border, so decoding is strict and bounded. Neighbours: `functions.gateway.routing.pins` keeps them.
 """
 
 import base64
@@ -18,8 +18,8 @@ import msgspec
 
 from functions.api.ids import RolloutId
 from functions.api.snapshot_entries import AnyRolloutId
-from functions.decisions.session_hash import HASH_BYTES
-from functions.decisions.split import Group
+from functions.decisions.rollout.split import Group
+from functions.decisions.routing.session_hash import HASH_BYTES
 
 MAX_SESSIONS_PER_BATCH = 4096
 MAX_ROLLOUTS_PER_BATCH = 64

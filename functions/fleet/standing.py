@@ -9,16 +9,16 @@ Sending into a pool that looks dead costs one failed attempt; refusing to may ke
 Worked example (test_most_of_a_pool_is_never_out): with two of four out, two are out; with three, none is, and those
 three are REFUSAL_MS slower than the fourth.
 
-Neighbours: `view` owns one and says who is ready; `functions.decisions.breaker` and `outliers` decide.
+Neighbours: `view` owns one and says who is ready; `functions.decisions.health.circuit_breaker` and `outliers` decide.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.breaker import REFUSAL_MS, Breaker
-from functions.decisions.outliers import INTERVAL_S, Seen, outliers
-from functions.decisions.routing_request import NO_PENALTIES
+from functions.decisions.health.circuit_breaker import REFUSAL_MS, Breaker
+from functions.decisions.health.outliers import INTERVAL_S, Seen, outliers
+from functions.decisions.routing.request import NO_PENALTIES
 
 PANIC_RATIO = 0.5
 

@@ -5,14 +5,14 @@ the one already known is dropped (pub/sub reorders on reconnect). Silence takes 
 (`eject`) takes it out at once, whatever its beats say, since a replica can talk to the bus and still not answer us.
 Only a new agent in its place is innocent of what the old one did.
 
-Neighbours: `standing` keeps the evidence; `functions.decisions.replicas` the index that decisions read.
+Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.replicas import PoolIndex, PoolView, ReplicaView
+from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.fleet.standing import Standing, Standings
 

@@ -29,15 +29,15 @@ from typing import Any, BinaryIO
 import msgspec
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.admission import Refuse
-from functions.decisions.own_load import Place
-from functions.decisions.retry import Failure
-from functions.decisions.routing import NoReplica, Prediction, ReplicaView, RouteRequest
+from functions.decisions.admission.queue import Refuse
+from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView, RouteRequest
+from functions.decisions.routing.own_load import Place
+from functions.decisions.routing.retry import Failure
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.intake import Admitted
-from functions.gateway.router import Router
-from functions.gateway.waiting_room import Waiting, WaitingRooms, _Room
+from functions.gateway.admission.queue import Waiting, WaitingRooms, _Room
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.routing.router import Router
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_BYTES = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from functions.gateway.sink import MoreHeaders
+from functions.gateway.http.sink import MoreHeaders
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functions.fleet import pool_beat, rollout_beat, session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
-from functions.gateway.core import Gateway
+from functions.gateway.gateway import Gateway
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25

@@ -11,18 +11,18 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from functions.api.ids import PoolName
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.retry import Failure
-from functions.decisions.routing import NoReplica, Prediction
-from functions.gateway.cold_load import ColdOutcome
-from functions.gateway.composition.figures import CompositionFigures
-from functions.gateway.pins import SessionPins
-from functions.gateway.prefix_figures import PrefixFigures
+from functions.decisions.routing.choice import NoReplica, Prediction
+from functions.decisions.routing.retry import Failure
+from functions.gateway.chat.composition.figures import CompositionFigures
+from functions.gateway.prefix.metrics import PrefixFigures
+from functions.gateway.routing.adapter_loads import ColdOutcome
+from functions.gateway.routing.pins import SessionPins
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
 
 if TYPE_CHECKING:
-    from functions.gateway.core import Gateway
-    from functions.gateway.exchange import Exchange
-    from functions.gateway.quota_settlement import Aside
+    from functions.gateway.gateway import Gateway
+    from functions.gateway.quota.settlement import Aside
+    from functions.gateway.request.exchange import Exchange
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 _INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)

@@ -29,27 +29,28 @@ from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.gateway import feeds, prefix_feeds
-from functions.gateway.app import make_app
-from functions.gateway.composition.composer import Composer
-from functions.gateway.conversations import Conversations
-from functions.gateway.core import Gateway
+from functions.gateway import feeds
+from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.decision_recorder import DecisionRecorder
-from functions.gateway.exact_figures import ExactFigures
-from functions.gateway.handover import Handover, Inheritance, inherit
-from functions.gateway.lane import LaneProtocol
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.asgi import make_app
+from functions.gateway.http.handover import Handover, Inheritance, inherit
+from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
-from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
-from functions.gateway.quota_leasing import QuotaLeases
+from functions.gateway.prefix import feeds as prefix_feeds
+from functions.gateway.prefix.exact_figures import ExactFigures
+from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.settings import GatewaySettings
-from functions.gateway.tools.calls import ToolCaller, ToolPolicy
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.trace_sink import TraceSink
 
 if TYPE_CHECKING:
-    from functions.gateway.batches.service import Batches
-    from functions.gateway.exact_prefixes import ExactPrefixes
+    from functions.gateway.batch.service import Batches
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 4096
@@ -315,7 +316,7 @@ def _exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
     """Imported only where it is used: it brings tokenizers, templates and numpy, and an eighth of a second."""
     if settings.tokenizers_dir is None:
         return None
-    from functions.gateway.exact_prefixes import ExactPrefixes
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 
     return ExactPrefixes(settings.tokenizers_dir, time.monotonic)
 
@@ -325,8 +326,8 @@ def _batches(settings: GatewaySettings, gateway: Gateway) -> "Batches | None":
     if settings.s3_endpoint_url is None:
         return None
     from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
-    from functions.gateway.batches.limits import BatchLimits
-    from functions.gateway.batches.service import Batches
+    from functions.gateway.batch.limits import BatchLimits
+    from functions.gateway.batch.service import Batches
 
     if settings.s3_credentials_file is None:
         raise StartFailed("SHOAL_GATEWAY_S3_CREDENTIALS_FILE is not set, though there is an S3_ENDPOINT_URL")

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from functions.api.snapshot import ServiceClass
-from functions.decisions.access import Caller
 from functions.decisions.catalogue import ResolvedModel
-from functions.decisions.retry import Failure
-from functions.decisions.routing import Prediction
-from functions.decisions.session_hash import session_hash
-from functions.gateway.attempt import Attempt
-from functions.gateway.quota_settlement import Spent
-from functions.gateway.relay import Usage
-from functions.gateway.timeline import Timeline
+from functions.decisions.request.access import Caller
+from functions.decisions.routing.choice import Prediction
+from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.session_hash import session_hash
+from functions.gateway.quota.settlement import Spent
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.relay import Usage
+from functions.gateway.request.timeline import Timeline
 from functions.telemetry.gap_histogram import Gaps
 from functions.telemetry.trace_row import TraceRow
 
 if TYPE_CHECKING:
-    from functions.gateway.exchange import Exchange
+    from functions.gateway.request.exchange import Exchange
 
 _WHY = re.compile(rb'"(?:finish|stop)_reason":"([a-z_]{1,32})"')
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import RolloutEntry
-from functions.decisions.rollout import Rollout, RolloutSpec
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec
 from functions.registry.sql import catalogue_writes, rollout_writes, rollouts
 from functions.registry.sql.catalogue import StoredModel, StoredVersion
 from functions.registry.sql.catalogue_writes import Limits

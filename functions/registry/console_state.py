@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from functions.api.snapshot import ModelEntry, Snapshot
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evidence import Evidence
-from functions.decisions.rollout_figures import figures_of
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.report import figures_of
 from functions.fleet.heartbeat import Heartbeat
 from functions.registry.console_tiers import Tiers, tiers_of
 from functions.registry.declared import is_gits

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from functions.api.ids import EngineName
-from functions.decisions import bloom
+from functions.decisions.distribution import bloom
 from functions.fleet.heartbeat import Heartbeat
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from functions.decisions import rollout_evidence
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evidence import Evidence, GroupStats
+from functions.decisions.rollout import evidence as rollout_evidence
+from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.lifecycle import Rollout
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

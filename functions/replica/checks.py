@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from functions.decisions.engine_health import Counters, HealthAnswer, Probe
-from functions.decisions.engine_rates import RateCounters
+from functions.decisions.health.engine import Counters, HealthAnswer, Probe
+from functions.decisions.health.engine_rates import RateCounters
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics

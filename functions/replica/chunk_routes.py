@@ -21,7 +21,7 @@ from functions.artifacts.manifest import check_digest
 from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.artifacts.swarm.wire import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
-from functions.decisions.swarm_bits import encode
+from functions.decisions.distribution.chunk_bits import encode
 
 _SLICE_BYTES = 256 * 1024
 _BUSY_MIN_MS, _BUSY_MAX_MS = 50, 2000

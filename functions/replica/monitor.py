@@ -7,8 +7,9 @@ import asyncio
 import logging
 
 from functions.api.ids import EngineName
-from functions.decisions import engine_health, engine_rates
-from functions.decisions.engine_health import Evidence, HealthAnswer, HealthPolicy, Probe
+from functions.decisions.health import engine as engine_health
+from functions.decisions.health import engine_rates
+from functions.decisions.health.engine import Evidence, HealthAnswer, HealthPolicy, Probe
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineUnreachable
 from functions.engines.metrics import EngineMetrics

@@ -2,7 +2,7 @@
 
 Level-triggered: the engine's own list is asked each time, so an engine that was restarted is filled again without
 anyone saying so, and an agent that was restarted adopts what is loaded. Each load is a task of its own (a slow
-download holds up nobody else); the decision what to do is `decisions.adapters.plan`. A gateway that needs a cold
+download holds up nobody else); the decision what to do is `decisions.adapters.plan.plan`. A gateway that needs a cold
 adapter asks by `want`, which becomes part of the next plan, made at once.
 """
 
@@ -14,8 +14,8 @@ from typing import Literal
 
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused
-from functions.decisions import adapters as decisions
-from functions.decisions.adapters import (
+from functions.decisions.adapters import plan as decisions
+from functions.decisions.adapters.plan import (
     AdapterPlan,
     AdapterPolicy,
     AdapterState,
@@ -29,7 +29,7 @@ from functions.engines.client import EngineClient, EngineModel
 from functions.engines.errors import EngineError, EngineRefused
 from functions.fleet.tasks import Supervised
 from functions.replica.cold_calls import ColdCalls, LoadAnswer, Tier
-from functions.replica.disk_needs import DiskNeeds
+from functions.replica.disk_tier import DiskNeeds
 from functions.replica.source import AdapterSource
 from functions.replica.status import Adapters, AgentStatus
 

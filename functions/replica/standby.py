@@ -24,8 +24,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from functions.decisions.engine_rates import EngineRates
-from functions.decisions.routing import ReplicaPhase
+from functions.decisions.health.engine_rates import EngineRates
+from functions.decisions.routing.choice import ReplicaPhase
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.replica.status import AgentStatus

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.engine_health import EngineHealth
-from functions.decisions.engine_rates import EngineRates
-from functions.decisions.routing import ReplicaPhase
+from functions.decisions.health.engine import EngineHealth
+from functions.decisions.health.engine_rates import EngineRates
+from functions.decisions.routing.choice import ReplicaPhase
 
 STUCK_AFTER_S = 5.0  # the loop judges the engine every second; silent for this long, and its word is worth nothing
 

@@ -18,11 +18,11 @@ from functions.api import keys
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import content_hash
 from functions.decisions.catalogue import Catalogue
-from functions.gateway.core import Gateway
-from functions.gateway.lane import LaneProtocol
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
-from functions.gateway.upstream import UpstreamConnection
+from functions.gateway.request.upstream import UpstreamConnection
 from loadtests.bench import engine
 from loadtests.bench.beat import heartbeat
 from loadtests.bench.gateway import snapshot_of

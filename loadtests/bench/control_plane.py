@@ -30,8 +30,8 @@ from functions.api.parse_cache import ParseCache
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_index import Indexed, changes_between, empty, indexed
 from functions.api.snapshot_tree import Breathe
-from functions.controller.changes import describe, summarize
-from functions.controller.compile import compile_snapshot
+from functions.controller.gitops.changes import describe, summarize
+from functions.controller.snapshot.compile import compile_snapshot
 from functions.fleet.snapshot_file import SnapshotFile
 from loadtests.bench import fleet_config
 from loadtests.bench.gateway import Bench, ControlPlane, started

@@ -32,7 +32,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
-from functions.decisions.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
 from functions.engines.metrics import EngineMetrics, parse_metrics
 from functions.fleet import snapshot_file
 from functions.fleet.bus import BusUnavailable

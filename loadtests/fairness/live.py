@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.fleet.tasks import Supervised
 from loadtests.fairness.fleet import MODEL, LiveFleet
 from loadtests.fairness.virtual import Asked

@@ -1,8 +1,8 @@
 """A gateway's waiting room and router before simulated engines, in virtual time: no processes, no sockets, no noise.
 
-The decisions are the real ones (`decisions.admission`, `decisions.routing`), the engines step as the simulated servers
-do (`functions.engines.sim.core`), and what the gateway knows of them comes by beats, a second apart. The same seed
-gives the same figures on any machine; what processes and sockets add to them, the live tests show.
+The decisions are the real ones (`decisions.admission.queue`, `decisions.routing.choice`), the engines step as the
+simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by beats, a second apart.
+The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
 """
 
 import heapq
@@ -13,13 +13,13 @@ from random import Random
 
 from functions.api.ids import EngineName, PoolName, ReplicaId, TenantId
 from functions.api.snapshot import AdmissionEntry, RoutingEntry
-from functions.decisions.admission import Admission, Refuse
-from functions.decisions.admission_ticket import OVER, Ticket, cost_tokens
-from functions.decisions.drain_rate import retry_after_s
-from functions.decisions.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.own_load import OwnLoad, Place
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing import NoReplica, RouteRequest, route
+from functions.decisions.admission.drain_rate import retry_after_s
+from functions.decisions.admission.queue import Admission, Refuse
+from functions.decisions.admission.ticket import OVER, Ticket, cost_tokens
+from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.routing.choice import NoReplica, RouteRequest, route
+from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from functions.gateway.routes import CHAT
-from functions.gateway.sink import Headers
+from functions.gateway.http.sink import Headers
+from functions.gateway.intake.routes import CHAT
 from loadtests.memory.traffic import Traffic
 from loadtests.memory.world import World
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functions.api.ids import ReplicaId
-from functions.gateway.upstream import UpstreamConnection, UpstreamPool
+from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
 
 _TOKENS = 12
 _USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}'

@@ -9,7 +9,7 @@ import random
 
 import orjson
 
-from functions.gateway.request_headers import RawHeaders
+from functions.gateway.http.headers import RawHeaders
 from loadtests.memory.world import ADAPTERS, POOL, TENANTS, adapter, key_of
 
 SESSIONS = 100_000

@@ -16,7 +16,7 @@ from functions.api.snapshot import (
 )
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
-from functions.gateway.core import Gateway
+from functions.gateway.gateway import Gateway
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from loadtests.memory.engine import Engines

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.token_bucket import burst_of
+from functions.decisions.quota.token_bucket import burst_of
 from loadtests.quotas.client import Answer, Ask, send
 from loadtests.quotas.fleet import MODEL, Fleet
 from loadtests.quotas.windows import minutes

@@ -14,11 +14,11 @@ from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
 from functions.api.snapshot import RolloutEntry, StageEntry
 from functions.decisions.catalogue import ResolvedModel, Split
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
-from functions.decisions.rollout import Rollout, RolloutSpec, begun, transition
-from functions.decisions.rollout_evaluation import Residency, evaluate
-from functions.decisions.rollout_events import Breached, Loaded, StagePassed
-from functions.decisions.rollout_evidence import Evidence, GroupStats
-from functions.decisions.split import Group, choose
+from functions.decisions.rollout.evaluation import Residency, evaluate
+from functions.decisions.rollout.events import Breached, Loaded, StagePassed
+from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
+from functions.decisions.rollout.split import Group, choose
 
 TENANT = TenantId("acme")
 MEAN_SESSION = 5  # requests

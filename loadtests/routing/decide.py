@@ -6,9 +6,9 @@ from time import process_time
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing import RouteRequest, route
+from functions.decisions.routing.choice import RouteRequest, route
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 
 _SIZES = (1, 8, 32, 33, 512, 2000)
 _ROUNDS, _CALLS = 9, 2000

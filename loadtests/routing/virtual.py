@@ -15,14 +15,14 @@ from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import EngineName, ReplicaId, TenantId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.adapters import AdapterPolicy
+from functions.decisions.adapters.cold import choose_cold
+from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.baselines import RouterName, baseline
 from functions.decisions.baselines.compared import Compared
-from functions.decisions.cold_adapters import choose_cold
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.prefix_record import PrefixRecord
-from functions.decisions.routing import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
-from functions.decisions.session_affinity import SessionAffinity
+from functions.decisions.prefix.record import PrefixRecord
+from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.session_affinity import SessionAffinity
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running

@@ -1,7 +1,7 @@
 """The gateway's way to adapters that are not loaded, in virtual time: cold loads that requests wait for, and copies.
 
-What `functions.gateway.cold_load` and `adapter_copies` do, with their bounds, told of time instead of awaiting; who is
-asked is decided by the same functions.
+What `functions.gateway.routing.adapter_loads` and `adapter_copies` do, with their bounds, told of time instead of
+awaiting; who is asked is decided by the same functions.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.cold_adapters import ColdChoice
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.routing import NoReplica, RouteRequest
+from functions.decisions.adapters.cold import ColdChoice
+from functions.decisions.routing.choice import NoReplica, RouteRequest
+from functions.decisions.routing.own_load import OwnLoad
 from functions.fleet.view import FleetView
-from functions.gateway.adapter_copies import MAX_AT_ONCE, PAUSE_S
+from functions.gateway.routing.adapter_copies import MAX_AT_ONCE, PAUSE_S
 from loadtests.routing.virtual_engine import POOL, Clock, Engine
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0

@@ -12,11 +12,11 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId
-from functions.decisions import adapters as agents
-from functions.decisions import bloom
-from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, Want, WantedAdapter, Wishes
-from functions.decisions.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.own_load import Place
+from functions.decisions.adapters import plan as agents
+from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Want, WantedAdapter, Wishes
+from functions.decisions.distribution import bloom
+from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.routing.own_load import Place
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.core import EngineCore
 from functions.fleet.heartbeat import Heartbeat

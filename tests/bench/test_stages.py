@@ -2,13 +2,13 @@
 
 from loadtests.bench.stages import KERNEL, LOOP, shares, stage_of
 
-LANE = "LaneProtocol.data_received (functions/gateway/lane.py:125)"
-HANDLE = "Gateway.handle (functions/gateway/core.py:180)"
+LANE = "LaneProtocol.data_received (functions/gateway/http/lane.py:125)"
+HANDLE = "Gateway.handle (functions/gateway/gateway.py:180)"
 OUTER = "main (functions/gateway/__main__.py:16)"
 
 
 def test_the_innermost_of_our_frames_decides() -> None:
-    parse = "parse_object (functions/gateway/strict_json.py:44)"
+    parse = "parse_object (functions/gateway/intake/json_body.py:44)"
     assert stage_of([OUTER, LANE, HANDLE, parse, "loads (orjson.c:7)"]) == "body: JSON, fields"
     assert stage_of([OUTER, LANE, HANDLE]) == "the request's own course"
 

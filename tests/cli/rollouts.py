@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evidence import Evidence, GroupStats, to_builtins
+from functions.decisions.rollout.evidence import Evidence, GroupStats, to_builtins
+from functions.decisions.rollout.lifecycle import Rollout
 
 NOW_UNIX_S = 10_000.0
 HALTS = ("error_rate > 2%", "p99_latency > 2x")

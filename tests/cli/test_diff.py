@@ -13,7 +13,7 @@ import pytest
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest
-from functions.controller.compile import compile_snapshot, unpinned_artifacts
+from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.configs import base, load, lora, pool, tenant, tier
 from tests.gateway.certificates import self_signed

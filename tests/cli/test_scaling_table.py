@@ -4,10 +4,10 @@ from typing import Any
 
 from rich.console import Console
 
-from functions.cli.scaling_table import scaling_table
-from functions.controller.scaling.roster import Roster
-from functions.controller.scaling.scaler import Wanted
-from functions.controller.scaling.shown import Shown
+from functions.cli.status_tables import scaling_table
+from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.scaler import Wanted
+from functions.controller.autoscaling.shown import Shown
 
 
 def shown(wanted: Wanted | None, operators: int | None = None, held: str = "") -> dict[str, Any]:

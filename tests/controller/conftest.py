@@ -20,7 +20,7 @@ from functions.controller.local.orphans import end_now, left_over
 from functions.controller.local.probes import Prober
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
 from functions.controller.local.supervisor import Supervisor
-from functions.decisions.backoff import BackoffPolicy
+from functions.decisions.health.backoff import BackoffPolicy
 from tests import ports
 
 TINY_SERVER = Path(__file__).parent / "tiny_server.py"

@@ -11,7 +11,7 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import Digest
 from functions.api.loader import load_texts
 from functions.api.snapshot import Snapshot
-from functions.controller.compile import Compiled, compile_snapshot, unpinned_artifacts
+from functions.controller.snapshot.compile import Compiled, compile_snapshot, unpinned_artifacts
 from tests.controller.configs import base, load, lora, policies, pool, tenant, tier
 
 V1, V2 = "s3://shoal-models/acme/bot/v1", "s3://shoal-models/acme/bot/v2"

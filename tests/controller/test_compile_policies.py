@@ -17,7 +17,7 @@ from functions.api.snapshot import (
     Snapshot,
     StageEntry,
 )
-from functions.controller.compile import compile_snapshot, unpinned_artifacts
+from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 from tests.controller.configs import base, load, lora, policies, pool, tenant, tier
 
 

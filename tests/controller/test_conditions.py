@@ -7,11 +7,11 @@ import pytest
 
 from functions.api.ids import INCOMING, Digest
 from functions.api.loader import Loaded
-from functions.controller.compile import compile_snapshot
 from functions.controller.conditions import SHOWN_PER_KIND, Condition, Seen, conditions
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_events import Breached
-from functions.decisions.rollout_events import Loaded as VersionLoaded
+from functions.controller.snapshot.compile import compile_snapshot
+from functions.decisions.rollout.events import Breached
+from functions.decisions.rollout.events import Loaded as VersionLoaded
+from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.heartbeat import Heartbeat
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.decisions.rollouts import rollout, running

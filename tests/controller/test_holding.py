@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
-from functions.controller.holding import Replica, flips, hold, serving_of
-from functions.decisions.adapter_wishes import wanted_in
-from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
+from functions.controller.snapshot.holding import Replica, flips, hold, serving_of
+from functions.decisions.adapters.demand import wanted_in
+from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
 from functions.fleet.heartbeat import Heartbeat
-from functions.replica.beat import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.status import Adapters
 from tests.replica.statuses import make_status
 

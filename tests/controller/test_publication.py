@@ -17,8 +17,8 @@ from functions.controller.local.ports import GRPC_ABOVE, plan_ports
 from functions.controller.local.prepare.secret_files import ensure_secrets
 from functions.controller.local.seeding import open_store
 from functions.controller.local.settings import LocalSettings
-from functions.controller.publication import HELD_RETRY_S, Publication
-from functions.controller.publish import PublishOutcome
+from functions.controller.snapshot.publication import HELD_RETRY_S, Publication
+from functions.controller.snapshot.publish import PublishOutcome
 from tests.controller.conftest import PATIENCE_S, Shop, free_port
 
 

@@ -9,10 +9,10 @@ import pytest
 from functions.api.ids import Digest
 from functions.api.loader import Loaded
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
-from functions.controller import publish
-from functions.controller.publish import Publisher, PublishOutcome
-from functions.controller.publish_wire import RegistryWire
-from functions.controller.resolve import Resolver
+from functions.controller.snapshot import publish
+from functions.controller.snapshot.publish import Publisher, PublishOutcome
+from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.resolve import Resolver
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from functions.registry.feed import Feed
 from tests.controller.configs import base, load, lora, pool, tenant

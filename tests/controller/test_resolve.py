@@ -9,7 +9,7 @@ from functions.api.ids import Digest
 from functions.artifacts import manifest as manifests
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactMissing, ArtifactRefused, StoreUnavailable
 from functions.artifacts.manifest import FileEntry, Manifest
-from functions.controller.resolve import FRESH_S, DigestReader, Resolver
+from functions.controller.snapshot.resolve import FRESH_S, DigestReader, Resolver
 
 D1, D2 = Digest("sha256:" + "1" * 64), Digest("sha256:" + "2" * 64)
 A, B, PVC = "s3://shoal-models/a/x/v1", "s3://shoal-models/b/x/v1", "pvc://shoal-models/base"

@@ -30,7 +30,7 @@ from functions.controller.local.lifecycle import (
 )
 from functions.controller.local.spec import Timing
 from functions.controller.local.step import step
-from functions.decisions.backoff import BackoffPolicy
+from functions.decisions.health.backoff import BackoffPolicy
 
 TIMING = Timing(start_s=30, drain_s=10, liveness_failing_s=6)
 BACKOFF = BackoffPolicy(base_s=1, cap_s=8, forget_after_healthy_s=60)

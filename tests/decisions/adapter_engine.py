@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass, field
 
 from functions.api.ids import Digest, EngineName
-from functions.decisions import adapters
-from functions.decisions.adapter_wishes import Need
-from functions.decisions.adapters import (
+from functions.decisions.adapters import plan as adapters
+from functions.decisions.adapters.demand import Need
+from functions.decisions.adapters.plan import (
     AdapterPlan,
     AdapterPolicy,
     AdapterState,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import Digest, ModelId, PoolName
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout import Rollout, RolloutSpec, begun, transition
-from functions.decisions.rollout_events import AnyEvent, Loaded
-from functions.decisions.rollout_evidence import Evidence, GroupStats
+from functions.decisions.rollout.events import AnyEvent, Loaded
+from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
 
 POOL = PoolName("base")
 BOT = ModelId("acme/bot")

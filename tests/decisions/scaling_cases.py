@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from functions.api.expressions import parse_scale_rule
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 
 UP = ("p99_ttft > 1.2 * slo for 60s: +10%", "queue_seconds > 0.5: +5%", "kv_usage > 85% for 3m: +5%")
 DOWN = ("utilization < 40% for 15m: -1",)

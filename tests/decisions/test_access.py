@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from functions.api import keys
 from functions.api.ids import KeyId, TenantId
 from functions.api.snapshot import KeyEntry, Snapshot, TenantEntry
-from functions.decisions.access import Caller, authenticate
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.request.access import Caller, authenticate
 
 PEPPER = b"pepper"
 KEY = keys.mint("demo", "ci", bytes(range(32)))

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from functions.api.ids import Digest, EngineName, ReplicaId
-from functions.decisions import bloom
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing import Prediction, RouteRequest, route
+from functions.decisions.distribution import bloom
+from functions.decisions.routing.choice import Prediction, RouteRequest, route
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 from tests.decisions.test_routing import POLICY, load_of, replica
 
 DIGEST = Digest("sha256:" + "ab" * 32)

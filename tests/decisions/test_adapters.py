@@ -7,8 +7,8 @@ import msgspec
 from functions.api import snapshot as snapshots
 from functions.api.ids import EngineName, ModelId, PoolName, RolloutId, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
-from functions.decisions import adapters
-from functions.decisions.adapters import AdapterPolicy, AdapterState, EngineAdapters, Wishes
+from functions.decisions.adapters import plan as adapters
+from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Wishes
 from tests.decisions.adapter_engine import POLICY, Engine, digest, names, wanted
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId, TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.decisions.admission import Admission, Refuse
-from functions.decisions.admission_ticket import NEW, OVER, RUNNING, WAITING, Ticket, cost_tokens
+from functions.decisions.admission.patience import MOST
+from functions.decisions.admission.queue import Admission, Refuse
+from functions.decisions.admission.ticket import NEW, OVER, RUNNING, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
-from functions.decisions.patience import MOST
 from tests.decisions.test_routing import replica
 
 INTERACTIVE, NEAR, BATCH = range(3)

@@ -4,10 +4,10 @@ from math import inf
 import pytest
 
 from functions.api.ids import ReplicaId, TenantId
-from functions.decisions.admission_gate import Gate, learnt_seats, with_bursts
-from functions.decisions.admission_ticket import Ticket
-from functions.decisions.fair_queue import Flow
-from functions.decisions.replicas import ReplicaView
+from functions.decisions.admission.fair_queue import Flow
+from functions.decisions.admission.gate import Gate, learnt_seats, with_bursts
+from functions.decisions.admission.ticket import Ticket
+from functions.decisions.routing.replicas import ReplicaView
 from tests.decisions.test_routing import replica
 
 SLO_S = 0.5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.admission_ticket import cost_tokens, uncounted_cost_tokens
+from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
 
 
 def test_what_a_request_costs_its_tenant_in_the_end() -> None:

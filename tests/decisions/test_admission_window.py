@@ -3,8 +3,8 @@ from math import inf
 import pytest
 
 from functions.api.ids import TenantId
-from functions.decisions.admission_ticket import Ticket
-from functions.decisions.admission_window import ReadingWindow
+from functions.decisions.admission.ticket import Ticket
+from functions.decisions.admission.window import ReadingWindow
 
 
 def ticket(prompt_tokens: int, *, streams: bool = True) -> Ticket:

@@ -6,10 +6,10 @@ import pytest
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AutoscalingEntry
-from functions.decisions.autoscaling import ScalerState, Scaling, decide
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Forecast
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
+from functions.decisions.autoscaling.forecast import Forecast
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from tests.decisions.scaling_cases import DOWN, policy, signals
 
 

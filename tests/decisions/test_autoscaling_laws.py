@@ -6,10 +6,10 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.autoscaling import ScalerState, decide
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Forecast
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.decide import ScalerState, decide
+from functions.decisions.autoscaling.forecast import Forecast
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from tests.decisions.scaling_cases import policy, signals
 
 PERIOD_S = 15

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.backoff import BackoffPolicy, delay_s, failures_after
+from functions.decisions.health.backoff import BackoffPolicy, delay_s, failures_after
 
 POLICY = BackoffPolicy(base_s=1.0, cap_s=60.0, forget_after_healthy_s=60.0)
 

@@ -1,8 +1,8 @@
 import pytest
 
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.decisions import bands
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission import bands
+from functions.decisions.admission.ticket import BANDS
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 
 RULES = bands.rules_of(DEFAULT_ADMISSION)

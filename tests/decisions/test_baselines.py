@@ -9,9 +9,9 @@ from functions.decisions.baselines import RouterName, baseline
 from functions.decisions.baselines import cache_aware as cache_awares
 from functions.decisions.baselines.cache_aware import CacheAware
 from functions.decisions.baselines.compared import Compared
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import PoolIndex, PoolView, ReplicaView
-from functions.decisions.routing import NoReplica, Prediction, RouteRequest
+from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
 
 POOL, MODEL = PoolName("base"), EngineName("base")
 

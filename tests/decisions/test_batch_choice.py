@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.batch_choice import LEASE_S, Markers, OpenBatch, choose
-from functions.decisions.batch_window import MAX_WINDOW_S, window_s
+from functions.decisions.batch.choice import LEASE_S, Markers, OpenBatch, choose
+from functions.decisions.batch.window import MAX_WINDOW_S, window_s
 
 
 def test_a_batch_is_free_once_its_marker_has_not_changed_for_the_lease() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.batch_lines import (
+from functions.decisions.batch.lines import (
     MAX_FILE_LINES,
     MAX_LINES,
     Line,
@@ -15,7 +15,7 @@ from functions.decisions.batch_lines import (
     read_line,
     too_many_lines,
 )
-from functions.decisions.batch_record import LineProblem
+from functions.decisions.batch.record import LineProblem
 
 CHAT = "/v1/chat/completions"
 GOOD: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "m"}}

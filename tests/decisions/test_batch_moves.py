@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from functions.decisions import batch_moves
-from functions.decisions.batch_moves import MAX_CLAIMS, MOVES, IllegalMove
-from functions.decisions.batch_record import TERMINAL, BatchRecord, LineProblem, Status, Tally
-from functions.gateway.files.names import is_id
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.record import TERMINAL, BatchRecord, LineProblem, Status, Tally
+from functions.decisions.batch.transitions import MAX_CLAIMS, MOVES, IllegalMove
+from functions.gateway.batch.files.names import is_id
 
 PROBLEM = LineProblem("invalid_json_line", "no", 3)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.batch_pace import MAX_TRIES, Again, BatchPace, judge
+from functions.decisions.batch.pace import MAX_TRIES, Again, BatchPace, judge
 
 
 @pytest.mark.parametrize("status", [429, 503])

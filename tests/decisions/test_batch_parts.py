@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.batch_parts import Done, LineResult, PartCorrupt, decode, encode
-from functions.decisions.batch_record import Tally
+from functions.decisions.batch.parts import Done, LineResult, PartCorrupt, decode, encode
+from functions.decisions.batch.record import Tally
 
 RESULTS = st.builds(
     LineResult,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.block_bloom import MAX_BYTES, BloomTable, build
+from functions.decisions.prefix.block_bloom import MAX_BYTES, BloomTable, build
 
 EVERYONE = (1 << 64) - 1
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.block_index import MAX_NAMED, BlockIndex
+from functions.decisions.prefix.block_index import MAX_NAMED, BlockIndex
 
 EVERYONE = (1 << 4096) - 1
 CHAIN = range(1000, 1040)

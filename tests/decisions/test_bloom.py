@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import Digest, EngineName, ModelId, engine_name
-from functions.decisions import bloom
-from functions.decisions.bloom import MAX_BYTES, MAX_TEXT_CHARS, Bloom, build, decode
+from functions.decisions.distribution import bloom
+from functions.decisions.distribution.bloom import MAX_BYTES, MAX_TEXT_CHARS, Bloom, build, decode
 
 
 def digests(count: int, salt: str = "") -> list[Digest]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.breaker import (
+from functions.decisions.health.circuit_breaker import (
     EJECTION_BASE_S,
     EJECTION_CAP_S,
     FAULTS_MAX,

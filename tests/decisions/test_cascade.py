@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import CascadeEntry
-from functions.decisions import cascade
+from functions.decisions.routing import cascade
 
 SMALL, LARGE = PoolName("small"), PoolName("large")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import ClassifierEntry, RuleEntry
-from functions.decisions.classifier import Sketch, choose, script_of
+from functions.decisions.routing.classifier import Sketch, choose, script_of
 
 P1, P8, P70 = PoolName("1b"), PoolName("8b"), PoolName("70b")
 

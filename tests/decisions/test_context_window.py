@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.context_window import Said, dropped, turns_in
+from functions.decisions.request.context_window import Said, dropped, turns_in
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
 CONVERSATIONS = st.lists(st.builds(Said, role=ROLES, tokens=st.integers(0, 50)), max_size=30)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.drain_rate import MAX_RETRY_AFTER_S, Rate, ReturnTimes, retry_after_s, wait_s
+from functions.decisions.admission.drain_rate import MAX_RETRY_AFTER_S, Rate, ReturnTimes, retry_after_s, wait_s
 
 
 def test_worked_example_of_the_wait() -> None:

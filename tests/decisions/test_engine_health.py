@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions import engine_health
-from functions.decisions.engine_health import (
+from functions.decisions.health import engine as engine_health
+from functions.decisions.health.engine import (
     Counters,
     EngineHealth,
     Evidence,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions import engine_rates
-from functions.decisions.engine_rates import MAX_MS, MIN_MS, EngineRates, RateCounters
+from functions.decisions.health import engine_rates
+from functions.decisions.health.engine_rates import MAX_MS, MIN_MS, EngineRates, RateCounters
 
 
 def counters(

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
-from functions.decisions.admission_ticket import OVER, RUNNING, WAITING, Ticket
-from functions.decisions.fair_queue import FairQueue
+from functions.decisions.admission.fair_queue import FairQueue
+from functions.decisions.admission.ticket import OVER, RUNNING, WAITING, Ticket
 
 A, B, C = TenantId("a"), TenantId("b"), TenantId("c")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import FallbackEntry
-from functions.decisions import fallback
+from functions.decisions.routing import fallback
 
 A, B, C, D, E = (PoolName(name) for name in "abcde")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.forecast import BIN_S, Demand, foresee, learn, reactive_only
-from functions.decisions.forecast_season import DAY_S
+from functions.decisions.autoscaling.forecast import BIN_S, Demand, foresee, learn, reactive_only
+from functions.decisions.autoscaling.forecast_season import DAY_S
 from tests.decisions.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)

@@ -4,11 +4,11 @@ from math import pi, sin
 
 import pytest
 
-from functions.decisions.forecast import Demand, foresee, learn
-from functions.decisions.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, resumed
-from functions.decisions.forecast_methods import BIN_S
-from functions.decisions.forecast_season import DAY_S
-from functions.decisions.startup_times import StartupTimes
+from functions.decisions.autoscaling.forecast import Demand, foresee, learn
+from functions.decisions.autoscaling.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, resumed
+from functions.decisions.autoscaling.forecast_methods import BIN_S
+from functions.decisions.autoscaling.forecast_season import DAY_S
+from functions.decisions.autoscaling.startup_times import StartupTimes
 from tests.decisions.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)

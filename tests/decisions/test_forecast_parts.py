@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.autoscaling_headroom import Need, replicas_needed
-from functions.decisions.forecast_methods import METHODS, predictions
-from functions.decisions.forecast_score import KEPT, Score, pinball
-from functions.decisions.forecast_season import DAY_S, WEEK_S, Season
+from functions.decisions.autoscaling.forecast_methods import METHODS, predictions
+from functions.decisions.autoscaling.forecast_score import KEPT, Score, pinball
+from functions.decisions.autoscaling.forecast_season import DAY_S, WEEK_S, Season
+from functions.decisions.autoscaling.headroom import Need, replicas_needed
 
 
 def season(levels: dict[float, float], period_s: float = DAY_S) -> Season:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.hedge import UNKNOWN_RATIO, WINDOW, FirstTokens
+from functions.decisions.routing.hedge import UNKNOWN_RATIO, WINDOW, FirstTokens
 
 
 def test_worked_example_of_the_prologue() -> None:

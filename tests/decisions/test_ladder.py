@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.ladder import (
+from functions.decisions.autoscaling.signals import PoolSignals
+from functions.decisions.overload.ladder import (
     MAX_PATIENCE,
     OFF,
     QUIET_S,
@@ -20,7 +21,6 @@ from functions.decisions.ladder import (
     Rungs,
     step,
 )
-from functions.decisions.pool_signals import PoolSignals
 
 ALL_MEANS = Means(wait_s=0.5, replica_tokens_per_s=5_000.0, shiftable_ratio=0.5, startable=50)
 ONLY_SHED = Means(wait_s=0.5, replica_tokens_per_s=5_000.0)

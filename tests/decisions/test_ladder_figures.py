@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.ladder_figures import (
+from functions.decisions.overload.ladder_figures import (
     LEAST_KEPT_RATIO,
     excess_ratio,
     floor_ratios,

@@ -6,10 +6,10 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.decisions.admission import Admission, Refuse
-from functions.decisions.admission_ticket import BANDS, Ticket
-from functions.decisions.ladder import OFF, RUNGS, LadderState, Rungs
-from functions.decisions.ladder_room import LOOK_S, RoomLadder, shiftable_ratio
+from functions.decisions.admission.queue import Admission, Refuse
+from functions.decisions.admission.ticket import BANDS, Ticket
+from functions.decisions.overload.gateway_share import LOOK_S, RoomLadder, shiftable_ratio
+from functions.decisions.overload.ladder import OFF, RUNGS, LadderState, Rungs
 from loadtests.fairness.traffic import chats
 from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
 

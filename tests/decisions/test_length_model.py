@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.length_model import (
+from functions.decisions.request.length_model import (
     LEAST_OUTPUT_TOKENS,
     MOST_OUTPUT_TOKENS,
     START_BYTES_PER_TOKEN,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.outliers import HOSTS_MIN, REQUESTS_MIN, Seen, outliers
+from functions.decisions.health.outliers import HOSTS_MIN, REQUESTS_MIN, Seen, outliers
 
 
 def seen(name: str, requests: int = 100, failures: int = 0, ms_per_token: float = 1.0) -> Seen:

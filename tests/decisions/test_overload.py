@@ -1,4 +1,4 @@
-from functions.decisions.overload import Strain, queue_room_ratio
+from functions.decisions.overload.priority import Strain, queue_room_ratio
 
 
 def test_worked_example_of_overload() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.own_load import OwnLoad, Place
+from functions.decisions.routing.own_load import OwnLoad, Place
 
 R = ReplicaId("r")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.patience import LATE, LEAST, MOST, Patience
+from functions.decisions.admission.patience import LATE, LEAST, MOST, Patience
 
 
 def test_worked_example_of_patience() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.prefix_blocks import BLOCK_BYTES, MAX_BLOCKS, block_bytes_for, seed_of, text_blocks
+from functions.decisions.prefix.text_blocks import BLOCK_BYTES, MAX_BLOCKS, block_bytes_for, seed_of, text_blocks
 
 SEED = seed_of("salt", "acme/bot@sha256:0123456789abcdef")
 TEXTS = st.binary(max_size=3000)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import ReplicaId
-from functions.decisions.prefix_record import MOST_NAMED, PrefixRecord
+from functions.decisions.prefix.record import MOST_NAMED, PrefixRecord
 
 BLOCK = 512
 R0, R1 = ReplicaId("r0"), ReplicaId("r1")

@@ -1,7 +1,7 @@
 """A prompt that fails two replicas is refused, others are not for long."""
 
 from functions.api.ids import ReplicaId
-from functions.decisions.quarantine import HOLD_S, MAX_SUSPECTS, Quarantine
+from functions.decisions.health.quarantine import HOLD_S, MAX_SUSPECTS, Quarantine
 
 R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
 

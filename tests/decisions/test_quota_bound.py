@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_account import GRAINS, OUTPUT, QuotaAccount
-from functions.decisions.quota_reservation import Reservation
-from functions.decisions.request_features import RequestFeatures
-from functions.decisions.token_bucket import US_PER_S
+from functions.decisions.quota.account import GRAINS, OUTPUT, QuotaAccount
+from functions.decisions.quota.reservation import Reservation
+from functions.decisions.quota.token_bucket import US_PER_S
+from functions.decisions.request.features import RequestFeatures
 
 LIMIT = 6_000
 GRAIN = GRAINS[OUTPUT]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_caps import OverCap, Wish, grant
+from functions.decisions.quota.caps import OverCap, Wish, grant
 
 CAPS = QuotaLimits(max_output_tokens=512, max_context_tokens=4096)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_account import GPU, GRAINS, OUTPUT, REQUESTS, Costs, QuotaAccount
-from functions.decisions.quota_lease import CREDIT_DIVISOR, AccountLease, RateLease, fit, shared_burst
-from functions.decisions.quota_outage import Granted, Regime, rate_of, regime_of
-from functions.decisions.token_bucket import US_PER_S, TokenBucket
+from functions.decisions.quota.account import GPU, GRAINS, OUTPUT, REQUESTS, Costs, QuotaAccount
+from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, fit, shared_burst
+from functions.decisions.quota.outage import Granted, Regime, rate_of, regime_of
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 
 GRAIN = GRAINS[OUTPUT]
 LEASED = Regime("leased", 4)

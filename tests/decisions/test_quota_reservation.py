@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota_account import GRAINS, INPUT, OUTPUT, QuotaAccount
-from functions.decisions.quota_reservation import EXTENSION_TOKENS, Reservation
-from functions.decisions.request_features import RequestFeatures
-from functions.decisions.token_bucket import US_PER_S, burst_of
+from functions.decisions.quota.account import GRAINS, INPUT, OUTPUT, QuotaAccount
+from functions.decisions.quota.reservation import EXTENSION_TOKENS, Reservation
+from functions.decisions.quota.token_bucket import US_PER_S, burst_of
+from functions.decisions.request.features import RequestFeatures
 
 INPUT_LIMIT, OUTPUT_LIMIT = 6_000, 3_000
 LIMITS = QuotaLimits(input_tokens_per_minute=INPUT_LIMIT, output_tokens_per_minute=OUTPUT_LIMIT)

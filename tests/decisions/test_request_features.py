@@ -1,7 +1,7 @@
 """request_features: what a request will hold."""
 
-from functions.decisions.length_model import LengthModel
-from functions.decisions.request_features import RequestFeatures
+from functions.decisions.request.features import RequestFeatures
+from functions.decisions.request.length_model import LengthModel
 
 
 def test_worked_example_of_the_prologue() -> None:

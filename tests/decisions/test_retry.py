@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, told_to_wait_s
+from functions.decisions.routing.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, told_to_wait_s
 
 RATIO = 0.2
 

@@ -8,18 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout import (
-    EVENTS,
-    MAX_ATTEMPTS,
-    TABLE,
-    IllegalTransition,
-    Rollout,
-    begun,
-    id_of,
-    rollout_id,
-    transition,
-)
-from functions.decisions.rollout_events import (
+from functions.decisions.rollout.events import (
     AnyEvent,
     Breached,
     Loaded,
@@ -31,6 +20,17 @@ from functions.decisions.rollout_events import (
     StagePassed,
     Superseded,
     Withdrawn,
+)
+from functions.decisions.rollout.lifecycle import (
+    EVENTS,
+    MAX_ATTEMPTS,
+    TABLE,
+    IllegalTransition,
+    Rollout,
+    begun,
+    id_of,
+    rollout_id,
+    transition,
 )
 from tests.decisions.rollouts import AT_ONCE, CAREFUL, rollout, running, spec
 

@@ -5,9 +5,9 @@ from math import exp, log
 
 import pytest
 
-from functions.decisions.rollout_conditions import Finding, judge
-from functions.decisions.rollout_evidence import GroupStats
-from functions.decisions.sequential_test import quantile_below_ms
+from functions.decisions.rollout.conditions import Finding, judge
+from functions.decisions.rollout.evidence import GroupStats
+from functions.decisions.rollout.sequential_test import quantile_below_ms
 from tests.decisions.rollouts import Traffic
 
 ALPHA = 1 / 600

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from functions.decisions.rollout import Rollout, transition
-from functions.decisions.rollout_evaluation import Patience, Residency, Verdict, alpha_of, evaluate
-from functions.decisions.rollout_events import Breached, Loaded, LoadFailed, Paused, StagePassed
-from functions.decisions.rollout_evidence import Evidence
+from functions.decisions.rollout.evaluation import Patience, Residency, Verdict, alpha_of, evaluate
+from functions.decisions.rollout.events import Breached, Loaded, LoadFailed, Paused, StagePassed
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.decisions.rollouts import AT_ONCE, CAREFUL, Traffic, evidence, rollout, running
 
 NOWHERE = Residency()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from functions.decisions.rollout_evaluation import Residency, evaluate
-from functions.decisions.rollout_evidence import Evidence
-from functions.decisions.rollout_figures import Figures, figures_of
+from functions.decisions.rollout.evaluation import Residency, evaluate
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.report import Figures, figures_of
 from tests.cli.rollouts import NOW_UNIX_S, group, rollout
 
 

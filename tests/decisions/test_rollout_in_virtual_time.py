@@ -12,7 +12,7 @@ import pytest
 
 from functions.api.kinds.rollout_policy import RolloutPolicy
 from functions.api.loader import load_texts
-from functions.controller.compile_policies import rollout_entry
+from functions.controller.snapshot.compile_policies import rollout_entry
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from loadtests.rollouts.virtual import Behaviour, Outcome, World, policy
 

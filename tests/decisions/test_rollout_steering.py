@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from functions.api import snapshot as snapshots
 from functions.api.ids import INCOMING, ModelId, PoolName, engine_name
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, Snapshot, VersionEntry
-from functions.decisions.rollout import IllegalTransition, Rollout, id_of, transition
-from functions.decisions.rollout_events import (
+from functions.decisions.rollout.events import (
     AnyEvent,
     Breached,
     Loaded,
@@ -22,7 +21,8 @@ from functions.decisions.rollout_events import (
     Superseded,
     Withdrawn,
 )
-from functions.decisions.rollout_steering import Create, Rows, Steered, Tell, moved_with, steer
+from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, id_of, transition
+from functions.decisions.rollout.steering import Create, Rows, Steered, Tell, moved_with, steer
 from tests.decisions.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from functions.decisions import rollout_wire
-from functions.decisions.rollout_events import AnyEvent, Breached, Loaded, RolledBack, Superseded
-from functions.decisions.rollout_wire import Command, RolloutInvalid
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout.codec import Command, RolloutInvalid
+from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, RolledBack, Superseded
 from tests.decisions.rollouts import rollout, running, spec
 from tests.decisions.test_rollout import ALL, events, replayed
 

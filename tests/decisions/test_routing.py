@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.prediction import BEHIND, CROSS_ZONE_MS, KV_FULL_RATIO, SESSION_CREDIT_MS, kept_ratio, score_ms
-from functions.decisions.routing import (
+from functions.decisions.routing.choice import (
     SLACK,
     NoReplica,
     PoolIndex,
@@ -24,6 +22,15 @@ from functions.decisions.routing import (
     decide,
     predict,
     route,
+)
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.prediction import (
+    BEHIND,
+    CROSS_ZONE_MS,
+    KV_FULL_RATIO,
+    SESSION_CREDIT_MS,
+    kept_ratio,
+    score_ms,
 )
 
 POOL = PoolName("base")

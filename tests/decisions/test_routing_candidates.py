@@ -7,9 +7,9 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.routing import NoReplica, PoolIndex, Prediction, RouteRequest, predict, route
-from functions.decisions.routing_candidates import DRAWS, SCAN_MAX, all_candidates, candidates, draw, heaviest
+from functions.decisions.routing.candidates import DRAWS, SCAN_MAX, all_candidates, candidates, draw, heaviest
+from functions.decisions.routing.choice import NoReplica, PoolIndex, Prediction, RouteRequest, predict, route
+from functions.decisions.routing.own_load import OwnLoad
 from tests.decisions.test_routing import POLICY, replica
 
 POOL = PoolIndex(replica(f"r{n:03d}", running=n % 50) for n in range(200))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.seats import Held, Seated, Wish, free_seats, seated, without_seat
+from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, free_seats, seated, without_seat
 
 SLEEPER = Held(serving=1, asleep=1, sleeps=True)
 

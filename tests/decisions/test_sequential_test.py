@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.decisions.sequential_test import (
+from functions.decisions.rollout.sequential_test import (
     log_weight,
     lower_bound,
     quantile_above_ms,

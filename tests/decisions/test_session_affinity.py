@@ -1,7 +1,7 @@
 """Where a session went before: for its time, per tenant and pool, and bounded."""
 
 from functions.api.ids import PoolName, ReplicaId, TenantId
-from functions.decisions.session_affinity import SessionAffinity
+from functions.decisions.routing.session_affinity import SessionAffinity
 from tests.gateway.world import Clock
 
 POOL, ACME, GLOBEX = PoolName("base"), TenantId("acme"), TenantId("globex")

@@ -1,8 +1,8 @@
 """SessionTable: bounded, and each tenant at its own cost."""
 
 from functions.api.ids import TenantId
-from functions.decisions.session_hash import session_hash
-from functions.decisions.session_table import SessionTable
+from functions.decisions.routing.session_hash import session_hash
+from functions.decisions.routing.session_table import SessionTable
 
 Table = SessionTable[str, int]
 

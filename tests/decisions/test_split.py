@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import Digest, EngineName, ModelId, PoolName, RolloutId, TenantId
 from functions.decisions.catalogue import ResolvedModel, Split
-from functions.decisions.split import Choice, bucket_of, choose
+from functions.decisions.rollout.split import Choice, bucket_of, choose
 
 ROLLOUT, ACME = RolloutId("ro-pxqrecv55wvliu7b"), TenantId("acme")
 V2 = ResolvedModel(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.swarm import Answer, Ask, Swarm, SwarmPolicy, reader_rank
-from functions.decisions.swarm_bits import full
-from functions.decisions.swarm_peers import Failure, PeerFacts
+from functions.decisions.distribution.chunk_bits import full
+from functions.decisions.distribution.peers import Failure, PeerFacts
+from functions.decisions.distribution.swarm import Answer, Ask, Swarm, SwarmPolicy, reader_rank
 
 ME = "10.0.0.1:1"
 A, B, C = "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"

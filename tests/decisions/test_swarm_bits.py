@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.swarm_bits import MAX_CHUNKS, Rarity, decode, encode, full, indexes, pick
+from functions.decisions.distribution.chunk_bits import MAX_CHUNKS, Rarity, decode, encode, full, indexes, pick
 
 counts = st.integers(1, 200)
 

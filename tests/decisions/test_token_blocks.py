@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.token_blocks import block_name, chain, scope_seed, with_extra
+from functions.decisions.prefix.token_blocks import block_name, chain, scope_seed, with_extra
 
 TOKENS = st.lists(st.integers(0, 2**53), min_size=1, max_size=60)
 

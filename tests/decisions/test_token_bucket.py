@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.token_bucket import US_PER_S, TokenBucket, burst_of
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket, burst_of
 
 MINUTE_S = 60
 GRAIN = MINUTE_S * US_PER_S

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.token_blocks import chain, scope_seed
+from functions.decisions.prefix.token_blocks import chain, scope_seed
 from functions.engines.sim.kv_events import KvEventsConfig, as_events
 from functions.engines.sim.settings import read_settings
 from functions.replica.kv_events.decode import decode

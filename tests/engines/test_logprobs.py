@@ -4,7 +4,7 @@ from math import exp
 
 import pytest
 
-from functions.decisions.cascade import token_entropy
+from functions.decisions.routing.cascade import token_entropy
 from functions.engines.sim.logprobs import chat_logprobs, completion_logprobs
 
 

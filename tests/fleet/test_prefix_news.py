@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.block_bloom import build
+from functions.decisions.prefix.block_bloom import build
 from functions.fleet.prefix_news import (
     ASK_MAX_BYTES,
     NEWS_MAX_BYTES,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.block_bloom import build
-from functions.decisions.token_blocks import chain
+from functions.decisions.prefix.block_bloom import build
+from functions.decisions.prefix.token_blocks import chain
 from functions.fleet.prefix_news import SILENCE_LIMIT_S, Bloom, Delta, State, pack
 from functions.fleet.prefix_view import PrefixView
 

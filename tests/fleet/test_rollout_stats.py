@@ -5,7 +5,7 @@ import random
 import pytest
 
 from functions.api.ids import RolloutId
-from functions.decisions.rollout_evidence import GroupStats, wire_of
+from functions.decisions.rollout.evidence import GroupStats, wire_of
 from functions.fleet import rollout_stats
 from functions.fleet.rollout_beat import RolloutBeat, StageStats, encode
 from functions.fleet.rollout_stats import FORGET_AFTER_S, SILENT_S, EvidenceBook

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.api.ids import RolloutId, TenantId
-from functions.decisions.session_hash import session_hash
+from functions.decisions.routing.session_hash import session_hash
 from functions.fleet import session_pins
 from functions.fleet.session_pins import (
     BATCH_MAX_BYTES,

@@ -1,8 +1,8 @@
 """Who of a pool is in bad standing: most of it never, and nobody at no cost."""
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.breaker import EJECTION_BASE_S, FORGIVEN_AFTER_S, REFUSAL_MS
-from functions.decisions.outliers import INTERVAL_S
+from functions.decisions.health.circuit_breaker import EJECTION_BASE_S, FORGIVEN_AFTER_S, REFUSAL_MS
+from functions.decisions.health.outliers import INTERVAL_S
 from functions.fleet.standing import Standings
 
 POOL = PoolName("base")

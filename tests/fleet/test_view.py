@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.breaker import EJECTION_BASE_S, FAULTS_MAX
-from functions.decisions.replicas import PoolIndex, ReplicaView
+from functions.decisions.health.circuit_breaker import EJECTION_BASE_S, FAULTS_MAX
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 from functions.fleet import view as views
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
 from functions.fleet.view import NOTED_FOR_S, WITHDRAWN_FOR_S, FleetView

@@ -7,10 +7,10 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from functions.artifacts.s3 import StoredObject
-from functions.gateway.batches.limits import BatchLimits
-from functions.gateway.batches.service import Batches
-from functions.gateway.batches.shared import Shared
-from functions.gateway.files import names
+from functions.gateway.batch.files import names
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.service import Batches
+from functions.gateway.batch.shared import Shared
 from tests.artifacts.memory_store import MemoryStore
 from tests.gateway.world import World
 

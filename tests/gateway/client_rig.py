@@ -15,8 +15,8 @@ import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
-from functions.gateway.app import make_app
-from functions.gateway.lane import LaneProtocol
+from functions.gateway.http.asgi import make_app
+from functions.gateway.http.lane import LaneProtocol
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.world import ACME_KEY, heartbeat

@@ -10,11 +10,11 @@ from prometheus_client import generate_latest
 
 from functions.api.snapshot import ToolEntry
 from functions.fleet.bus import BusUnavailable
-from functions.gateway.composition.composer import Composer
-from functions.gateway.conversations import Conversations
-from functions.gateway.routes import CHAT
-from functions.gateway.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
-from functions.gateway.tools.declared import ToolCall
+from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
+from functions.gateway.chat.tools.declared import ToolCall
+from functions.gateway.intake.routes import CHAT
 from tests.gateway import sse, world
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.world import BOT_V1, PEPPER, headers

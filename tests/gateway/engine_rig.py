@@ -18,12 +18,12 @@ from typing import Any
 import orjson
 
 from functions.api.ids import ReplicaId
-from functions.gateway.exchange import Exchange
+from functions.gateway.http.sink import Headers
+from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route
 from functions.gateway.limits import Limits
-from functions.gateway.load_client import Loader
-from functions.gateway.routes import CHAT, COMPLETIONS, Route
-from functions.gateway.sink import Headers
-from functions.gateway.upstream import UpstreamConnection, UpstreamPool
+from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
+from functions.gateway.routing.load_client import Loader
 from tests.gateway import sse
 from tests.gateway.world import World, headers
 

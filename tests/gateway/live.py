@@ -22,15 +22,15 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
-from functions.gateway.app import make_app
-from functions.gateway.composition.composer import Composer
-from functions.gateway.conversations import Conversations
-from functions.gateway.core import Gateway
-from functions.gateway.lane import LaneProtocol
+from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.asgi import make_app
+from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
-from functions.gateway.load_client import LoadClient
 from functions.gateway.metrics import Metrics
-from functions.gateway.tools.calls import ToolCaller, ToolPolicy
+from functions.gateway.routing.load_client import LoadClient
 from tests.gateway import sse
 from tests.gateway.client_rig import HttpAnswer, get, read_answers
 from tests.gateway.world import NOW_UNIX_S, PEPPER, catalogue, heartbeat

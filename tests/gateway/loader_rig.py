@@ -5,8 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from functions.api.ids import EngineName, ReplicaId
-from functions.decisions.routing import ReplicaView
-from functions.gateway.load_client import LoadAnswer, LoadState
+from functions.decisions.routing.choice import ReplicaView
+from functions.gateway.routing.load_client import LoadAnswer, LoadState
 
 
 @dataclass

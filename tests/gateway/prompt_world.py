@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from functions.api.ids import EngineName, PoolName, TenantId
-from functions.decisions.prefix_blocks import BLOCK_BYTES, seed_of, text_blocks
-from functions.gateway.prompt_learner import Lesson
-from functions.gateway.prompt_text import prompt_text
-from functions.gateway.routes import CHAT, Route
+from functions.decisions.prefix.text_blocks import BLOCK_BYTES, seed_of, text_blocks
+from functions.gateway.intake.routes import CHAT, Route
+from functions.gateway.prefix.prompt_learner import Lesson
+from functions.gateway.prefix.prompt_text import prompt_text
 
 POOL = PoolName("smollm2-135m")
 TENANT = TenantId("acme")

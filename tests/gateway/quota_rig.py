@@ -6,15 +6,15 @@ from random import Random
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits, ServiceClass
-from functions.decisions.request_features import RequestFeatures
-from functions.decisions.token_bucket import US_PER_S, TokenBucket
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.decisions.request.features import RequestFeatures
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Answer, Grant, Granted, Group, Wish
 from functions.fleet.tasks import Supervised
 from functions.gateway.errors import Refused
-from functions.gateway.quota_leasing import QuotaLeases
-from functions.gateway.quotas import Entry, TenantQuotas
-from functions.gateway.relay import Usage
+from functions.gateway.quota.accounts import Entry, TenantQuotas
+from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.request.relay import Usage
 from tests.gateway.world import Clock
 
 ACME = TenantId("acme")

@@ -5,7 +5,7 @@ import asyncio
 from functions.api.ids import EngineName, ReplicaId
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
-from functions.gateway.adapter_copies import MAX_AT_ONCE, PAUSE_S, AdapterCopies
+from functions.gateway.routing.adapter_copies import MAX_AT_ONCE, PAUSE_S, AdapterCopies
 from tests.gateway.loader_rig import PlayedLoader
 from tests.gateway.world import Clock, heartbeat
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.retry import Failure
-from functions.decisions.routing import NoReplica
+from functions.decisions.routing.choice import NoReplica
+from functions.decisions.routing.retry import Failure
 from functions.fleet.heartbeat import to_view
-from functions.gateway import answers, errors
-from functions.gateway.cold_load import ColdFailed, ColdOutcome
+from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.relay import Renaming
-from functions.gateway.timeline import Timeline
+from functions.gateway.request import replies as answers
+from functions.gateway.request.relay import Renaming
+from functions.gateway.request.timeline import Timeline
+from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
 from tests.gateway.test_intake import admit, chat
 from tests.gateway.world import BOT_V1, DIGEST_V1, heartbeat
 

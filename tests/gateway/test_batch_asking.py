@@ -2,8 +2,8 @@
 
 import pytest
 
-from functions.gateway.batches.asking import seconds_of
-from functions.gateway.quota_answers import duration
+from functions.gateway.batch.asking import seconds_of
+from functions.gateway.quota.refusals import duration
 
 
 @pytest.mark.parametrize("microseconds", [0, 1_000, 10_000, 999_000, 1_000_000, 6_500_000, 62_000_000, 3_723_000_000])

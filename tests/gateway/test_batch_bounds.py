@@ -8,16 +8,16 @@ from contextlib import AsyncExitStack
 import pytest
 
 from functions.api.ids import TenantId
-from functions.decisions import batch_moves
-from functions.decisions.batch_lines import MAX_FILE_LINES, RawLine, too_many_lines
-from functions.decisions.batch_pace import BatchPace
-from functions.gateway.batches.conductor import ENDPOINTS
-from functions.gateway.batches.limits import BatchLimits
-from functions.gateway.batches.places import HeldBytes, LinePlaces
-from functions.gateway.batches.reading import lines_of
-from functions.gateway.batches.run import BatchRun, _question
-from functions.gateway.batches.turns import Turns
-from functions.gateway.batches.validation import Validation
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.lines import MAX_FILE_LINES, RawLine, too_many_lines
+from functions.decisions.batch.pace import BatchPace
+from functions.gateway.batch.conductor import ENDPOINTS
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.reading import lines_of
+from functions.gateway.batch.run import BatchRun, _question
+from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.validation import Validation
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from functions.artifacts.s3 import StoredObject
-from functions.gateway.batches.collecting import Collecting
-from functions.gateway.batches.service import Batches
-from functions.gateway.files import names
+from functions.gateway.batch.collecting import Collecting
+from functions.gateway.batch.files import names
+from functions.gateway.batch.service import Batches
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.world import World
 

@@ -6,12 +6,12 @@ import pytest
 
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.s3_large import LargeWriter, read_range
-from functions.decisions import batch_moves
-from functions.gateway.batches.collecting import Collecting
-from functions.gateway.batches.limits import BatchLimits
-from functions.gateway.batches.service import Batches
-from functions.gateway.batches.shared import Shared
-from functions.gateway.files import names
+from functions.decisions.batch import transitions as batch_moves
+from functions.gateway.batch.collecting import Collecting
+from functions.gateway.batch.files import names
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.service import Batches
+from functions.gateway.batch.shared import Shared
 from tests.decisions.test_batch_moves import record
 from tests.gateway.world import World
 

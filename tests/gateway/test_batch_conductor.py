@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions import batch_moves
-from functions.decisions.batch_choice import LEASE_S
-from functions.gateway.batches.collecting import Collecting
-from functions.gateway.batches.conductor import ENDPOINTS
-from functions.gateway.batches.log import Beat
-from functions.gateway.batches.run import BatchRun
-from functions.gateway.batches.service import Batches
-from functions.gateway.files import names
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.choice import LEASE_S
+from functions.gateway.batch.collecting import Collecting
+from functions.gateway.batch.conductor import ENDPOINTS
+from functions.gateway.batch.files import names
+from functions.gateway.batch.log import Beat
+from functions.gateway.batch.run import BatchRun
+from functions.gateway.batch.service import Batches
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
 from tests.gateway.world import World, catalogue

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.gateway.app import make_app
-from functions.gateway.batches.log import Beat
-from functions.gateway.batches.routes import _opened
-from functions.gateway.files import names
-from functions.gateway.files.store import THREADS
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.store import THREADS
+from functions.gateway.batch.log import Beat
+from functions.gateway.batch.routes import _opened
+from functions.gateway.http.asgi import make_app
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
 from tests.gateway.world import ACME_KEY, World

@@ -11,19 +11,19 @@ import pytest
 
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.s3_large import LargeWriter
-from functions.decisions import batch_moves
-from functions.decisions.batch_parts import LineResult, encode
-from functions.decisions.batch_record import BatchRecord
-from functions.gateway.batches.composing import Composing
-from functions.gateway.batches.limits import BatchLimits
-from functions.gateway.batches.parts import PartMissing, Parts
-from functions.gateway.batches.run import BatchRun
-from functions.gateway.batches.service import Batches
-from functions.gateway.batches.shared import Shared
-from functions.gateway.files import names
-from functions.gateway.files.shelf import Shelf
-from functions.gateway.files.store import FileStore
-from functions.gateway.routes import CHAT
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.parts import LineResult, encode
+from functions.decisions.batch.record import BatchRecord
+from functions.gateway.batch.composing import Composing
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.shelf import Shelf
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.parts import PartMissing, Parts
+from functions.gateway.batch.run import BatchRun
+from functions.gateway.batch.service import Batches
+from functions.gateway.batch.shared import Shared
+from functions.gateway.intake.routes import CHAT
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_rig import as_file, line
 from tests.gateway.world import NOW_UNIX_S, World

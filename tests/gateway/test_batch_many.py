@@ -9,10 +9,10 @@ import pytest
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import StoredObject
-from functions.gateway.app import make_app
-from functions.gateway.batches.log import Beat, TooManyOpen
-from functions.gateway.batches.service import Batches
-from functions.gateway.files import names
+from functions.gateway.batch.files import names
+from functions.gateway.batch.log import Beat, TooManyOpen
+from functions.gateway.batch.service import Batches
+from functions.gateway.http.asgi import make_app
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, put_file
 from tests.gateway.world import ACME_KEY, World

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from functions.artifacts.errors import StoreUnavailable
-from functions.decisions import batch_moves
-from functions.decisions.batch_parts import LineResult
-from functions.gateway.batches.limits import BatchLimits
-from functions.gateway.batches.log import BatchLog, Overtaken
-from functions.gateway.batches.parts import Parts
-from functions.gateway.files import names
-from functions.gateway.files.store import FileStore
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.parts import LineResult
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.log import BatchLog, Overtaken
+from functions.gateway.batch.parts import Parts
 from tests.artifacts.memory_store import MemoryStore
 from tests.decisions.test_batch_moves import record
 from tests.gateway.world import Clock

@@ -9,12 +9,12 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.catalogue_policies import DEFAULT_ROUTING
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.routing import ReplicaView, RouteRequest
+from functions.decisions.routing.choice import ReplicaView, RouteRequest
+from functions.decisions.routing.own_load import OwnLoad
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
-from functions.gateway.cold_load import MAX_CALLS, ColdFailed, ColdLoads
-from functions.gateway.load_client import LoadState
+from functions.gateway.routing.adapter_loads import MAX_CALLS, ColdFailed, ColdLoads
+from functions.gateway.routing.load_client import LoadState
 from tests.gateway.loader_rig import PlayedLoader
 from tests.gateway.world import POOL, Clock, heartbeat, limits
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from functions.api.snapshot import ConversationsPart
-from functions.gateway.conversations import Conversations
+from functions.gateway.chat.conversations import Conversations
 from tests.gateway import sse, world
 from tests.gateway.composing import LONG, WEATHER, MakePlay, Stage, content_of, counted
 from tests.gateway.world import BOT_V1, PEPPER

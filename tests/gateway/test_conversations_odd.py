@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from functions.api.snapshot import ConversationsPart
-from functions.gateway.app import make_app
-from functions.gateway.composition.recalled_room import too_much
-from functions.gateway.strict_json import values_in
+from functions.gateway.chat.composition.recalled_room import too_much
+from functions.gateway.http.asgi import make_app
+from functions.gateway.intake.json_body import values_in
 from tests.gateway.composing import MakePlay, Stage
 from tests.gateway.world import ACME_KEY, limits
 

@@ -12,8 +12,8 @@ from functions.api.snapshot import (
     FallbackEntry,
     RuleEntry,
 )
-from functions.gateway.cascade import without_figures
 from functions.gateway.limits import Limits
+from functions.gateway.routing.cascade import without_figures
 from tests.gateway import sse
 from tests.gateway.detours import (
     LARGE,

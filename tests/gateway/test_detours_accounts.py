@@ -7,8 +7,8 @@ import pytest
 from functions.api.snapshot import (
     FallbackEntry,
 )
+from functions.gateway.intake.routes import COMPLETIONS
 from functions.gateway.limits import Limits
-from functions.gateway.routes import COMPLETIONS
 from tests.gateway import sse
 from tests.gateway.detours import (
     LARGE,

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from functions.decisions.block_bloom import build
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, pack
-from functions.gateway import prefix_feeds
-from functions.gateway.exact_figures import ExactFigures
-from functions.gateway.exact_prefixes import ExactPrefixes
-from functions.gateway.intake import Admitted, Intake, WireRequest
-from functions.gateway.prompt_chains import Learnt
-from functions.gateway.prompt_learner import Lesson
-from functions.gateway.routes import CHAT, TOKENIZE, Route
-from functions.gateway.splits import Splits
+from functions.gateway.intake.intake import Admitted, Intake, WireRequest
+from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
+from functions.gateway.prefix import feeds as prefix_feeds
+from functions.gateway.prefix.exact_figures import ExactFigures
+from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+from functions.gateway.prefix.prompt_chains import Learnt
+from functions.gateway.prefix.prompt_learner import Lesson
+from functions.gateway.routing.splits import Splits
 from tests.gateway import world
 from tests.gateway.prompt_world import model_dir
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL

@@ -8,9 +8,9 @@ import pytest
 from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
 from functions.gateway.errors import Refused
-from functions.gateway.quotas import Entry
-from functions.gateway.routes import CHAT
-from functions.gateway.sink import Headers
+from functions.gateway.http.sink import Headers
+from functions.gateway.intake.routes import CHAT
+from functions.gateway.quota.accounts import Entry
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, post
 from tests.gateway.engine_rig import Client, Play

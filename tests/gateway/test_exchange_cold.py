@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.gateway.load_client import LoadState
+from functions.gateway.routing.load_client import LoadState
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import PUBLIC_END, PUBLIC_HELLO, Playing, finishes

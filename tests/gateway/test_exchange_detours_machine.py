@@ -16,7 +16,7 @@ from hypothesis.stateful import consumes, initialize, invariant, precondition, r
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.api.snapshot import CascadeEntry, FallbackEntry
 from functions.gateway import errors
-from functions.gateway.exchange import Exchange
+from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, SURE, THIRD, UNSURE, pools, scored
 from tests.gateway.engine_rig import Client, Engine, Play

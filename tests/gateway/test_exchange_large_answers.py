@@ -3,9 +3,9 @@
 import pytest
 
 from functions.api.snapshot import PoolEntry
-from functions.decisions.admission_ticket import cost_tokens
+from functions.decisions.admission.ticket import cost_tokens
+from functions.gateway.intake.routes import COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES_ROUTE, Route
 from functions.gateway.limits import Limits
-from functions.gateway.routes import COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES_ROUTE, Route
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from functions.api.ids import TenantId
-from functions.decisions.rollout_evidence import GroupStats
-from functions.gateway.exchange import Exchange
-from functions.gateway.load_client import LoadState
+from functions.decisions.rollout.evidence import GroupStats
+from functions.gateway.request.exchange import Exchange
+from functions.gateway.routing.load_client import LoadState
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.loader_rig import PlayedLoader

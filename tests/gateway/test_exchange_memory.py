@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from functions.gateway.attempt import Attempt
-from functions.gateway.exchange import Exchange
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Wire, post
 from tests.gateway.engine_rig import Play

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from functions.gateway.intake.routes import COMPLETIONS
 from functions.gateway.limits import Limits
-from functions.gateway.routes import COMPLETIONS
 from tests.gateway import sse
 from tests.gateway.engine_rig import STREAM_HEAD
 from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, finishes

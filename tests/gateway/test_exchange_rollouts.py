@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 
 from functions.api.ids import TenantId
-from functions.decisions.rollout_evidence import GroupStats
-from functions.decisions.split import bucket_of
-from functions.gateway.exchange import Exchange
-from functions.gateway.routes import TOKENIZE
+from functions.decisions.rollout.evidence import GroupStats
+from functions.decisions.rollout.split import bucket_of
+from functions.gateway.intake.routes import TOKENIZE
+from functions.gateway.request.exchange import Exchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing

@@ -10,7 +10,7 @@ from functions.fleet import rollout_beat, session_pins
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway import feeds
-from functions.gateway.core import Gateway
+from functions.gateway.gateway import Gateway
 from tests.gateway.hello import Playing
 from tests.gateway.test_exchange_rollouts import ask, engine_of
 from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, in_rollout

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from functions.gateway import fields
 from functions.gateway.errors import Refused
+from functions.gateway.intake import fields
 from functions.gateway.limits import Limits
 
 LIMITS = Limits()

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from functions.gateway import fields_more
 from functions.gateway.errors import Refused
-from functions.gateway.fields import Check, check_fields
+from functions.gateway.intake import fields_more
+from functions.gateway.intake.fields import Check, check_fields
 from functions.gateway.limits import Limits
 
 LIMITS = Limits()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.form import FormInvalid, UploadForm
+from functions.gateway.batch.files.upload import UploadPlaces, check_fields, filename_of
 from functions.gateway.errors import Refused
-from functions.gateway.files import names
-from functions.gateway.files.form import FormInvalid, UploadForm
-from functions.gateway.files.upload import UploadPlaces, check_fields, filename_of
 
 BOUNDARY = "xyz"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"

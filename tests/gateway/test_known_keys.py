@@ -3,9 +3,9 @@
 import pytest
 
 from functions.api.ids import KeyId
-from functions.decisions.access import authenticate
-from functions.gateway import known_keys
-from functions.gateway.known_keys import KnownKeys
+from functions.decisions.request.access import authenticate
+from functions.gateway.intake import known_keys
+from functions.gateway.intake.known_keys import KnownKeys
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, IMPOSTOR_KEY, NOW_UNIX_S, PEPPER, REVOKED_KEY
 

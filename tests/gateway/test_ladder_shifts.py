@@ -4,10 +4,10 @@ import pytest
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, BandEntry, FallbackEntry
-from functions.decisions.admission import Admission
-from functions.decisions.fallback import shift_targets
-from functions.decisions.ladder import Rungs
-from functions.decisions.ladder_room import RoomLadder
+from functions.decisions.admission.queue import Admission
+from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.overload.ladder import Rungs
+from functions.decisions.routing.fallback import shift_targets
 from functions.fleet.pool_beat import PoolStats
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.decisions.ladder import Rungs
-from functions.gateway.waiting_room_metrics import LadderCollector
+from functions.decisions.overload.ladder import Rungs
+from functions.gateway.admission.metrics import LadderCollector
 from tests.gateway import sse
 from tests.gateway.detours import NAMED_LARGE, falls_back, with_large
 from tests.gateway.engine_rig import Client, Play

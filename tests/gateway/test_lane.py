@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from functions.gateway.guarded import GuardedHttpTools
+from functions.gateway.http.guarded import GuardedHttpTools
 from functions.gateway.limits import Limits
 from tests.gateway import sse
 from tests.gateway.client_rig import (
@@ -169,7 +169,7 @@ class Recorder(GuardedHttpTools):
 async def test_what_is_not_hot_moves_to_uvicorn_with_the_same_bytes(
     play: Playing, monkeypatch: pytest.MonkeyPatch, name: str, size: int | None
 ) -> None:
-    monkeypatch.setattr("functions.gateway.lane.GuardedHttpTools", Recorder)
+    monkeypatch.setattr("functions.gateway.http.lane.GuardedHttpTools", Recorder)
     p = play("r0")
     wire = Wire(p)
     data = NOT_HOT[name]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from functions.gateway.errors import OverQuota
-from functions.gateway.intake import Intake, WireRequest
-from functions.gateway.routes import CHAT, COMPLETIONS, TOKENIZE, Route
-from functions.gateway.splits import Splits
+from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.routes import CHAT, COMPLETIONS, TOKENIZE, Route
+from functions.gateway.routing.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import NOW_UNIX_S, PEPPER, quota
 

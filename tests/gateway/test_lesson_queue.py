@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
-from functions.gateway import lesson_queue
-from functions.gateway.lesson_queue import MAX_BYTES, MAX_LESSONS, SHARE_RATIO, LessonQueue
+from functions.gateway.prefix import lesson_queue
+from functions.gateway.prefix.lesson_queue import MAX_BYTES, MAX_LESSONS, SHARE_RATIO, LessonQueue
 
 
 class Lesson(msgspec.Struct, frozen=True):

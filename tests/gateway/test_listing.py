@@ -9,7 +9,7 @@ from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.listing import Listing, describe_model
+from functions.gateway.intake.listing import Listing, describe_model
 from tests.gateway import world
 
 CATALOGUE = world.catalogue()

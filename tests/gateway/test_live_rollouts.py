@@ -17,7 +17,7 @@ import valkey
 
 from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.session_hash import session_hash
+from functions.decisions.routing.session_hash import session_hash
 from functions.fleet import session_pins
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.fleet.session_pins import PinBatch, pins_of

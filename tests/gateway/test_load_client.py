@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from functions.api.ids import EngineName, ReplicaId
-from functions.decisions.routing import ReplicaView
-from functions.gateway import load_client
-from functions.gateway.load_client import LoadAnswer, LoadClient, LoadState
+from functions.decisions.routing.choice import ReplicaView
+from functions.gateway.routing import load_client
+from functions.gateway.routing.load_client import LoadAnswer, LoadClient, LoadState
 from tests.artifacts.conftest import free_ports
 from tests.gateway.world import POOL
 

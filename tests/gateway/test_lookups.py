@@ -4,11 +4,11 @@ import httpx
 import pytest
 
 from functions.api.ids import TenantId
-from functions.gateway.app import make_app
 from functions.gateway.errors import Refused
-from functions.gateway.listed_lately import ListedLately
-from functions.gateway.listing import Listing
-from functions.gateway.lookups import Lookups
+from functions.gateway.http.asgi import make_app
+from functions.gateway.intake.listed_lately import ListedLately
+from functions.gateway.intake.listing import Listing
+from functions.gateway.intake.lookups import Lookups
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, World, catalogue, heartbeat, limits
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")

@@ -4,7 +4,7 @@ import pytest
 
 from functions.api.ids import KeyId, TenantId
 from functions.gateway.errors import Refused
-from functions.gateway.request_headers import RequestHeaders
+from functions.gateway.http.headers import RequestHeaders
 from tests.gateway.world import NOW_UNIX_S, World, catalogue, key_entry, mint
 
 OLD = mint("acme-soon", b"x")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.media import media_problem, url_problem
+from functions.gateway.intake.media import media_problem, url_problem
 
 OUTSIDE = [
     "https://images.example.com/cat.png",

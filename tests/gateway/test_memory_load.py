@@ -1,6 +1,6 @@
 """The memory test's world answers what its traffic asks: a figure of a gateway that refuses everything says nothing."""
 
-from functions.gateway.routes import CHAT
+from functions.gateway.intake.routes import CHAT
 from loadtests.memory.__main__ import Client
 from loadtests.memory.traffic import Traffic
 from loadtests.memory.world import World

@@ -3,15 +3,15 @@
 import pytest
 
 from functions.api.ids import RolloutId, TenantId
-from functions.decisions.session_hash import session_hash
+from functions.decisions.routing.session_hash import session_hash
 from functions.fleet.session_pins import (
     MAX_ROLLOUTS_PER_BATCH,
     MAX_SESSIONS_PER_BATCH,
     PinBatch,
     hashes_in,
 )
-from functions.gateway import pins as pins_module
-from functions.gateway.pins import SessionPins
+from functions.gateway.routing import pins as pins_module
+from functions.gateway.routing.pins import SessionPins
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock
 
 OTHER = RolloutId("ro-0000other")

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from functions.api.ids import PoolName
-from functions.decisions.admission_ticket import WAITING
+from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet import pool_beat
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
-from functions.gateway.fallback import Degraded
-from functions.gateway.pool_figures import SLOT_S, SLOTS, PoolFigures, expected_wait_s
+from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolFigures, expected_wait_s
+from functions.gateway.routing.fallback import Degraded
 from tests.decisions.test_admission import Pool
 from tests.gateway.hello import HELLO, Playing, finishes
 from tests.gateway.world import POOL, Clock, World

@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from functions.gateway.prefix_figures import PrefixFigures
-from functions.gateway.relay import Usage
+from functions.gateway.prefix.metrics import PrefixFigures
+from functions.gateway.request.relay import Usage
 from tests.gateway.world import POOL
 
 

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from functions.gateway.prompt_alignment import settled_tokens, spans, two_words_back
-from functions.gateway.prompt_template import PromptTemplate
-from functions.gateway.prompt_text import prompt_text
-from functions.gateway.prompt_tokenizer import Tokens
-from functions.gateway.routes import CHAT
+from functions.gateway.intake.routes import CHAT
+from functions.gateway.prefix.prompt_alignment import settled_tokens, spans, two_words_back
+from functions.gateway.prefix.prompt_template import PromptTemplate
+from functions.gateway.prefix.prompt_text import prompt_text
+from functions.gateway.prefix.prompt_tokenizer import Tokens
 from tests.gateway.prompt_world import CONVERSATIONS, TEMPLATE, TEXTS, trained
 
 TOKENIZER = Tokenizer.from_str(trained())

@@ -2,7 +2,7 @@
 
 from array import array
 
-from functions.gateway.prompt_chains import Learnt, PromptChains
+from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
 
 
 def learnt(text_blocks: tuple[int, ...], names: int = 8) -> Learnt:

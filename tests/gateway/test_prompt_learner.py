@@ -13,15 +13,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from functions.api.ids import PoolName
-from functions.decisions.token_blocks import chain, scope_seed
+from functions.decisions.prefix.token_blocks import chain, scope_seed
 from functions.engines.sim.model import ServedModel
 from functions.engines.sim.templates import ChatMessage
-from functions.gateway import prompt_learner
-from functions.gateway.prompt_chains import Learnt
-from functions.gateway.prompt_learner import PromptLearner
-from functions.gateway.prompt_models import RETRY_S, PromptModels, load_model
-from functions.gateway.prompt_template import PromptTemplate
-from functions.gateway.routes import CHAT, COMPLETIONS, Route
+from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route
+from functions.gateway.prefix import prompt_learner
+from functions.gateway.prefix.prompt_chains import Learnt
+from functions.gateway.prefix.prompt_learner import PromptLearner
+from functions.gateway.prefix.prompt_models import RETRY_S, PromptModels, load_model
+from functions.gateway.prefix.prompt_template import PromptTemplate
 from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
 
 CONTENT = "The quick brown fox jumps over the lazy dog. " * 60

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from functions.gateway import prompt_template
-from functions.gateway.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
+from functions.gateway.prefix import prompt_template
+from functions.gateway.prefix.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
 from tests.gateway.prompt_world import TEMPLATE
 
 HELLO = [{"role": "user", "content": "hello"}]

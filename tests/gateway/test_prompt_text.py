@@ -6,8 +6,17 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.gateway.prompt_text import prompt_text
-from functions.gateway.routes import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES_ROUTE, ROUTES, SCORE, Route
+from functions.gateway.intake.routes import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES_ROUTE,
+    ROUTES,
+    SCORE,
+    Route,
+)
+from functions.gateway.prefix.prompt_text import prompt_text
 
 SYSTEM = {"role": "system", "content": "You are brief."}
 PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}

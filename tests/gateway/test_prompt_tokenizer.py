@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer
 
-from functions.gateway import prompt_tokenizer
-from functions.gateway.prompt_template import PromptTemplate, load_template
-from functions.gateway.prompt_tokenizer import ModelTokenizer
+from functions.gateway.prefix import prompt_tokenizer
+from functions.gateway.prefix.prompt_template import PromptTemplate, load_template
+from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer
 from tests.gateway.prompt_world import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
 
 

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from functions.decisions.quota_account import GPU, OUTPUT
-from functions.decisions.request_features import RequestFeatures
-from functions.decisions.token_bucket import burst_of
+from functions.decisions.quota.account import GPU, OUTPUT
+from functions.decisions.quota.token_bucket import burst_of
+from functions.decisions.request.features import RequestFeatures
 from functions.fleet.quota_leases import Answer, Group
-from functions.gateway.quotas import Entry
-from functions.gateway.relay import Usage
+from functions.gateway.quota.accounts import Entry
+from functions.gateway.request.relay import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
 LIMIT = 60_000

@@ -6,9 +6,9 @@ from msgspec import structs
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.request_features import RequestFeatures
+from functions.decisions.request.features import RequestFeatures
 from functions.gateway.errors import OverQuota
-from functions.gateway.quotas import Entry, TenantQuotas
+from functions.gateway.quota.accounts import Entry, TenantQuotas
 from tests.gateway.world import ACME_KEY, key_entry
 
 ACME = TenantId("acme")

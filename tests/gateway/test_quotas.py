@@ -9,10 +9,10 @@ from msgspec import structs
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.quota_account import GPU, OUTPUT
-from functions.gateway.quotas import TenantQuotas
-from functions.gateway.relay import Usage
-from functions.gateway.routes import TOKENIZE
+from functions.decisions.quota.account import GPU, OUTPUT
+from functions.gateway.intake.routes import TOKENIZE
+from functions.gateway.quota.accounts import TenantQuotas
+from functions.gateway.request.relay import Usage
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, HttpAnswer, Wire, get, post
 from tests.gateway.engine_rig import Play

@@ -7,8 +7,8 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import ConversationsPart, QuotaEntry, QuotaLimits
+from functions.gateway.chat.recall_places import PLACES, RecallPlaces
 from functions.gateway.errors import Refused
-from functions.gateway.recall_places import PLACES, RecallPlaces
 from tests.gateway.composing import MakePlay, Shelf, Stage, counted
 from tests.gateway.engine_rig import Client
 

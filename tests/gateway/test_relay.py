@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from functions.gateway.relay import (
+from functions.gateway.request.relay import (
     AnswerTooLarge,
     BadAnswer,
     Renaming,
@@ -17,7 +17,7 @@ from functions.gateway.relay import (
     first_sign,
     read_usage,
 )
-from functions.gateway.relay import whole_answer as read_whole
+from functions.gateway.request.relay import whole_answer as read_whole
 from tests.gateway import sse
 from tests.gateway.world import BOT_V1
 

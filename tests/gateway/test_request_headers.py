@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.gateway.errors import Refused
-from functions.gateway.request_headers import (
+from functions.gateway.http.headers import (
     RawHeaders,
     announced_bytes,
     check_headers,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from functions.api.ids import TenantId
-from functions.decisions.admission_ticket import cost_tokens
+from functions.decisions.admission.ticket import cost_tokens
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing

@@ -9,9 +9,8 @@ import orjson
 import pytest
 
 from functions.api.snapshot import PoolEntry, Task
-from functions.gateway import routes
-from functions.gateway.relay import Usage
-from functions.gateway.routes import (
+from functions.gateway.intake import routes
+from functions.gateway.intake.routes import (
     CHAT,
     CLASSIFY,
     COMPLETIONS,
@@ -26,6 +25,7 @@ from functions.gateway.routes import (
     TOKENIZE,
     Route,
 )
+from functions.gateway.request.relay import Usage
 from tests.gateway import world
 from tests.gateway.engine_rig import Client, Engine, Play
 from tests.gateway.sse import compact

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from functions.gateway.app import make_app
+from functions.gateway.http.asgi import make_app
 from tests.gateway.batch_memory import RangedStore, batches_of
 from tests.gateway.world import ACME_KEY, World
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.gateway import strict_json
 from functions.gateway.errors import Refused
-from functions.gateway.strict_json import _outside_strings, parse_object
+from functions.gateway.intake import json_body as strict_json
+from functions.gateway.intake.json_body import _outside_strings, parse_object
 
 DEPTH, VALUES = 64, 100_000
 

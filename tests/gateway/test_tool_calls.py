@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from functions.api.snapshot import ToolEntry
-from functions.gateway.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
-from functions.gateway.tools.declared import ToolCall
+from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
+from functions.gateway.chat.tools.declared import ToolCall
 from tests.gateway.certificates import self_signed
 
 pytestmark = pytest.mark.servers

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
 from functions.gateway.errors import Refused
-from functions.gateway.uploads import FREE_BYTES, Upload, Uploads
+from functions.gateway.http.uploads import FREE_BYTES, Upload, Uploads
 from tests.gateway.client_rig import CHAT_BODY, Wire, post
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.retry import Failure
-from functions.gateway.upstream import UpstreamConnection, UpstreamPool
+from functions.decisions.routing.retry import Failure
+from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
 from tests.gateway.engine_rig import STREAM_HEAD, PlayedTransport
 from tests.gateway.test_relay import cut, cuts
 

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.gateway.routes import TOKENIZE
+from functions.gateway.intake.routes import TOKENIZE
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Play
 from tests.gateway.hello import PUBLIC_END, PUBLIC_HELLO, finishes

@@ -29,10 +29,10 @@ from functions.api.snapshot import (
 )
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
-from functions.gateway.core import Gateway
+from functions.gateway.gateway import Gateway
 from functions.gateway.limits import Limits
-from functions.gateway.load_client import Loader
 from functions.gateway.metrics import Metrics
+from functions.gateway.routing.load_client import Loader
 
 PEPPER = b"p" * 32
 POOL = PoolName("smollm2-135m")

@@ -10,10 +10,10 @@ import httpx
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest
-from functions.controller.compile import compile_snapshot, unpinned_artifacts
-from functions.decisions import rollout_wire
-from functions.decisions.rollout import RolloutSpec, id_of
-from functions.decisions.rollout_events import Loaded
+from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.lifecycle import RolloutSpec, id_of
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.cli.rollouts import POLICY
 from tests.controller.configs import base, load, lora, pool, tenant, tier

@@ -1,7 +1,7 @@
 """Where adapters are: each version once, in the best tier that a ready replica has it in."""
 
 from functions.api.ids import Digest, EngineName, ModelId, engine_name
-from functions.decisions import bloom
+from functions.decisions.distribution import bloom
 from functions.registry.console_tiers import Tiers, tiers_of
 from tests.fleet.builders import beat
 

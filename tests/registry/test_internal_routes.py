@@ -8,9 +8,9 @@ import pytest
 
 from functions.api.ids import Digest, ModelId
 from functions.api.snapshot import StageEntry
-from functions.decisions import rollout as lifecycle
-from functions.decisions import rollout_wire
-from functions.decisions.rollout import RolloutSpec
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import lifecycle
+from functions.decisions.rollout.lifecycle import RolloutSpec
 from functions.registry.sql import changes
 from functions.registry.sql.audit import Actor
 from tests.registry.catalogue_world import STAGES, World, digest, published

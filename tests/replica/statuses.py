@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions import engine_health
+from functions.decisions.health import engine as engine_health
 from functions.replica.status import Adapters, AgentStatus, Identity
 
 

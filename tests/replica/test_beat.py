@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import Digest, EngineName
-from functions.decisions import bloom
-from functions.decisions.bloom import Bloom
-from functions.decisions.engine_rates import MAX_MS, MIN_MS, EngineRates
-from functions.decisions.routing import ReplicaPhase
+from functions.decisions.distribution import bloom
+from functions.decisions.distribution.bloom import Bloom
+from functions.decisions.health.engine_rates import MAX_MS, MIN_MS, EngineRates
+from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet import heartbeat as heartbeats
-from functions.replica.beat import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.status import Adapters, Disk, Load
 from tests.replica.statuses import make_status
 

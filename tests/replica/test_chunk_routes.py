@@ -16,7 +16,7 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.manifest import FileEntry, Manifest
 from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
-from functions.decisions.swarm_bits import decode
+from functions.decisions.distribution.chunk_bits import decode
 from functions.replica.chunk_routes import Uploads, chunk_routes
 from functions.replica.peer_app import TokenRequired
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from functions.decisions.engine_health import HealthPolicy
+from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
 from functions.replica.checks import Prober

@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from functions.api.ids import Digest, EngineName, ModelId, TenantId
-from functions.decisions.adapters import AdapterPolicy
+from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.engine_health import HealthPolicy
+from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
 from functions.replica.checks import Prober
-from functions.replica.disk_needs import DiskNeeds
+from functions.replica.disk_tier import DiskNeeds
 from functions.replica.monitor import Monitor
 from functions.replica.reconciler import BUSY_KNOWN_S, AdapterReconciler, Reports
 from functions.replica.source import Obtained

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from functions.artifacts.s3 import S3Store
-from functions.decisions.engine_health import HealthPolicy
+from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.engines.sim.parts import Parts
 from functions.fleet.tasks import Supervised
-from functions.replica.beat import compose
 from functions.replica.checks import Prober
+from functions.replica.heartbeat_loop import compose
 from functions.replica.monitor import Monitor
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus

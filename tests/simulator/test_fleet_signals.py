@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.setting import POOL
 from functions.simulator.fleet.simulation import Simulation
 from tests.simulator.worlds import pool, stream, world

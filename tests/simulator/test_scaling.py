@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from functions.api.ids import TenantId
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Demand
+from functions.decisions.autoscaling.forecast import Demand
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.scaling.day import Comparison, Known
 from functions.simulator.scaling.day_outcome import DayOutcome

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from functions.api.expressions import parse_scale_rule
-from functions.decisions.autoscaling_policy import ScalePolicy
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.scaling.backtest import backtest
 from functions.simulator.scaling.day import Comparison, Traffic, known

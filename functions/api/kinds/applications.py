@@ -3,7 +3,8 @@
 All of it is off where it is not written. A tool is an HTTPS endpoint of the tenant's that the gateway calls when the
 model asks for it; its address is checked again whenever it is called, since a name may answer differently by then.
 
-Neighbours: `tenant` has these as fields; `functions.gateway.tools` and `functions.gateway.conversations` obey them.
+Neighbours: `tenant` has these as fields; `functions.gateway.chat.tools` and `functions.gateway.chat.conversations`
+obey them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Chunks between nodes: one node's part in a swarm, with sockets, disk and clock around `decisions.swarm`.
+"""Chunks between nodes: one node's part in a swarm, with sockets, disk and clock around `decisions.distribution.swarm`.
 
 wire       what nodes and tracker say to each other, validated           tracker_client  asking the tracker
 addresses  which addresses of peers are believed                         peer_client     a chunk from a peer

@@ -38,10 +38,10 @@ from functions.artifacts.swarm.peer_client import MIN_PEER_BYTES_PER_S, PeerClie
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
 from functions.artifacts.swarm.threads import Threads
 from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
-from functions.decisions.backoff import BackoffPolicy, delay_s
-from functions.decisions.swarm import Swarm, SwarmPolicy
-from functions.decisions.swarm_bits import full
-from functions.decisions.swarm_board import Announcement
+from functions.decisions.distribution.chunk_bits import full
+from functions.decisions.distribution.swarm import Swarm, SwarmPolicy
+from functions.decisions.distribution.tracker import Announcement
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 FLIGHT_TIMEOUT_S = 7200.0  # 140 GB at 20 MB/s by another process of this node
 _FINISH_TRIES = 3

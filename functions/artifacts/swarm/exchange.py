@@ -1,4 +1,4 @@
-"""The one loop of a download: what `decisions.swarm` says, done, until no chunk is missing.
+"""The one loop of a download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
 
     1 ask      every `Ask` becomes a task: read from peer or store, verify, write
     2 wait     until one ends, news come from the tracker, or a tick passes (back-offs end without an event)
@@ -22,9 +22,9 @@ from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
 from functions.artifacts.swarm.threads import Threads
 from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
-from functions.decisions.swarm import Ask, Swarm
-from functions.decisions.swarm_board import Announcement
-from functions.decisions.swarm_peers import Failure
+from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.swarm import Ask, Swarm
+from functions.decisions.distribution.tracker import Announcement
 
 _TICK_S = 0.2
 _EARLY_S = 0.25  # a node with nothing to do announces itself before its time, but no more often than this

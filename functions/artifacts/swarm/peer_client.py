@@ -17,8 +17,8 @@ from functions.api.ids import Digest
 from functions.artifacts.manifest import Chunk
 from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.wire import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
-from functions.decisions.swarm_bits import decode
-from functions.decisions.swarm_peers import Failure
+from functions.decisions.distribution.chunk_bits import decode
+from functions.decisions.distribution.peers import Failure
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)  # one read; a peer that drips is judged by its rate
 MIN_PEER_BYTES_PER_S = 64 * 1024

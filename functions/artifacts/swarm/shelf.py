@@ -16,7 +16,7 @@ from functions.artifacts.assembly import Assembly
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.manifest import MODEL_LIMITS, Chunk
-from functions.decisions.swarm_bits import full
+from functions.decisions.distribution.chunk_bits import full
 
 _MAX_KNOWN = 64  # manifests of whole artifacts, about 1 MB each at most
 _BITS = bytes.maketrans(b"\x00\x01", b"01")

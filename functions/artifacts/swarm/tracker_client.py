@@ -13,8 +13,8 @@ from functions.artifacts.swarm.wire import (
     decode_answer,
     encode_announcement,
 )
-from functions.decisions.swarm import Answer
-from functions.decisions.swarm_board import Announcement
+from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.tracker import Announcement
 
 ANSWER_WITHIN_S = 5.0  # the tracker forgets who is silent for 15 s: one lost answer must leave time for the next
 

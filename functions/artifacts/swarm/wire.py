@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 
 from functions.artifacts.swarm.addresses import ADDRESS_MAX_CHARS, AddressRefused, check_address
-from functions.decisions.swarm import Answer
-from functions.decisions.swarm_bits import MAX_CHUNKS, decode, encode
-from functions.decisions.swarm_board import Announcement
-from functions.decisions.swarm_peers import PeerFacts
+from functions.decisions.distribution.chunk_bits import MAX_CHUNKS, decode, encode
+from functions.decisions.distribution.peers import PeerFacts
+from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.tracker import Announcement
 
 SWARM_PATH = "/internal/v1/swarm/"
 CHUNK_PATH = "/chunks/"

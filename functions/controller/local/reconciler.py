@@ -24,7 +24,7 @@ from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, all_that_had_slots, has_memory, one_more, one_more_of_each
 from functions.controller.local.target import Target
-from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 RETRY = BackoffPolicy(base_s=10.0, cap_s=300.0)
 

@@ -6,7 +6,7 @@ replica of another.
 
 from collections.abc import Iterable, Mapping
 
-from functions.controller.scaling.bounds import Wish, granted
+from functions.controller.autoscaling.bounds import Wish, granted
 
 
 class TooManyReplicas(Exception):

@@ -28,7 +28,7 @@ from functions.controller.local.lifecycle import (
     Ticked,
 )
 from functions.controller.local.spec import Timing
-from functions.decisions.backoff import BackoffPolicy, delay_s, failures_after
+from functions.decisions.health.backoff import BackoffPolicy, delay_s, failures_after
 
 KILL_AGAIN_AFTER_S = 5.0  # a process that outlives SIGKILL (uninterruptible sleep) is killed again
 

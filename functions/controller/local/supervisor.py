@@ -35,7 +35,7 @@ from functions.controller.local.lifecycle import (
 from functions.controller.local.probes import Outcome, Prober
 from functions.controller.local.spec import Probe, ProcessSpec
 from functions.controller.local.step import step
-from functions.decisions.backoff import BackoffPolicy
+from functions.decisions.health.backoff import BackoffPolicy
 from functions.fleet.tasks import Supervised
 
 TICK_S = 0.2  # a crash is seen, and a ready process noticed, within this

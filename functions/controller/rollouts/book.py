@@ -5,7 +5,7 @@ gone (a deleted model, a revoked key). Which rollout of a channel is the last is
 (`seq`), never a clock's: read anew, the book is the same as followed live. A registry that suddenly knows less (a
 restored backup, another database) is not believed: the book stays as it is, and says why, until the registry has caught
 up or somebody makes us forget.
-Neighbours: `following` feeds it; `merging` and `functions.decisions.rollout_steering` read it.
+Neighbours: `following` feeds it; `merging` and `functions.decisions.rollout.steering` read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ import msgspec
 
 from functions.api.ids import KeyId, ModelId, RolloutId
 from functions.controller.rollouts.wire import ApiKey, ApiModel, Changes
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_steering import ChannelOf, Rows
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.steering import ChannelOf, Rows
 
 MAX_REVOKED = 10_000  # remembered only until they are out of what is published: seconds
 

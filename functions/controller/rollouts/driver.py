@@ -2,7 +2,7 @@
 
 Nothing is remembered from one second to the next but words for people: a controller that starts again, or runs twice,
 comes to the same conclusion from the same rows and evidence, and of two that post it the registry takes one.
-Neighbours: `functions.decisions.rollout_evaluation` judges; `following` has the rows and hears of the answer.
+Neighbours: `functions.decisions.rollout.evaluation` judges; `following` has the rows and hears of the answer.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from functions.api.ids import RolloutId
-from functions.controller.publish_wire import Heard, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.residency import residency_of
 from functions.controller.rollouts.wire import RowsWire
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evaluation import Patience, Verdict, evaluate
-from functions.decisions.rollout_evidence import Evidence
-from functions.decisions.rollout_wire import Command
+from functions.controller.snapshot.registry_client import Heard, RegistryRefused, RegistryUnavailable, RowMoved
+from functions.decisions.rollout.codec import Command
+from functions.decisions.rollout.evaluation import Patience, Verdict, evaluate
+from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.heartbeat import Heartbeat
 
 INTERVAL_S = 1.0

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES, full_lines
 from functions.api.snapshot_tree import line_of
-from functions.decisions.rollout import Rollout
+from functions.decisions.rollout.lifecycle import Rollout
 
 _SHOWN = 3
 SPLIT_BYTES = 200  # beside the names in it

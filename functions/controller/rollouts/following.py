@@ -13,11 +13,11 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable, RowMoved
 from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
 from functions.controller.rollouts.wire import RowsWire
-from functions.decisions.backoff import BackoffPolicy, delay_s
-from functions.decisions.rollout import Rollout
+from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RowMoved
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
+from functions.decisions.rollout.lifecycle import Rollout
 
 WAIT_S = 25.0  # a long poll; proxies cut at 30 or 60
 SURE_S = 10.0  # for a look that a publication waits for: a registry that hangs delays nothing for longer

@@ -15,13 +15,13 @@ from functions.api.ids import ModelId
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.model import Model
 from functions.api.snapshot import Snapshot
-from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable, RegistryWire, RowMoved
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.merging import merged
 from functions.controller.rollouts.wire import RowsWire
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_steering import Command, Create, steer
-from functions.decisions.rollout_wire import Command as EventCommand
+from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire, RowMoved
+from functions.decisions.rollout.codec import Command as EventCommand
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.steering import Command, Create, steer
 
 _ROUNDS = 3  # superseded, created, placed
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from functions.api.ids import engine_name
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evaluation import Residency
+from functions.decisions.rollout.evaluation import Residency
+from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.heartbeat import Heartbeat
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evaluation import Verdict
-from functions.decisions.rollout_words import finding_text, rollout_text
+from functions.decisions.rollout.evaluation import Verdict
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.messages import finding_text, rollout_text
 
 SHOWN = 100
 

@@ -1,7 +1,7 @@
 """The registry's rows as the controller reads and changes them. Strict about what it uses, deaf to what else is said.
 
-Errors are those of `functions.controller.publish_wire`: RegistryUnavailable (try again), RegistryRefused (it will not),
-RowMoved (somebody was faster: read again).
+Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
+(it will not), RowMoved (somebody was faster: read again).
 """
 
 from typing import Annotated
@@ -20,11 +20,12 @@ from functions.api.snapshot_entries import (
     Scope,
     ServiceClass,
 )
-from functions.controller.publish_wire import RegistryUnavailable, RegistryWire
-from functions.decisions import rollout_evidence, rollout_wire
-from functions.decisions.rollout import Rollout, RolloutSpec, id_of
-from functions.decisions.rollout_evidence import Evidence, EvidenceInvalid
-from functions.decisions.rollout_wire import Command, RolloutInvalid
+from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import evidence as rollout_evidence
+from functions.decisions.rollout.codec import Command, RolloutInvalid
+from functions.decisions.rollout.evidence import Evidence, EvidenceInvalid
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, id_of
 
 CHANGES_PATH = "/internal/v1/changes"
 ROLLOUTS_PATH = "/internal/v1/rollouts"

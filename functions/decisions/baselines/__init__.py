@@ -1,4 +1,4 @@
-"""Other routers' published algorithms, for comparison with `functions.decisions.routing` and for nothing else.
+"""Other routers' published algorithms, for comparison with `functions.decisions.routing.choice` and for nothing else.
 
 `round_robin` and `least_loaded` are what everybody has; `cache_aware` is SGLang's model gateway. Each is given the same
 candidates as shoal's own router (ready, not tried, not ejected, holders of the adapter), which is more than some of

@@ -18,8 +18,8 @@ from math import sqrt
 
 from functions.decisions.baselines.block_owners import BlockOwners
 from functions.decisions.baselines.protocol import Draws, Question
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 MAX_GAP = 8
 DEVIATIONS = 1

@@ -17,8 +17,8 @@ from xxhash import xxh64_intdigest
 
 from functions.api.ids import ReplicaId
 from functions.decisions.baselines.protocol import Question
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 VIRTUAL_NODES = 256
 LOAD_FACTOR = 1.25

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.baselines.least_loaded import least_loaded
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing_request import RouteReason
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
+from functions.decisions.routing.request import RouteReason
 
 CACHE_THRESHOLD = 0.3
 BALANCE_ABS = 64

@@ -12,11 +12,11 @@ import msgspec
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.baselines.protocol import Baseline
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.prediction import predict
-from functions.decisions.replicas import PoolIndex, ReplicaView
-from functions.decisions.routing_candidates import all_candidates
-from functions.decisions.routing_request import NoReplica, Prediction, RouteRequest
+from functions.decisions.routing.candidates import all_candidates
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.prediction import predict
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView
+from functions.decisions.routing.request import NoReplica, Prediction, RouteRequest
 
 _MAX_COLD = 1024  # adapters whose last prompt is remembered until somebody is asked for them
 

@@ -17,8 +17,8 @@ from math import ceil, exp
 
 from functions.api.ids import ReplicaId
 from functions.decisions.baselines.protocol import Draws, Question, Truth
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 BLOCK_TOKENS = 16
 OVERLAP_WEIGHT = 1.0

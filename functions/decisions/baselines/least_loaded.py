@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from functions.api.ids import EngineName, PoolName
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing_request import RouteReason
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
+from functions.decisions.routing.request import RouteReason
 
 
 class LeastLoaded:

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from functions.api.ids import ReplicaId
 from functions.decisions.baselines.block_owners import BlockOwners
 from functions.decisions.baselines.protocol import Draws, Question, Truth
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 QUEUE_WEIGHT, KV_WEIGHT, PREFIX_WEIGHT = 2.0, 2.0, 3.0
 MOST_MATCHED_TOKENS = 256 * 16

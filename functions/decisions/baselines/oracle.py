@@ -12,8 +12,8 @@ two loads and three seeds, these had the least p99: 3.1 s on the Azure trace at 
 from collections.abc import Sequence
 
 from functions.decisions.baselines.protocol import Question, Truth
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 BEHIND = 2.0
 HARM = 0.02

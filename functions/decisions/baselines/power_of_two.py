@@ -7,8 +7,8 @@ repetition; of equals, the one drawn first.
 from collections.abc import Sequence
 
 from functions.decisions.baselines.protocol import Draws, Question
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 
 class PowerOfTwo:

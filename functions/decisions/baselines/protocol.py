@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing_request import RouteReason
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
+from functions.decisions.routing.request import RouteReason
 
 Thing = TypeVar("Thing")
 

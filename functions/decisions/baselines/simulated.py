@@ -14,8 +14,8 @@ from functions.decisions.baselines.llm_d import LLMD, LLMDPrecise
 from functions.decisions.baselines.oracle import Oracle
 from functions.decisions.baselines.power_of_two import PowerOfTwo
 from functions.decisions.baselines.protocol import Baseline, Draws, Question, SimulatedRouter, Truth
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 
 SimulatedRouterName = Literal[
     "shoal", "oracle", "round-robin", "least-loaded", "power-of-two", "bounded-hash", "cache-aware", "llm-d",

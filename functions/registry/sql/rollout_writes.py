@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import insert, update
 
-from functions.decisions import rollout as lifecycle
-from functions.decisions import rollout_wire
-from functions.decisions.rollout import IllegalTransition, Rollout, RolloutSpec
-from functions.decisions.rollout_events import AnyEvent, Resumed
-from functions.decisions.rollout_wire import RolloutInvalid
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout import lifecycle
+from functions.decisions.rollout.codec import RolloutInvalid
+from functions.decisions.rollout.events import AnyEvent, Resumed
+from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, RolloutSpec
 from functions.registry.sql import catalogue, catalogue_writes, rollouts
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.refusals import Refused

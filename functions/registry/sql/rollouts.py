@@ -1,6 +1,6 @@
 """Reading rollouts: the rows as values, the list with its filters, and what happened to each.
 
-The row is the rollout on the wire (`functions.decisions.rollout_wire`); the columns beside it are only its index.
+The row is the rollout on the wire (`functions.decisions.rollout.codec`); the columns beside it are only its index.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from functions.decisions import rollout_wire
-from functions.decisions.rollout import Rollout
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout.lifecycle import Rollout
 from functions.registry.sql.tables import rollout_events, rollouts
 
 

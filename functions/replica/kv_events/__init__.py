@@ -2,7 +2,7 @@
 
     decode          bytes of a batch to events; hostile input refused
     order           which batch comes next, which are missing, and whether the engine is another one
-    engine_blocks   events to names that mean the same everywhere (`decisions.token_blocks`), with what changed
+    engine_blocks   events to names that mean the same everywhere (`decisions.prefix.token_blocks`), with what changed
     source          ZeroMQ: subscribing, replay
     telling         what goes on the bus, how often, for whom
     watch           the loops that drive the above

@@ -1,8 +1,9 @@
 """The engine's blocks under names that mean the same everywhere, and what has changed since it was last told.
 
 The engine names a block by its own hash; events of children and removals refer to that. Here each gets the name that a
-gateway makes from the same tokens (`functions.decisions.token_blocks`). A block whose parent is not known cannot be
-named, and is left out with all that follow it; so is a run with gaps in it, as a model with sliding windows stores.
+gateway makes from the same tokens (`functions.decisions.prefix.token_blocks`). A block whose parent is not known
+cannot be named, and is left out with all that follow it; so is a run with gaps in it, as a model with sliding windows
+stores.
 
 Only what lies on the accelerator counts: what an engine keeps in host memory or on disk it must first fetch, and how
 long that takes nobody measures yet. Of a model with several KV groups (sliding windows), the first tells for all.
@@ -14,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from functions.decisions.token_blocks import TOKEN_BYTES, block_name, scope_seed, with_extra
+from functions.decisions.prefix.token_blocks import TOKEN_BYTES, block_name, scope_seed, with_extra
 from functions.replica.kv_events.decode import Cleared, EngineHash, Event, Removed, Stored
 
 

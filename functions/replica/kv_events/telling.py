@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions import block_bloom
+from functions.decisions.prefix import block_bloom
 from functions.fleet.prefix_news import (
     ASKED_FOR_S,
     DELTA_NAMES,

@@ -1,4 +1,5 @@
-"""A fan-out in virtual time: thousands of nodes deciding with `decisions.swarm` and `decisions.swarm_board` unchanged.
+"""A fan-out in virtual time: thousands of nodes deciding with `decisions.distribution.swarm` and
+`decisions.distribution.tracker` unchanged.
 
 assumptions   what is taken for granted about links, store and faults
 events        the clock: what happens when

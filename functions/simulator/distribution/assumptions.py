@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from functions.decisions.swarm import SwarmPolicy
-from functions.decisions.swarm_board import BoardPolicy
+from functions.decisions.distribution.swarm import SwarmPolicy
+from functions.decisions.distribution.tracker import BoardPolicy
 
 
 @dataclass(frozen=True, slots=True)

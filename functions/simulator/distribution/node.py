@@ -8,9 +8,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from functions.decisions.swarm import Ask, Swarm
-from functions.decisions.swarm_board import Announcement
-from functions.decisions.swarm_peers import Failure
+from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.swarm import Ask, Swarm
+from functions.decisions.distribution.tracker import Announcement
 from functions.simulator.distribution.links import Link
 
 if TYPE_CHECKING:

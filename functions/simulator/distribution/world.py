@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from functions.decisions.swarm import Answer, Swarm
-from functions.decisions.swarm_board import Announcement, Board
+from functions.decisions.distribution.swarm import Answer, Swarm
+from functions.decisions.distribution.tracker import Announcement, Board
 from functions.simulator.distribution.assumptions import Assumptions, Outcome
 from functions.simulator.distribution.links import Link
 from functions.simulator.distribution.node import SimNode

@@ -14,7 +14,7 @@ from functions.simulator.fleet.cold_loads import LoadState
 from functions.simulator.fleet.replica import Life, Replica
 
 _ROUND_TRIP_S = 0.001
-_CONNECT_S = 2.0  # to an agent (`functions.gateway.load_client`)
+_CONNECT_S = 2.0  # to an agent (`functions.gateway.routing.load_client`)
 
 Done = Callable[[LoadState], None]
 _ANSWERS: Mapping[str, LoadState] = {

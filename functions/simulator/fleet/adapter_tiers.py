@@ -2,8 +2,8 @@
 
     store -> disk of the node -> host memory of the engine (what a beat tells of) -> a slot of the accelerator
 
-The agent's plans are `decisions.adapters`, made once a second as there, and at once when a gateway asks. The engine's
-slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
+The agent's plans are `decisions.adapters.plan`, made once a second as there, and at once when a gateway asks. The
+engine's slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
 
 Neighbours: `replica` beats what this says; `cold_loads` asks; `lives` lets a second pass.
 """
@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName
-from functions.decisions.adapter_state import AdapterPolicy, AdapterState, Asked, EngineAdapters, Want
-from functions.decisions.adapter_wishes import WantedAdapter, Wishes
-from functions.decisions.adapters import ask, plan
-from functions.decisions.bloom import build
+from functions.decisions.adapters.demand import WantedAdapter, Wishes
+from functions.decisions.adapters.plan import ask, plan
+from functions.decisions.adapters.state import AdapterPolicy, AdapterState, Asked, EngineAdapters, Want
+from functions.decisions.distribution.bloom import build
 from functions.simulator.fleet.setting import AdapterTimes
 
 

@@ -1,7 +1,7 @@
 """What one gateway knows, and where it would send a request by that: the real view of the fleet and the real router.
 
     _decide      a replica of the pool where the request is, or why there is none
-    _shifted     its own pool, or another one where that is near its limit (`decisions.fallback`)
+    _shifted     its own pool, or another one where that is near its limit (`decisions.routing.fallback`)
 
 Neighbours: `gateway` is this with requests under way; `room` is one pool of it.
 """
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import FallbackWhen
-from functions.decisions import fallback
 from functions.decisions.baselines.protocol import Question, SimulatedRouter
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing import NoReplica, Prediction, RouteRequest, predict, route
-from functions.decisions.routing_candidates import all_candidates
-from functions.decisions.session_affinity import SessionAffinity
+from functions.decisions.routing import fallback
+from functions.decisions.routing.candidates import all_candidates
+from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict, route
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
+from functions.decisions.routing.session_affinity import SessionAffinity
 from functions.fleet.view import FleetView
 from functions.simulator.fleet.request import NOBODY, Request
 from functions.simulator.fleet.room import Room, Rooms

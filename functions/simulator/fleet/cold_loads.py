@@ -1,8 +1,9 @@
 """Adapters that nobody of a pool has: asked for at an agent, once for all requests of a gateway that wait for the same.
 
-The rules are those of `functions.gateway.cold_load`, in virtual time: the one chosen by `decisions.cold_adapters` is
-asked, after a refusal the next one; when all have refused they are asked again after a pause that doubles, until the
-time is over. Second copies of hot adapters (`decisions.adapter_copies`) are asked for in the background.
+The rules are those of `functions.gateway.routing.adapter_loads`, in virtual time: the one chosen by
+`decisions.adapters.cold` is asked, after a refusal the next one; when all have refused they are asked again after a
+pause that doubles, until the time is over. Second copies of hot adapters (`decisions.adapters.copies`) are asked for
+in the background.
 """
 
 from collections import OrderedDict
@@ -13,10 +14,10 @@ from typing import Literal
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.cold_adapters import choose_cold
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import Row
-from functions.decisions.routing import NoReplica, ReplicaView, RouteRequest
+from functions.decisions.adapters.cold import choose_cold
+from functions.decisions.routing.choice import NoReplica, ReplicaView, RouteRequest
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 from functions.fleet.view import FleetView
 from functions.simulator.events import Events
 from functions.simulator.fleet.request import Request
@@ -30,7 +31,12 @@ _MAX_CALLS = 16
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
 _LEAST_WAIT_S = 0.05
 _MAX_WAITING, _MAX_WAITING_EACH, _MAX_LOADS = 2048, 256, 512  # as `functions.gateway.limits`
-_COPY_PAUSE_S, _MAX_COPIES, _COPY_WAIT_S, _MAX_COPY_NAMES = 10.0, 8, 30.0, 4096  # as `functions.gateway.adapter_copies`
+_COPY_PAUSE_S, _MAX_COPIES, _COPY_WAIT_S, _MAX_COPY_NAMES = (
+    10.0,
+    8,
+    30.0,
+    4096,
+)  # as `functions.gateway.routing.adapter_copies`
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 
 from functions.api.ids import ReplicaId
-from functions.decisions.retry import Failure
+from functions.decisions.routing.retry import Failure
 from functions.simulator.events import Events
 from functions.simulator.fleet.fluid_engine import Work
 from functions.simulator.fleet.outcome import Outcome

@@ -13,7 +13,7 @@ was under way ends as `upstream_lost` at 40 s.
 
 from functools import partial
 
-from functions.decisions.retry import Failure
+from functions.decisions.routing.retry import Failure
 from functions.simulator.events import Events
 from functions.simulator.fleet.lives import Lives
 from functions.simulator.fleet.replica import Life, Replica

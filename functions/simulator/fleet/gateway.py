@@ -1,7 +1,7 @@
 """One gateway: the real view of the fleet, waiting rooms, routers, prefix records, retries and limits, of all pools.
 
 What it knows of replicas is what their beats said and what its own requests found; what it knows of its own requests is
-exact. A request's life is that of `functions.gateway.exchange`, without bytes:
+exact. A request's life is that of `functions.gateway.request.exchange`, without bytes:
 
     come -> limits -> waiting room -> route -> sent -> first token -> over
                           ^             ^ |______ nobody has the adapter: it is loaded (`cold_loads`)
@@ -16,15 +16,15 @@ from functools import partial
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
-from functions.decisions.admission import GIVES_WAY, Refuse
-from functions.decisions.admission_ticket import OVER, cost_tokens
-from functions.decisions.bands import BATCH
+from functions.decisions.admission.bands import BATCH
+from functions.decisions.admission.queue import GIVES_WAY, Refuse
+from functions.decisions.admission.ticket import OVER, cost_tokens
+from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.baselines.protocol import SimulatedRouter
-from functions.decisions.length_model import LengthModel
-from functions.decisions.pool_signals import is_overflow
-from functions.decisions.replicas import ReplicaView
-from functions.decisions.retry import EVIDENCE, WORTH_A_LOAD, Failure, may_retry
-from functions.decisions.routing import NoReplica, Prediction
+from functions.decisions.request.length_model import LengthModel
+from functions.decisions.routing.choice import NoReplica, Prediction
+from functions.decisions.routing.replicas import ReplicaView
+from functions.decisions.routing.retry import EVIDENCE, WORTH_A_LOAD, Failure, may_retry
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.chooser import Chooser
 from functions.simulator.fleet.cold_loads import ColdLoads
@@ -38,7 +38,7 @@ from functions.simulator.workload.asked import Asked
 
 _THE_POOLS_OWN = frozenset(
     {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
-)  # as `functions.gateway.detour`
+)  # as `functions.gateway.routing.detour`
 _MAX_COLD_WAITS = 2
 _SELDOM = 4  # sweeps: once a second is often enough to look for what is a minute late, and to forget
 

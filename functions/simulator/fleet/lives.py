@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.adapter_wishes import Wishes
+from functions.decisions.adapters.demand import Wishes
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_tiers import AdapterTiers, wishes_of

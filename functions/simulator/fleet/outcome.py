@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from functions.api.ids import PoolName
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.token_gaps import TokenGaps
 

@@ -1,7 +1,7 @@
 """What an engine really has in its cache: blocks of prompts, the least recently used forgotten first.
 
 A prompt's cached part is its longest beginning of which every block is there. Neighbours: the gateway only believes
-(`decisions.prefix_record`); this is what turns out to be true.
+(`decisions.prefix.record`); this is what turns out to be true.
 """
 
 from collections import OrderedDict

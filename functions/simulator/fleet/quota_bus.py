@@ -2,19 +2,19 @@
 
 One bucket for each limit of each account, which grants fill and time empties; to a round at most half of what is left,
 to a request all that it lacks or nothing. Places are held by gateways, and come back from one that is silent for 10 s.
-Amounts are grains here as well. Neighbours: `tenant_limits` asks; `decisions.quota_lease` says for how much.
+Amounts are grains here as well. Neighbours: `tenant_limits` asks; `decisions.quota.lease` says for how much.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import TenantId
-from functions.decisions.quota_account import CONCURRENCY, PERIODS_S, Costs, QuotaAccount
-from functions.decisions.quota_lease import AccountLease, shared_burst
-from functions.decisions.token_bucket import TokenBucket
+from functions.decisions.quota.account import CONCURRENCY, PERIODS_S, Costs, QuotaAccount
+from functions.decisions.quota.lease import AccountLease, shared_burst
+from functions.decisions.quota.token_bucket import TokenBucket
 
 PLACES_TTL_US = 10_000_000
-_DENIED_AT_MOST_US = 500_000  # as `functions.gateway.quota_wishes`
+_DENIED_AT_MOST_US = 500_000  # as `functions.gateway.quota.lease_requests`
 _NO_PLACE_US = 100_000
 
 Wish = Mapping[int, int]  # by dimension: grains, or places under CONCURRENCY; below zero: given back

@@ -5,8 +5,8 @@
                   '-> warm --'   promoted
     lost: its process or its node is dead; it may be restarted, as another incarnation with an empty cache
 
-A beat is what a real agent would send: counts of the moment, rates that it measured (`decisions.engine_rates`), and
-whether the engine answers at all (`decisions.engine_health`, asked while there is reason to).
+A beat is what a real agent would send: counts of the moment, rates that it measured (`decisions.health.engine_rates`),
+and whether the engine answers at all (`decisions.health.engine`, asked while there is reason to).
 Neighbours: `fluid_engine` is the engine; `lives` moves replicas from one state to the next.
 """
 
@@ -15,9 +15,9 @@ from enum import Enum
 from math import inf
 
 from functions.api.ids import ReplicaId
-from functions.decisions.engine_health import Counters, EngineHealth, Evidence, HealthPolicy, Probe, begin, judge
-from functions.decisions.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.replicas import ReplicaPhase
+from functions.decisions.health.engine import Counters, EngineHealth, Evidence, HealthPolicy, Probe, begin, judge
+from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
+from functions.decisions.routing.replicas import ReplicaPhase
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.adapter_tiers import AdapterTiers
 from functions.simulator.fleet.engine_profile import EngineProfile

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.admission_ticket import Ticket
-from functions.decisions.own_load import Place
-from functions.decisions.retry import Failure
+from functions.decisions.admission.ticket import Ticket
+from functions.decisions.routing.own_load import Place
+from functions.decisions.routing.retry import Failure
 from functions.simulator.fleet.fluid_engine import Work
 from functions.simulator.workload.asked import Asked
 

@@ -6,12 +6,12 @@ from zlib import crc32
 from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.admission import Admission
-from functions.decisions.admission_ticket import Ticket, cost_tokens
-from functions.decisions.fallback import shift_targets
-from functions.decisions.ladder_room import RoomLadder, shiftable_ratio
-from functions.decisions.prefix_record import NOTHING, PrefixRecord
-from functions.decisions.retry import RetryBudget
+from functions.decisions.admission.queue import Admission
+from functions.decisions.admission.ticket import Ticket, cost_tokens
+from functions.decisions.overload.gateway_share import RoomLadder, shiftable_ratio
+from functions.decisions.prefix.record import NOTHING, PrefixRecord
+from functions.decisions.routing.fallback import shift_targets
+from functions.decisions.routing.retry import RetryBudget
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.simulator.events import Events
@@ -26,7 +26,7 @@ MAX_BLOCKS = 2_000_000
 _MAX_NAMES = 100_000
 _DRAWS = 2**32
 _FOREGROUND = (0, 1)  # bands that do not wait by design
-_KEPT_TWICE = 2  # of a replica's cache is taken for sent before the record turns: as `functions.gateway.prefixes`
+_KEPT_TWICE = 2  # of a replica's cache is taken for sent before the record turns: as `functions.gateway.prefix.index`
 _HALF_INT = (1 << 62) - 1
 
 
@@ -142,7 +142,8 @@ class Rooms:
         return self._rooms.values()
 
     def look_at_ladder(self, room: Room, now_s: float) -> None:
-        """As `functions.gateway.waiting_room` does: how much of what comes other pools would take, and what is done."""
+        """As `functions.gateway.admission.queue` does: how much of what comes other pools would take, and what is
+        done."""
         if room.ladder is None or room.admission is None:
             return
         targets = shift_targets(room.routing.fallback, room.pool, self._serves)

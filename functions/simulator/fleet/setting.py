@@ -34,7 +34,7 @@ class AdapterTimes:
     names: tuple[str, ...]
     gpu_slots: int = 8
     cpu_slots: int = 16
-    """The engine's --max-cpu-loras: what `decisions.adapter_state` plans for."""
+    """The engine's --max-cpu-loras: what `decisions.adapters.state` plans for."""
     disk_slots: int = 1_000
     gpu_s: float = 0.01
     """From host memory into a slot: 200 MB over PCIe at 25 GB/s."""
@@ -95,7 +95,7 @@ class Setting:
     admission: AdmissionEntry | None = DEFAULT_ADMISSION
     """None: whoever comes is dispatched."""
     ladder: bool = True
-    """Gateways shed and shift (`decisions.ladder_room`) where there is a waiting room."""
+    """Gateways shed and shift (`decisions.overload.gateway_share`) where there is a waiting room."""
     block_tokens: int = 512
     """Of the workload."""
     seed: int = 0

@@ -3,13 +3,13 @@
 Gateways and replicas report once a second; `close` ends such a second. `over` sums up the last ones that have been
 heard of by now. Counts of replicas are true: a controller knows its own.
 
-Neighbours: `decisions.pool_signals` says what each figure means; `simulation` closes the seconds and asks.
+Neighbours: `decisions.autoscaling.signals` says what each figure means; `simulation` closes the seconds and asks.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from functions.decisions.pool_signals import PoolSignals, step_utilization
+from functions.decisions.autoscaling.signals import PoolSignals, step_utilization
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.replica import Counts
 from functions.simulator.fleet.token_gaps import TokenGaps
@@ -24,7 +24,7 @@ class Second:
     output_tokens: int = 0  # expected
     deferrable_tokens: int = 0  # of both, the batch band's
     shed: int = 0
-    overflow: int = 0  # of them, see `decisions.pool_signals`
+    overflow: int = 0  # of them, see `decisions.autoscaling.signals`
     degraded: int = 0
     ttft: QuantileSketch = field(default_factory=QuantileSketch)
 

@@ -17,10 +17,10 @@ from zlib import crc32
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.api.snapshot import AdmissionEntry
-from functions.decisions.bands import rules_of
+from functions.decisions.admission.bands import rules_of
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.baselines.simulated import simulated_router
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
-from functions.decisions.pool_signals import PoolSignals
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents

@@ -1,8 +1,8 @@
-"""Tenants' limits at one gateway: reserved on arrival, settled at the end, by `decisions.quota_account` and its kin.
+"""Tenants' limits at one gateway: reserved on arrival, settled at the end, by `decisions.quota.account` and its kin.
 
 Alone, a gateway keeps them by itself. Several lease them from the bus (`quota_bus`), as the gateway's `quota_leasing`
 does: rounds of asking ahead four times a second, and at once for what a request lacks; who has lost touch with the bus
-goes by what `decisions.quota_outage` says. Left out: the milliseconds that an ask takes.
+goes by what `decisions.quota.outage` says. Left out: the milliseconds that an ask takes.
 
 Bounded by who may call: an account is forgotten when it is as good as new. Neighbours: `gateway` enters and leaves.
 """
@@ -11,14 +11,14 @@ from collections import OrderedDict
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry
-from functions.decisions.bands import BATCH
-from functions.decisions.quota_account import GRAINS, REQUESTS, QuotaAccount
-from functions.decisions.quota_lease import AccountLease, fit
-from functions.decisions.quota_outage import Regime, regime_of
-from functions.decisions.quota_reservation import Reservation
-from functions.decisions.request_cost import kv_token_seconds
-from functions.decisions.request_features import RequestFeatures
-from functions.decisions.token_bucket import US_PER_S
+from functions.decisions.admission.bands import BATCH
+from functions.decisions.quota.account import GRAINS, REQUESTS, QuotaAccount
+from functions.decisions.quota.lease import AccountLease, fit
+from functions.decisions.quota.outage import Regime, regime_of
+from functions.decisions.quota.reservation import Reservation
+from functions.decisions.quota.token_bucket import US_PER_S
+from functions.decisions.request.cost import kv_token_seconds
+from functions.decisions.request.features import RequestFeatures
 from functions.simulator.fleet.quota_bus import QuotaBus, wish_of_missing, wish_of_round
 from functions.simulator.fleet.request import Request
 from functions.simulator.fleet.setting import Setting

@@ -3,13 +3,13 @@
 One index for all gateways, since all hear the same events, and without their delay of some milliseconds. A real gateway
 knows the blocks of a prompt only as far as it has met the text before, which is the part that anybody can have cached.
 
-Neighbours: `prefix_cache` tells, `gateway` asks; `functions.decisions.block_index` is the real one.
+Neighbours: `prefix_cache` tells, `gateway` asks; `functions.decisions.prefix.block_index` is the real one.
 """
 
 from collections.abc import Mapping, Sequence
 
 from functions.api.ids import ReplicaId
-from functions.decisions.block_index import BlockIndex
+from functions.decisions.prefix.block_index import BlockIndex
 
 _MAX_NAMES = 20_000_000
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from functions.api.ids import PoolName
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import reactive_only
-from functions.decisions.ladder import LadderState, Means, Rungs, step
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.forecast import reactive_only
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
+from functions.decisions.overload.ladder import LadderState, Means, Rungs, step
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.scaling.scaler import OwnScaler, Scaler
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, BandEntry, FallbackEntry, RoutingEntry
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.bands import rules_of
+from functions.decisions.admission.bands import rules_of
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.setting import Actor, PoolSetting, Setting
 from functions.simulator.fleet.simulation import Simulation

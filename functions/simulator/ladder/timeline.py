@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.outcome import BandOutcome
 from functions.simulator.fleet.simulation import Simulation

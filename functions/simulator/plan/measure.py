@@ -12,7 +12,7 @@ Neighbours: `figures` says how each is read; `experiment` runs.
 from collections.abc import Iterator
 
 from functions.api.ids import PoolName
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.decisions.capacity.cost import MILLION
 from functions.simulator.fleet.outcome import BandOutcome, PoolOutcome
 from functions.simulator.fleet.simulation import Simulation

@@ -3,12 +3,13 @@
 Every PERIOD_S the pool's signals are looked at, the decision says how many replicas there are to be, and the difference
 is made: warm replicas first, then started ones; too many are drained. What was promoted is replenished.
 
-Neighbours: `simulator.scaling.scaler` asks `decisions.autoscaling`; `functions.controller.scaling` does so for real.
+Neighbours: `simulator.scaling.scaler` asks `decisions.autoscaling.decide`; `functions.controller.autoscaling` does so
+for real.
 """
 
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.bands import rules_of
-from functions.decisions.forecast import Demand
+from functions.decisions.admission.bands import rules_of
+from functions.decisions.autoscaling.forecast import Demand
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.world import PlannedPool

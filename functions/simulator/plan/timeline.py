@@ -1,6 +1,6 @@
 """How a pool did over a window, for pictures: its queue, its first tokens and its replicas, every few seconds.
 
-Neighbours: `experiment` makes one a run; `functions.cli.plan_plot` draws both sides.
+Neighbours: `experiment` makes one a run; `functions.cli.plan` draws both sides.
 """
 
 from collections import defaultdict

@@ -3,7 +3,7 @@
 Two snapshots are compared field by field, and two InferenceServices leaf by leaf. What is not in the tables of what the
 simulator plays is listed, so that a field that somebody adds tomorrow is listed until it is simulated. Pure.
 
-Neighbours: `world` plays the rest; `functions.controller.changes` has the words for what changed at all.
+Neighbours: `world` plays the rest; `functions.controller.gitops.changes` has the words for what changed at all.
 """
 
 from collections import Counter

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from functions.api.ids import ReplicaId, TenantId
-from functions.decisions.admission import Admission, Refuse
-from functions.decisions.admission_ticket import BANDS, cost_tokens
-from functions.decisions.ladder_room import RoomLadder
-from functions.decisions.length_model import LengthModel
-from functions.decisions.routing import NoReplica, Prediction, RouteRequest
+from functions.decisions.admission.queue import Admission, Refuse
+from functions.decisions.admission.ticket import BANDS, cost_tokens
+from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.request.length_model import LengthModel
+from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.fleet.engine_room import EngineRoom
 from functions.simulator.fleet.gateway import Gateway

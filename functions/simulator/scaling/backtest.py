@@ -1,10 +1,10 @@
 """What each way to foresee would have said of a recorded series, held against what came.
 
-Minute by minute the series is shown to `decisions.forecast`, as a controller would see it; nothing of what is to come
-is known. `shoal` is the method that was the best of late at each moment, and pinball is that of its 0.95 quantile, as a
-share of what came: what it costs to hold too much, and nineteen times that to hold too little.
+Minute by minute the series is shown to `decisions.autoscaling.forecast`, as a controller would see it; nothing of what
+is to come is known. `shoal` is the method that was the best of late at each moment, and pinball is that of its 0.95
+quantile, as a share of what came: what it costs to hold too much, and nineteen times that to hold too little.
 
-Neighbours: `decisions.forecast_score` has the formulas.
+Neighbours: `decisions.autoscaling.forecast_score` has the formulas.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import UPPER_QUANTILE, Demand, learn
-from functions.decisions.forecast_methods import BIN_S, METHODS
-from functions.decisions.forecast_score import pinball
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.forecast import UPPER_QUANTILE, Demand, learn
+from functions.decisions.autoscaling.forecast_methods import BIN_S, METHODS
+from functions.decisions.autoscaling.forecast_score import pinball
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 
 
 @dataclass(slots=True)

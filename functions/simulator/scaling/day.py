@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Demand, reactive_only
+from functions.decisions.autoscaling.forecast import Demand, reactive_only
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.scaling.day_outcome import DayOutcome
 from functions.simulator.scaling.fluid_pool import PERIOD_S, Basin, FluidPool

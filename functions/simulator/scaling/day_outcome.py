@@ -10,7 +10,7 @@ Neighbours: `fluid_pool` and `fleet_run` fill it in, `day` compares.
 from dataclasses import dataclass, field
 from typing import Any
 
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.signals import PoolSignals
 
 
 @dataclass(slots=True)

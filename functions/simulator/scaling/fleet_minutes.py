@@ -8,8 +8,8 @@ from itertools import takewhile
 from math import ceil
 from typing import Any
 
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Demand
+from functions.decisions.autoscaling.forecast import Demand
+from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.scaling.day import DAY_S, Traffic
 from functions.simulator.scaling.day_outcome import DayOutcome

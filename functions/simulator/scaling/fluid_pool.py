@@ -19,7 +19,7 @@ Neighbours: `load` makes what flows in, `scaler` says how many replicas there ar
 from collections import deque
 from dataclasses import dataclass
 
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.scaling.day_outcome import DayOutcome
 from functions.simulator.scaling.load import Load
 from functions.simulator.scaling.scaler import Scaler

@@ -1,13 +1,13 @@
 """What a scaler has learnt before the day begins: earlier days of the same workload, looked at once a minute.
 
-Neighbours: `decisions.forecast` learns; `day` begins with what it knows.
+Neighbours: `decisions.autoscaling.forecast` learns; `day` begins with what it knows.
 """
 
 from math import ceil
 
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Demand, learn
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.forecast import Demand, learn
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.scaling.load import Load
 
 _LOOK_S = 15

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.workload.asked import Asked
 

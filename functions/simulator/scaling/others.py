@@ -17,7 +17,7 @@ Neighbours: `scaler` puts them beside shoal's own.
 from dataclasses import dataclass
 from math import ceil
 
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.signals import PoolSignals
 
 _TOLERANCE = 0.1
 _HPA_PERIOD_S = 15.0

@@ -1,6 +1,6 @@
 """Autoscalers behind one interface: each sees the same figures and says how many replicas there are to be.
 
-    shoal       `decisions.autoscaling` with its forecast, unchanged
+    shoal       `decisions.autoscaling.decide` with its forecast, unchanged
     reactive    the same without seasons and trends: it goes by what is asked for now
     rules       the policy's rules alone
     static      always the same: what the day's peak needs
@@ -13,10 +13,10 @@ A scaler has a state and belongs to one run. Neighbours: `fluid_pool` and `fleet
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from functions.decisions.autoscaling import ScalerState, Scaling, decide
-from functions.decisions.autoscaling_policy import ScalePolicy
-from functions.decisions.forecast import Demand, foresee, learn
-from functions.decisions.pool_signals import PoolSignals
+from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
+from functions.decisions.autoscaling.forecast import Demand, foresee, learn
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.scaling.others import Bounds, HpaState, KpaState, hpa, kpa
 
 ScalerName = Literal["shoal", "reactive", "rules", "static", "oracle", "hpa", "kpa"]

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from functions.api.ids import TenantId
-from functions.decisions.prefix_blocks import seed_of, text_blocks
+from functions.decisions.prefix.text_blocks import seed_of, text_blocks
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.trace_text import TraceUnreadable
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from functions.api.ids import TenantId
-from functions.decisions.admission_ticket import BANDS
+from functions.decisions.admission.ticket import BANDS
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.trace_text import lines, refuse
 

@@ -12,8 +12,8 @@ from functions.api.ids import Digest
 from functions.artifacts.manifest import Chunk
 from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
-from functions.decisions.swarm_bits import encode
-from functions.decisions.swarm_peers import Failure
+from functions.decisions.distribution.chunk_bits import encode
+from functions.decisions.distribution.peers import Failure
 
 DIGEST = Digest("sha256:" + "a" * 64)
 CHUNK = Chunk("b" * 64, 1_000_000, "model.safetensors", 0)

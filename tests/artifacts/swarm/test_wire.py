@@ -12,9 +12,9 @@ from functions.artifacts.swarm.wire import (
     encode_announcement,
     encode_answer,
 )
-from functions.decisions.swarm import Answer
-from functions.decisions.swarm_board import Announcement
-from functions.decisions.swarm_peers import PeerFacts
+from functions.decisions.distribution.peers import PeerFacts
+from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.tracker import Announcement
 
 NEWS = Announcement("10.0.0.1:8500", "z1", 0b101, 2, ("10.0.0.2:1",))
 GOOD = json.loads(encode_announcement(NEWS, 9))

@@ -28,7 +28,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
-from functions.controller.changes import Change, changes_of, describe, summarize
+from functions.controller.gitops.changes import Change, changes_of, describe, summarize
 from tests.controller.configs import base, load, lora, pool, tenant
 
 HMAC, OTHER_HMAC = "0123456789abcdef" * 4, "fedcba9876543210" * 4

@@ -4,12 +4,12 @@ import pytest
 
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import Following
+from functions.controller.gitops.outcome_words import follow_words
 from functions.controller.gitops.push import Update
+from functions.controller.gitops.push_changes import changes_in_words
 from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer
 from functions.controller.gitops.source import GitSource
-from functions.controller.outcome_words import follow_words
-from functions.controller.publish import PublishOutcome
-from functions.controller.push_changes import changes_in_words
+from functions.controller.snapshot.publish import PublishOutcome
 from tests.controller.configs import base, load, pool, tenant
 from tests.controller.gitops.conftest import Bench
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from functions.controller.rollouts.book import Book, decode, folded
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
-from functions.decisions.rollout import transition
-from functions.decisions.rollout_events import Loaded
+from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.lifecycle import transition
 from tests.controller.rollouts.test_book import page
 from tests.decisions.rollouts import rollout
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from functions.api.ids import Digest, ModelId
-from functions.controller.publish_wire import RowMoved
-from functions.decisions.rollout_events import Promoted
-from functions.decisions.rollout_wire import Command
+from functions.controller.snapshot.registry_client import RowMoved
+from functions.decisions.rollout.codec import Command
+from functions.decisions.rollout.events import Promoted
 from tests.controller.rollouts.test_control_loop import begun, only, running
 from tests.controller.rollouts.world import BOT, Behaviour, Controller, World, digest_of, fleet
 

@@ -7,10 +7,10 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import RolloutId
 from functions.api.snapshot import QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
-from functions.controller.compile import compile_snapshot
 from functions.controller.rollouts.book import Book, folded
 from functions.controller.rollouts.merging import merged, without_revoked
 from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
+from functions.controller.snapshot.compile import compile_snapshot
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor

@@ -1,7 +1,7 @@
 """A real registry (SQLite, HTTP in this process), controllers, replicas and a gateway; all of it in virtual time.
 
 Replicas load what the snapshot names unless a test says otherwise; the gateway places requests as the real one does
-(`functions.decisions.split`) and reports what became of them.
+(`functions.decisions.rollout.split`) and reports what became of them.
 """
 
 import random
@@ -16,16 +16,16 @@ import httpx
 from functions.api.ids import Digest, EngineName, TenantId, engine_name
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, content_hash
-from functions.controller.publish import Publisher, PublishOutcome
-from functions.controller.publish_wire import Heard, RegistryWire
-from functions.controller.resolve import Resolver
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
+from functions.controller.snapshot.publish import Publisher, PublishOutcome
+from functions.controller.snapshot.registry_client import Heard, RegistryWire
+from functions.controller.snapshot.resolve import Resolver
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_evidence import GroupStats, wire_of
-from functions.decisions.split import choose
+from functions.decisions.rollout.evidence import GroupStats, wire_of
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.split import choose
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import rollout_beat
 from functions.fleet.heartbeat import Heartbeat
@@ -34,12 +34,12 @@ from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared
 from functions.registry.fleet_watch import FleetWatch
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
+from functions.registry.services import RegistryServices
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.decisions.rollouts import digest
 from tests.registry.world import TOKEN, ScriptedBus
@@ -228,10 +228,10 @@ class World:
         self.database = Database(database_url(None, folder), clock=self.clock)
         if is_prepared:
             self.database.prepare()
-        truth = Truth(
+        truth = RegistryServices(
             database=self.database,
             declared=Declared(self.store),
-            doorman=Doorman(self.store, TOKEN, b"pepper", self.clock),
+            authenticator=Authenticator(self.store, TOKEN, b"pepper", self.clock),
             limits=Limits(models_per_tenant=50, versions_per_model=20, channels_per_model=3),
             evidence=self.evidence,
             ingesting=None,

@@ -1,6 +1,6 @@
 """Reports as the registry would answer them."""
 
-from functions.decisions.routing import ReplicaPhase
+from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.pool_board import PoolSum
 from functions.fleet.pool_report import PoolReport, ReplicaReport
 

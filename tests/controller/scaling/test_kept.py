@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.scaling import kept
-from functions.controller.scaling.roster import Roster
+from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.roster import Roster
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

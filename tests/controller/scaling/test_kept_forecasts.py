@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from functions.controller.scaling import kept_forecasts
-from functions.controller.scaling.kept_forecasts import KEEP_EVERY_S, MAX_BYTES, MAX_POOLS, Forecasts
-from functions.controller.scaling.scaler import DECIDE_EVERY_S, Scaler
-from functions.decisions.forecast import MOST_AHEAD_BINS, Demand
-from functions.decisions.forecast_memory import Memory
-from functions.decisions.forecast_methods import BINS_KEPT, METHODS
-from functions.decisions.forecast_score import KEPT, Score
-from functions.decisions.forecast_season import DAY_S, WEEK_S, Season
-from functions.decisions.startup_times import StartupTimes
+from functions.controller.autoscaling import kept_forecasts
+from functions.controller.autoscaling.kept_forecasts import KEEP_EVERY_S, MAX_BYTES, MAX_POOLS, Forecasts
+from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler
+from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
+from functions.decisions.autoscaling.forecast_memory import Memory
+from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, METHODS
+from functions.decisions.autoscaling.forecast_score import KEPT, Score
+from functions.decisions.autoscaling.forecast_season import DAY_S, WEEK_S, Season
+from functions.decisions.autoscaling.startup_times import StartupTimes
 from tests.controller.scaling.builders import POOL, report
 from tests.controller.scaling.test_scaler import FULL, TWO, ask
 

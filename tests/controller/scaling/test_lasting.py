@@ -1,6 +1,14 @@
 """For how long a warm replica is waited for, as beats tell of it."""
 
-from functions.controller.scaling.lasting import FALLS_ASLEEP_S, LOADS_S, SURE_AFTER_S, Lasting, Since, lasting, since
+from functions.controller.autoscaling.lasting import (
+    FALLS_ASLEEP_S,
+    LOADS_S,
+    SURE_AFTER_S,
+    Lasting,
+    Since,
+    lasting,
+    since,
+)
 
 ONE = frozenset({1})
 

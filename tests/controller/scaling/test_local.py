@@ -10,6 +10,11 @@ from contextlib import asynccontextmanager
 import httpx
 from msgspec.structs import replace
 
+from functions.controller.autoscaling.kept_forecasts import Forecasts
+from functions.controller.autoscaling.local import LocalScaling
+from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
@@ -17,15 +22,10 @@ from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.target import Target
-from functions.controller.publish_wire import RegistryWire
-from functions.controller.scaling.kept_forecasts import Forecasts
-from functions.controller.scaling.local import LocalScaling
-from functions.controller.scaling.roster import Roster
-from functions.controller.scaling.shown import Shown
-from functions.controller.scaling.wire import PoolsWire
-from functions.controller.snapshot_source import SnapshotSource
-from functions.decisions.forecast import Demand
-from functions.decisions.forecast_memory import Memory
+from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.source import SnapshotSource
+from functions.decisions.autoscaling.forecast import Demand
+from functions.decisions.autoscaling.forecast_memory import Memory
 from functions.fleet.pool_report import PoolReport
 from tests.controller.configs import load, pool
 from tests.controller.scaling.builders import POOL, replica, report

@@ -5,11 +5,11 @@ import itertools
 
 import pytest
 
+from functions.controller.autoscaling import lasting
+from functions.controller.autoscaling.roster import Roster
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool
 from functions.controller.local.target import Target
-from functions.controller.scaling import lasting
-from functions.controller.scaling.roster import Roster
 from functions.fleet.pool_report import PoolReport
 from tests.controller.scaling.builders import POOL, replica, report
 from tests.controller.scaling.test_local import Machine

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry, BandEntry
-from functions.controller.scaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
+from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
 from functions.fleet.pool_board import PoolSum
 from functions.fleet.pool_report import PoolReport
 from tests.controller.scaling.builders import IDLE, POOL, replica, report

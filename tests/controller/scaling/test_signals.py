@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from functions.controller.scaling.signals import pool_signals, replicas_of
-from functions.controller.scaling.use import PoolUse
+from functions.controller.autoscaling.signals import pool_signals, replicas_of
+from functions.controller.autoscaling.use import PoolUse
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
 
 

@@ -1,8 +1,8 @@
 """Who is told what: those whose beats say something else than they should."""
 
-from functions.controller.scaling.roster import Roster
-from functions.controller.scaling.standing import number_of, orders_for, orders_for_counts
-from functions.controller.scaling.teller import Order
+from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.standing import number_of, orders_for, orders_for_counts
+from functions.controller.autoscaling.teller import Order
 from tests.controller.scaling.builders import POOL, replica, report
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from functions.controller.scaling.use import ALONE_S, FALL_S, PoolUse, observe
-from functions.decisions.autoscaling_policy import STALE_S
+from functions.controller.autoscaling.use import ALONE_S, FALL_S, PoolUse, observe
+from functions.decisions.autoscaling.policy import STALE_S
 from functions.fleet.pool_report import ReplicaReport
 from tests.controller.scaling.builders import replica
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.baselines.protocol import EngineNow, Question
-from functions.decisions.own_load import OwnLoad
-from functions.decisions.replicas import PoolIndex, ReplicaView, Row
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import PoolIndex, ReplicaView, Row
 
 POOL, MODEL = PoolName("base"), EngineName("base")
 BLOCK_TOKENS = 16

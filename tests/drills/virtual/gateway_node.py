@@ -19,16 +19,16 @@ from uvicorn.server import ServerState
 
 from functions.api.ids import EngineName
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.routing import ReplicaView
+from functions.decisions.routing.choice import ReplicaView
 from functions.fleet.bus import BusUnavailable
 from functions.gateway import feeds
-from functions.gateway.app import make_app
-from functions.gateway.core import Gateway
-from functions.gateway.lane import LaneProtocol
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.asgi import make_app
+from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
-from functions.gateway.load_client import LoadAnswer
 from functions.gateway.metrics import Metrics
-from functions.gateway.quota_leasing import QuotaLeases
+from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.routing.load_client import LoadAnswer
 from tests.drills.virtual.bus import BrokerClient, BusClient, BusServer
 from tests.drills.virtual.clients import GATEWAY_PORT
 from tests.drills.virtual.loop import Node

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from functions.decisions.quota_reservation import Reservation
+from functions.decisions.quota.reservation import Reservation
 from functions.fleet.view import FleetView
-from functions.gateway.attempt import Attempt
-from functions.gateway.core import Gateway
-from functions.gateway.exchange import Exchange
-from functions.gateway.quotas import Entry
-from functions.gateway.router import Router
-from functions.gateway.splits import Splits
+from functions.gateway.gateway import Gateway
+from functions.gateway.quota.accounts import Entry
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.exchange import Exchange
+from functions.gateway.routing.router import Router
+from functions.gateway.routing.splits import Splits
 
 
 @dataclass(frozen=True, slots=True)

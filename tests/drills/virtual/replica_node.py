@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from functions.api.ids import EngineName
-from functions.decisions.routing import ReplicaView
+from functions.decisions.routing.choice import ReplicaView
 from functions.engines.sim.adapter_routes import load_adapter
 from functions.engines.sim.app import build_app
 from functions.engines.sim.connection import OpenProtocol
@@ -30,7 +30,7 @@ from functions.engines.sim.server import assemble
 from functions.engines.sim.settings import Settings, read_settings
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
-from functions.gateway.load_client import LoadAnswer
+from functions.gateway.routing.load_client import LoadAnswer
 from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop
 from tests.drills.virtual.pipes import Network
@@ -38,7 +38,7 @@ from tests.drills.virtual.platform import ADAPTERS
 from tests.gateway.world import NOW_UNIX_S
 
 PORT = 8000
-_HUNG_AFTER_S = 4.0  # as `functions.decisions.engine_health` has it
+_HUNG_AFTER_S = 4.0  # as `functions.decisions.health.engine` has it
 _BEAT_S = 1.0
 State = Literal["down", "starting", "ready", "draining"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from functions.decisions.quota_account import QuotaAccount
-from functions.decisions.quota_reservation import Reservation
-from functions.gateway.attempt import Attempt
-from functions.gateway.core import Gateway
-from functions.gateway.request_headers import request_id_of
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.reservation import Reservation
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.headers import request_id_of
+from functions.gateway.request.attempt import Attempt
 from tests.drills.virtual.loop import NODE, Node, VirtualLoop
 from tests.drills.virtual.pipes import PipeTransport
 

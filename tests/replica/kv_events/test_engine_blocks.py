@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.token_blocks import chain, scope_seed
+from functions.decisions.prefix.token_blocks import chain, scope_seed
 from functions.replica.kv_events.decode import Cleared, Removed, Stored
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.token_blocks import chain, scope_seed
+from functions.decisions.prefix.token_blocks import chain, scope_seed
 from functions.engines.sim.blocks import Remembered
 from functions.engines.sim.hashing import CacheScope, block_hash
 from functions.engines.sim.kv_events import KvEventPublisher, KvEventsConfig

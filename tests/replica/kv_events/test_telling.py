@@ -3,7 +3,7 @@
 from array import array
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.token_blocks import chain, scope_seed
+from functions.decisions.prefix.token_blocks import chain, scope_seed
 from functions.fleet import prefix_news
 from functions.fleet.prefix_news import ASKED_FOR_S, Ask, Bloom, Delta, News, State, unpack
 from functions.replica.kv_events.decode import Stored

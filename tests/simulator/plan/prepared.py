@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from functions.api.loader import load_directory
-from functions.controller.changes import compiled
+from functions.controller.gitops.changes import compiled
 from functions.simulator.plan.declarations import declarations_of
 from functions.simulator.plan.world import World, world_of
 

@@ -5,7 +5,7 @@ import pytest
 
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_entries import SECTIONS
-from functions.controller.changes import compiled
+from functions.controller.gitops.changes import compiled
 from functions.simulator.plan.declarations import declarations_of
 from functions.simulator.plan.unsimulated import SIMULATED, WHY, unsimulated
 from tests.controller.configs import load, lora, policies, pool, tenant, tier

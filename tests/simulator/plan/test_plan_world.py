@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.controller.changes import compiled
+from functions.controller.gitops.changes import compiled
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of, engine_changes
 from functions.simulator.plan.profiles import EngineImpossible, chosen

@@ -29,8 +29,8 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.kubernetes.run.writes import Publication, writes_after
-from functions.controller.publish import PublishOutcome
-from functions.controller.publish_wire import RegistryRefused, RegistryUnavailable
+from functions.controller.snapshot.publish import PublishOutcome
+from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable
 
 SHOAL = "shoal.dev/v1alpha1"
 PLURALS = {

@@ -22,7 +22,7 @@ from typing import Any
 from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
 from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
 from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
-from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 _log = logging.getLogger(__name__)
 

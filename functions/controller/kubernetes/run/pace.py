@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 Kind = Literal["done", "refused", "waiting", "passing", "contested", "stalled"]
 _WORST_LAST: tuple[Kind, ...] = ("done", "refused", "waiting", "contested", "stalled", "passing")

@@ -43,7 +43,7 @@ from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.rollouts.driver import RolloutDriver
-from functions.decisions.rollout_figures import stages_of
+from functions.decisions.rollout.report import stages_of
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 

@@ -15,11 +15,11 @@ from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.pace import Result
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.publish import Publisher, PublishOutcome
-from functions.controller.publish_wire import RegistryWire
-from functions.controller.resolve import DigestReader, Resolver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
+from functions.controller.snapshot.publish import Publisher, PublishOutcome
+from functions.controller.snapshot.registry_client import RegistryWire
+from functions.controller.snapshot.resolve import DigestReader, Resolver
 
 _TIMEOUT_S = 10.0
 

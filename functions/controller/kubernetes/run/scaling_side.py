@@ -20,20 +20,20 @@ import httpx
 
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
+from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.policies import Policies
+from functions.controller.autoscaling.scaler import Scaler, Wanted
+from functions.controller.autoscaling.signals import replicas_of
+from functions.controller.autoscaling.standing import orders_for_counts
+from functions.controller.autoscaling.teller import Teller
+from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.publish_wire import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
-from functions.controller.scaling.bounds import Wish, granted
-from functions.controller.scaling.policies import Policies
-from functions.controller.scaling.scaler import Scaler, Wanted
-from functions.controller.scaling.signals import replicas_of
-from functions.controller.scaling.standing import orders_for_counts
-from functions.controller.scaling.teller import Teller
-from functions.controller.scaling.wire import PoolsWire
+from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.fleet.pool_report import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.decisions.rollout_evaluation import Patience
+from functions.decisions.rollout.evaluation import Patience
 
 
 class KubernetesSettings(BaseSettings):

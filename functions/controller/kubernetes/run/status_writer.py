@@ -20,7 +20,7 @@ from functions.controller.kubernetes.objects import version_of
 from functions.controller.kubernetes.run.conditions import status_of
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.writes import Write
-from functions.decisions.backoff import BackoffPolicy, delay_s
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 PER_SECOND = 50.0
 _SHOWN_AGAIN_AFTER_S = 0.05  # for the watch to bring our own write back

@@ -19,8 +19,8 @@ from functions.controller.kubernetes.run import conditions
 from functions.controller.kubernetes.run.conditions import Standing
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_words import rollout_text
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.messages import rollout_text
 
 FINALIZER = "shoal.dev/in-force"
 _PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})

@@ -13,7 +13,7 @@ from kubernetes.dynamic.exceptions import ConflictError
 from functions.controller.kubernetes.errors import Gone
 from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
 from functions.controller.kubernetes.run.watch_wire import Cut, WatchWire
-from functions.decisions.backoff import BackoffPolicy
+from functions.decisions.health.backoff import BackoffPolicy
 from tests.controller.kubernetes.crds import create_crds, delete_crd
 from tests.controller.kubernetes.fixtures import Space, create
 from tests.controller.kubernetes.run.waiting import until

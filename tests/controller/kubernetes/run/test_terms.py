@@ -16,8 +16,8 @@ from functions.controller.kubernetes.run.lease import LeaseUnreachable
 from functions.controller.kubernetes.run.object_store import stored
 from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.publish import PublishOutcome
-from functions.controller.publish_wire import RegistryUnavailable
+from functions.controller.snapshot.publish import PublishOutcome
+from functions.controller.snapshot.registry_client import RegistryUnavailable
 from tests.controller.kubernetes.run.rig import POOL, SHOAL, service_spec, tenant_spec
 from tests.controller.kubernetes.run.test_last_good import compiled, declared
 from tests.controller.kubernetes.run.test_loop import Guard

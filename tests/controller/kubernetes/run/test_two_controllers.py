@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
-from functions.controller.publish_wire import FENCE_HEADER
+from functions.controller.snapshot.registry_client import FENCE_HEADER
 from tests.controller.kubernetes.run.rig import TOKEN, ControllerProcess, Rig, populate, settled, tenant_spec, versions
 from tests.controller.kubernetes.run.waiting import until
 

@@ -18,9 +18,9 @@ from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.selection import Refusal
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.writes import FINALIZER, Publication, Write, writes_after
-from functions.decisions.rollout import Rollout
-from functions.decisions.rollout_events import Breached
-from functions.decisions.rollout_events import Loaded as VersionLoaded
+from functions.decisions.rollout.events import Breached
+from functions.decisions.rollout.events import Loaded as VersionLoaded
+from functions.decisions.rollout.lifecycle import Rollout
 from tests.decisions.rollouts import rollout, running
 
 SHOAL = "shoal.dev/v1alpha1"

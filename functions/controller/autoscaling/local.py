@@ -1,0 +1,285 @@
+"""The autoscaler on one machine: decides about once a second, and has processes and agents follow.
+
+One pass:
+    1  what the registry has heard
+    2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
+    3  what the machine bears of it (seats of engines that are awake, ports, memory)
+    4  the next roster on the way there; a smaller one only when the last change of processes is done
+    5  kept on disk, and in the files by which agents know how to begin
+    6  the processes follow, in the background
+    7  agents that run are told, last: one that hangs keeps nothing else waiting
+
+So a promotion waits for nothing but one short request to an agent. Suspended, nothing is changed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from functions.api.loader import Loaded
+from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.kept_forecasts import Forecasts
+from functions.controller.autoscaling.lasting import Since, lasting, since
+from functions.controller.autoscaling.policies import Policies
+from functions.controller.autoscaling.roster import Roster, toward
+from functions.controller.autoscaling.scaler import Scaler, Wanted
+from functions.controller.autoscaling.seating import Seating, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.standing import orders_for
+from functions.controller.local.cores import usable_cores
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.lifecycle import RUNNING
+from functions.controller.local.ports import MAX_SLOTS
+from functions.controller.local.reconciler import Reconciler
+from functions.controller.local.settings import LocalSettings
+from functions.controller.local.supervisor import Supervisor
+from functions.controller.local.surge import has_memory
+from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
+from functions.controller.snapshot.source import SnapshotSource
+from functions.decisions.autoscaling.accelerator_slots import Held, Seated, seated, without_seat
+from functions.fleet.pool_report import PoolReport
+
+PASS_INTERVAL_S = 1.0
+TELL_REGISTRY_EVERY_S = 10.0
+_ONE_AT_A_TIME = "another engine is starting: what it needs of the memory is not known yet"
+
+_log = logging.getLogger(__name__)
+
+
+class LocalScaling:
+    """Owned by one event loop."""
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        settings: LocalSettings,
+        *,
+        reconciler: Reconciler,
+        supervisor: Supervisor,
+        source: SnapshotSource,
+        is_suspended: Callable[[], bool],
+        rosters: Mapping[str, Roster],
+    ) -> None:
+        """`rosters` are those that an earlier controller has kept."""
+        self._layout = layout
+        self._settings = settings
+        self._reconciler = reconciler
+        self._supervisor = supervisor
+        self._source = source
+        self._is_suspended = is_suspended
+        self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
+        self._speeds = kept.Speeds(layout.scaling_file)
+        self._forecasts = Forecasts(layout.forecasts_file)
+        self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
+        self._policies = Policies()
+        self._wanted: dict[str, Wanted] = {}
+        self._held: dict[str, str] = {}  # why a pool has less than it should
+        self._since: Since = {}
+        self._trouble = ""
+        self._told_s = float("-inf")
+        self._changed = asyncio.Event()
+
+    def obey(self, revision: str, loaded: Loaded) -> None:
+        """Another revision's policies, from now on."""
+        if revision != self._policies.revision:
+            self._policies = Policies.of(revision, loaded)
+            self._changed.set()
+
+    def shown(self) -> list[Shown]:
+        """For people, by pool."""
+        operators = self._reconciler.wanted.target.replicas
+        return [
+            Shown.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
+            for pool in self._reconciler.declared
+            for why in (self._held.get(pool.name) or self._trouble,)
+        ]
+
+    def begin(self) -> None:
+        """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
+        at once, without a seat: it comes back as new ones do. Blocks."""
+        running = frozenset(self._running())
+        for pool in self._reconciler.declared:
+            if pool.sleeps and pool.name in self._rosters:
+                self._rosters[pool.name] = without_lost(self._rosters[pool.name], pool.name, running)
+        _write(self._layout, self._rosters, self._covered(self._rosters))
+        self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._pass()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PASS_INTERVAL_S):
+                    await self._changed.wait()
+            self._changed.clear()
+
+    # one pass
+
+    async def _pass(self) -> None:
+        report = await self._report()
+        seatings = self._seatings(report)
+        held, leaving = {name: pool.held() for name, pool in seatings.items()}, self._leaving(seatings)
+        self._ask(report, seatings, without_seat(held, leaving, self._seats()))
+        is_suspended = self._is_suspended()
+        if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `seatings` has not
+            await self._follow(self._next(seatings, held, leaving))
+            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+        await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
+        await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
+        if report is not None and not is_suspended:
+            await self._agree(report)
+        await self._tell_registry()
+
+    def _ask(self, report: PoolReport | None, seatings: Mapping[str, Seating], resting: Mapping[str, int]) -> None:
+        sizes = {name: pool.roster.serving for name, pool in seatings.items()}
+        scaling, admission = self._policies.scaling, self._policies.admission
+        self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
+
+    async def _report(self) -> PoolReport | None:
+        try:
+            report = await (await self._source.pools_wire()).report()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
+            self._trouble = f"the registry does not tell of the pools: {error}"
+            return None
+        self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
+        return report
+
+    def _seatings(self, report: PoolReport | None) -> dict[str, Seating]:
+        seatings = {
+            pool.name: Seating(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            for pool in self._reconciler.declared
+        }
+        if report is None or not report.bus_connected:
+            return seatings
+        states, now_s = {name: pool.states for name, pool in seatings.items() if pool.sleeps}, time.monotonic()
+        self._since = since(self._since, states, now_s)
+        return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in seatings.items()}
+
+    def _leaving(self, seatings: Mapping[str, Seating]) -> int:
+        return ending(self._running(), seatings)
+
+    def _running(self) -> list[str]:
+        """The replicas whose engines run, by their ids."""
+        engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
+        return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
+
+    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
+        wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
+        allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
+        self._held = {}
+        may_grow, following = self._may_grow(), {}
+        for name, pool in seatings.items():
+            roster, may_have = pool.roster, allowed[name]
+            ready = pool.awake | pool.asleep
+            then = toward(roster, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
+            if why := in_words(wishes[name], may_have, pool, self._seats()):
+                self._held[name] = why
+            if then.count < roster.count and not self._reconciler.wanted.settled:
+                then, self._held[name] = roster, "replicas are still coming or going"
+            elif then.count > roster.count and may_grow:
+                then, self._held[name] = then.up_to(roster.count), may_grow
+            elif then.count > roster.count and self._is_small():
+                then, may_grow = then.up_to(roster.count + 1), _ONE_AT_A_TIME
+            following[name] = then
+        return following
+
+    def _fitting(self, wishes: Mapping[str, Wish], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
+        """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
+        if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
+            return allowed
+        asked = {name: Wish(each.serving, each.warm, wishes[name].least) for name, each in allowed.items()}
+        fitting = granted(asked, {}, MAX_SLOTS)
+        return {name: Seated(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
+
+    def _wish(self, name: str, declared: int) -> Wish:
+        operators = self._reconciler.wanted.target.replicas
+        if operators is not None:
+            return Wish(operators, 0, operators)
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            roster = self._roster(name, declared)  # nothing is heard yet: as it was
+            return Wish(roster.serving, len(roster.standby), declared)
+        return Wish(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
+
+    def _may_grow(self) -> str:
+        """Why no engine may be added now; "" where one may."""
+        if not self._is_small():
+            return ""
+        engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
+        if any(i.state.phase in ("pending", "starting") for i in engines):
+            return _ONE_AT_A_TIME
+        if not has_memory(i.state.pid for i in engines if i.state.pid is not None):
+            return "this machine's memory has no room for another engine"
+        return ""
+
+    def _is_small(self) -> bool:
+        """Simulated engines need next to nothing; what an operator asks for is not second-guessed."""
+        target = self._reconciler.wanted.target
+        return target.engine != "sim" and target.replicas is None
+
+    def _seats(self) -> int:
+        """How many engines may be awake."""
+        if self._settings.max_engines is not None:
+            return min(MAX_SLOTS, self._settings.max_engines)
+        return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
+
+    async def _follow(self, rosters: dict[str, Roster]) -> None:
+        """Write down first, then act: a controller that dies in between finds what it has to do."""
+        if rosters == self._rosters:
+            return
+        for name, roster in sorted(rosters.items()):
+            if (before := self._rosters.get(name)) != roster:
+                _log.info("%s: %s", name, _in_words(before, roster, self._wanted.get(name)))
+        await asyncio.to_thread(_write, self._layout, rosters, self._covered(rosters))
+        self._rosters = rosters
+
+    async def _agree(self, report: PoolReport) -> None:
+        """Agents whose beats say otherwise are told."""
+        orders = [order for name, roster in self._rosters.items() for order in orders_for(report, name, roster)]
+        if orders:
+            for trouble in await (await self._source.teller()).tell(orders):
+                _log.warning("%s", trouble)
+
+    def _covered(self, rosters: dict[str, Roster]) -> dict[str, Roster]:
+        """The others are as their YAML has them, at once, whether or not anything is heard of them."""
+        return {name: roster for name, roster in rosters.items() if self._policies.cover(name)}
+
+    def _roster(self, name: str, declared: int) -> Roster:
+        kept_so = self._rosters.get(name) if self._policies.cover(name) else None
+        return kept_so or Roster(self._reconciler.wanted.target.replicas or declared)
+
+    async def _tell_registry(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
+            return
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
+            await (await self._source.pools_wire()).tell(self._wanted)
+            self._told_s = now_s
+
+
+def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
+    """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
+    kept.write(layout.scaling_file, to_keep)
+    for pool, roster in rosters.items():
+        for number in range(max(MAX_SLOTS, roster.count)):
+            _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)
+
+
+def _mark(file: Path, standby: bool) -> None:
+    if standby:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    else:
+        file.unlink(missing_ok=True)
+
+
+def _in_words(before: Roster | None, after: Roster, wanted: Wanted | None) -> str:
+    why = f" ({wanted.reason})" if wanted is not None else ""
+    if before is None:
+        return f"{after.serving} serve, {len(after.standby)} warm{why}"
+    return f"{before.serving} -> {after.serving} serve, {len(before.standby)} -> {len(after.standby)} warm{why}"

@@ -1,0 +1,115 @@
+"""What has a seat on this machine, as rosters, beats and processes tell it: pure.
+`functions.decisions.autoscaling.accelerator_slots` decides.
+
+That a warm replica sleeps is known from its beat alone, never from its arguments: one that cannot, does not, or was
+started again has a seat like any other. One that is not heard of (its agent begins, or the registry is away) is taken
+to be awake, but may well sleep: it is promoted only on a free seat, and for a while (`lasting`) not ended for others.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from functions.controller.autoscaling.lasting import Lasting, State
+from functions.controller.autoscaling.roster import Roster, Sleepers
+from functions.controller.autoscaling.signals import replicas_of
+from functions.controller.autoscaling.standing import number_of
+from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
+from functions.fleet.pool_report import PoolReport, ReplicaReport
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """One pool's roster, and what its replicas said last."""
+
+    roster: Roster
+    sleeps: bool = False  # it runs with --enable-sleep-mode
+    heard: Mapping[int, ReplicaReport] = field(default_factory=dict)  # by number
+    lasting: Lasting = field(default_factory=Lasting)
+
+    @property
+    def asleep(self) -> frozenset[int]:
+        """Also while they are started or not well: what sleeps has no seat."""
+        return frozenset(number for number in self.roster.standby if self._sleeps(number))
+
+    @property
+    def awake(self) -> frozenset[int]:
+        """Warm ones that are loaded and do not sleep."""
+        heard = self.roster.standby & self.heard.keys()
+        return frozenset(n for n in heard if self.heard[n].phase == "warm") - self.asleep
+
+    @property
+    def unheard(self) -> frozenset[int]:
+        """Warm ones that may be asleep."""
+        return self.roster.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
+
+    @property
+    def states(self) -> dict[int, State]:
+        """Of the warm ones that do not sleep."""
+        return {number: self._state(number) for number in self.roster.standby - self.asleep}
+
+    def held(self) -> Held:
+        stuck = self.lasting.stuck
+        loading = self.roster.standby - self.awake - self.asleep - self.unheard
+        return Held(
+            serving=self.roster.serving,
+            loaded=len(self.awake),
+            loading=len(loading),
+            unheard=len(self.unheard),
+            asleep=len(self.asleep),
+            spared=len(self.unheard - stuck) + len(self.awake & self.lasting.settling),
+            stuck=len((loading | self.unheard) & stuck),
+            sleeps=self.sleeps,
+        )
+
+    def sleepers(self, seated: Seated) -> Sleepers:
+        return Sleepers(self.asleep, seated.wake, self.unheard)
+
+    def _state(self, number: int) -> State:
+        if number not in self.heard:
+            return "unheard"
+        return "loaded" if number in self.awake else "loading"
+
+    def _sleeps(self, number: int) -> bool:
+        beat = self.heard.get(number)
+        return self.sleeps and beat is not None and beat.asleep and beat.phase != "dead"
+
+
+def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
+    """The replicas of a pool that are not silent, by number."""
+    replicas = replicas_of(report, pool) if report is not None else []
+    return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
+
+
+def without_lost(roster: Roster, pool: str, engines: Set[str]) -> Roster:
+    """Without the warm ones at its end whose engines, by their replicas' ids, do not run."""
+    while roster.count - 1 in roster.standby and f"{pool}-{roster.count - 1}" not in engines:
+        roster = roster.up_to(roster.count - 1)
+    return roster
+
+
+def ending(engines: Iterable[str], pools: Mapping[str, Seating]) -> int:
+    """How many engines, by their replicas' ids, run that no roster has: drained, or one more for a change."""
+    wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.roster.count)}
+    return sum(replica_id not in wanted for replica_id in engines)
+
+
+def in_words(wish: Wish, seated: Seated, pool: Seating, seats: int) -> str:
+    """Why a pool has less than it should; "" where it has not."""
+    if seated.serving < wish.serving and len(pool.asleep) > seated.wake:
+        return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
+    if seated.serving == wish.serving and seated.warm < wish.warm and pool.sleeps:
+        return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(seats)}"
+    if len(pool.roster.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
+        return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(seats)}"
+    if (seated.serving, seated.warm) == (wish.serving, wish.warm):
+        return ""
+    return f"this machine runs {seats} engines at most (SHOAL_MAX_ENGINES)"
+
+
+def _is_kept_by_the_last(pool: Seating, seated: Seated) -> bool:
+    """A roster has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
+    last = pool.roster.count - 1
+    return last not in pool.roster.standby and bool(pool.asleep) and not pool.awake and not seated.wake
+
+
+_PLACES = "{} engines that may be awake on this machine makes room (SHOAL_MAX_ENGINES)"

@@ -1,0 +1,49 @@
+"""Replicas of a report by their numbers, and what their agents are to be told: pure."""
+
+from collections.abc import Iterable
+
+from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.signals import replicas_of
+from functions.controller.autoscaling.teller import Order
+from functions.fleet.pool_report import PoolReport, ReplicaReport
+
+_MAX_DIGITS = 6
+
+
+def orders_for(report: PoolReport, pool: str, roster: Roster) -> list[Order]:
+    """For those whose beats say something else than the roster."""
+    orders = []
+    for replica in replicas_of(report, pool):
+        number = number_of(replica)
+        if number is None or number >= roster.count or not replica.peer_port:
+            continue
+        standby = number in roster.standby
+        if replica.phase == ("ready" if standby else "warm"):
+            orders.append(_order(replica, standby=standby))
+    return orders
+
+
+def number_of(replica: ReplicaReport) -> int | None:
+    """Of `pool-3`, 3; None where the id is not made like that."""
+    text = replica.replica_id.removeprefix(f"{replica.pool}-")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[Order]:
+    """Where replicas have no numbers: so many of those that are loaded are to serve, then so many to be warm.
+
+    Fewer serve than should: the first warm ones by name are promoted. More do: the last ones by name become warm, as
+    many as there should be; the rest goes on serving until the cluster ends it.
+    Worked example (test_worked_example_of_counts): a, b, c serve and none is warm; 2 and 1 are wanted: c becomes warm.
+    """
+    known = sorted((each for each in replicas if each.peer_port), key=lambda each: each.replica_id)
+    ready = [each for each in known if each.phase == "ready"]
+    loaded = [each for each in known if each.phase == "warm"]
+    if len(ready) < serving:
+        return [_order(each, standby=False) for each in loaded[: serving - len(ready)]]
+    too_many = min(len(ready) - serving, max(0, warm - len(loaded)))
+    return [_order(each, standby=True) for each in ready[len(ready) - too_many :]]
+
+
+def _order(replica: ReplicaReport, *, standby: bool) -> Order:
+    return Order(replica.replica_id, replica.host, replica.peer_port, standby)

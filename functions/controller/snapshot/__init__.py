@@ -1,0 +1,1 @@
+"""From checked YAML to the published snapshot: compile, resolve, hold back, publish."""

@@ -1,0 +1,220 @@
+"""Publishing: a checked configuration becomes the registry's snapshot, when its content is another.
+
+The one entry for a controller process; call it at the start, for each new revision, and now and then besides:
+
+    wire = RegistryWire(http_client, registry_url, token)
+    publisher = Publisher(wire=wire, resolver=Resolver(DigestReader(s3_store, models_root)))
+    outcome = await publisher.publish(loaded, "main@0123…")
+    outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
+    outcome.problems      # file and line each: versions left out
+    outcome.held          # channels that stay where they are until their new version is loaded; try again at once
+    outcome.rollouts      # what is on its way by stages, or was halted
+    outcome.complete      # False: something is missing or held; try again soon
+
+It never raises for a missing artifact or a registry that is away. Level-triggered: each call compares what should be
+with what the registry holds, so a lost registry gets everything again, above every epoch ever seen.
+Laws: an empty configuration publishes nothing unless that is meant (a wrong path must not close all tenants out); the
+epoch grows only when the content's hash differs; no channel moves to what is not loaded (`holding`), nor past what its
+rollout has reached (`rollouts`).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from functions.api.ids import Digest
+from functions.api.loader import Loaded
+from functions.api.snapshot import Snapshot
+from functions.api.snapshot_index import Indexed, indexed
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.merging import without_revoked
+from functions.controller.rollouts.placing import Placed, RowsUnknown, place
+from functions.controller.snapshot.compile import Compiled, compile_snapshot, unpinned_artifacts
+from functions.controller.snapshot.holding import flips, hold, serving_of
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    RegistryRefused,
+    RegistryState,
+    RegistryUnavailable,
+    RegistryWire,
+)
+from functions.controller.snapshot.resolve import Resolved, Resolver
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
+from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.steering import moved_with
+
+ATTEMPTS = 4
+BACKOFF = BackoffPolicy(base_s=0.2, cap_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    kind: Literal["published", "unchanged", "invalid", "unavailable", "refused"]
+    message: str
+    epoch: int = 0  # what the registry holds now, as far as is known
+    snapshot_hash: str = ""
+    problems: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()  # under way or halted
+    complete: bool = False
+    revision: str = ""
+    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # what the registry holds now
+
+
+class Publisher:
+    """Owned by one event loop; calls queue up behind each other, but `follow_rows` waits for no artifact store. Without
+    `rows` there is git alone, and no rollout."""
+
+    def __init__(
+        self,
+        *,
+        wire: RegistryWire,
+        resolver: Resolver,
+        rows: RowsFollower | None = None,
+        wall_clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._wire = wire
+        self._resolver = resolver
+        self._rows = rows
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._turn = asyncio.Lock()  # to publish what is declared
+        self._lock = asyncio.Lock()  # to publish anything
+        self._past: Indexed | None = None  # what the registry holds, as far as is known
+        self._past_hash = ""
+        self._knows_the_past = False
+
+    async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
+        """Compile and publish what changed; never raises for what may pass."""
+        async with self._turn:
+            if not loaded.objects and not empty_is_meant:
+                message = f"{revision} declares no object at all; nothing was published"
+                return PublishOutcome("invalid", message, revision=revision)
+            outcome = await self._publish_retrying(loaded, revision)
+            held = self._past.snapshot if self._past is not None else None
+            return replace(outcome, revision=revision, snapshot=held)
+
+    async def follow_rows(self) -> PublishOutcome:
+        """Publish what is published already, with the channels where their rollouts are by now and without revoked
+        keys: for when nothing else may be published, or can be. Never raises for what may pass."""
+        return await self._retrying(self._follow_rows)
+
+    async def _publish_retrying(self, loaded: Loaded, revision: str) -> PublishOutcome:
+        return await self._retrying(lambda: self._publish(loaded, revision))
+
+    async def _retrying(self, publish: Callable[[], Awaitable[PublishOutcome]]) -> PublishOutcome:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await publish()
+            except RegistryRefused as error:
+                return PublishOutcome("refused", str(error))
+            except RowsUnknown as error:
+                return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {error}")
+            except (RegistryUnavailable, EpochTaken) as error:
+                last = str(error)
+            if attempt < ATTEMPTS:
+                await self._sleep(delay_s(attempt, BACKOFF))
+        return PublishOutcome("unavailable", f"the registry took nothing in {ATTEMPTS} attempts: {last}")
+
+    async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
+        async with self._lock:
+            await self._learn_the_past(await self._wire.state())
+        resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
+        async with self._lock:
+            return await self._publish_resolved(loaded, revision, resolved)
+
+    async def _publish_resolved(self, loaded: Loaded, revision: str, resolved: Resolved) -> PublishOutcome:
+        state = await self._wire.state()
+        await self._learn_the_past(state)
+        compiled = await asyncio.to_thread(
+            compile_snapshot,
+            loaded.objects,
+            resolved.digests,
+            epoch=state.next_epoch,
+            revision=revision,
+            compiled_unix_s=self._wall_clock(),
+        )
+        placed = await self._place(compiled, loaded)
+        problems = (*(str(problem) for problem in compiled.problems), *resolved.problems, *placed.problems)
+        snapshot, flips_held = await self._held_back(placed.snapshot)
+        held, rollouts = (*placed.held, *flips_held), placed.rollouts
+        content = await asyncio.to_thread(indexed, snapshot, self._past)
+        snapshot_hash = content.content_hash
+        complete = not problems and not held
+        if _holds(state, snapshot_hash):
+            message = f"unchanged: the registry holds this content as epoch {state.epoch}"
+            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, held, rollouts, complete)
+        await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+        self._past, self._past_hash = content, snapshot_hash
+        message = f"published epoch {snapshot.epoch}: {_counts(snapshot, len(compiled.problems))}"
+        return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, rollouts, complete)
+
+    async def _follow_rows(self) -> PublishOutcome:
+        if self._rows is None:
+            return PublishOutcome("unchanged", "there are no rows")
+        await self._rows.make_sure()
+        if self._rows.trouble:
+            return PublishOutcome("unavailable", f"where rollouts are is not known: {self._rows.trouble}")
+        async with self._lock:
+            state = await self._wire.state()
+            await self._learn_the_past(state)
+            if self._past is None:
+                return PublishOutcome("unchanged", "nothing is published yet")
+            book = self._rows.book
+            allowed = without_revoked(self._past.snapshot, book)
+            moved, held = await self._held_back(moved_with(allowed, book.rows))
+            later = msgspec.structs.replace(moved, epoch=state.next_epoch, compiled_unix_s=self._wall_clock())
+            content = await asyncio.to_thread(indexed, later, self._past)
+            if content.content_hash == state.snapshot_hash:
+                message = f"unchanged: the registry holds this content as epoch {state.epoch}"
+                return PublishOutcome("unchanged", message, state.epoch, state.snapshot_hash, held=held)
+            await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
+            self._past, self._past_hash = content, content.content_hash
+        message = f"published epoch {later.epoch}: channels are where their rollouts are, revoked keys are out"
+        return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
+
+    async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
+        """Joined with the registry's rows: API-declared models and keys, and channels where their rollouts are."""
+        if self._rows is None:
+            return Placed(compiled.snapshot)
+        past = self._past.snapshot if self._past is not None else None
+        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._wire)
+
+    async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
+        """What to publish now. Nobody is asked what is loaded where no channel moves."""
+        past = self._past.snapshot if self._past is not None else None
+        if not flips(past, wanted):
+            return wanted, ()
+        beats = [heard.beat for heard in await self._wire.fleet() if not heard.is_silent]
+        held = hold(past, wanted, serving_of(beats))
+        return held.snapshot, held.flips
+
+    async def _learn_the_past(self, state: RegistryState) -> None:
+        """At the start, and where somebody else has published: what the registry holds. So a store that is away now
+        takes no model away."""
+        if self._knows_the_past and state.snapshot_hash == self._past_hash:
+            return
+        content = await self._wire.content() if state.epoch else None
+        if content is not None:
+            self._resolver.remember(_digests_in(content.snapshot))
+        self._past, self._past_hash = content, state.snapshot_hash
+        self._knows_the_past = True
+
+
+def _holds(state: RegistryState, snapshot_hash: str) -> bool:
+    """Whether everyone can get this content from the registry: a floor above its epoch means that some cannot."""
+    return state.snapshot_hash == snapshot_hash and state.epoch >= state.epoch_floor
+
+
+def _digests_in(snapshot: Snapshot) -> dict[str, Digest]:
+    return {version.artifact_uri: version.digest for model in snapshot.models for version in model.versions}
+
+
+def _counts(snapshot: Snapshot, problems: int) -> str:
+    left_out = f"; {problems} thing(s) left out" if problems else ""
+    return f"{len(snapshot.tenants)} tenants, {len(snapshot.models)} models, {len(snapshot.pools)} pools{left_out}"

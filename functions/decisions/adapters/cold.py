@@ -1,0 +1,84 @@
+"""Which replica should load an adapter that none of the pool has: asked by a gateway on a cold model's first request.
+
+In order, each a reason to prefer some over others:
+
+    1 there      a replica that withdrew it a moment ago: its engine has it still, and nothing need be loaded
+    2 room       one that can load at once, over one that must first drain an adapter (`withdraw_s`, seconds)
+    3 share      a replica below its share of the pool's load, as for every request (`routing`)
+    4 on disk    a node that has the files, over one that must fetch them
+    5 soon       those whose predicted time to first token is at most NEAR_MS behind the least
+    6 gather     the heaviest by rendezvous hash of the adapter's name
+
+The last makes one adapter gather on few replicas: gateways that know nothing of each other choose the same one, and
+an adapter that was unloaded comes back to where its files lie. Step 5 is a band and not a minimum, since two
+predictions are never equal and the hash would never speak.
+Worked example (test_worked_example_from_the_prologue): A and B have room, C has none. A is predicted at 42 ms and B at
+126; both are within 250 ms of the least, so the hash of the name says which, and says the same in every gateway. With
+B at 420 ms it is A. With the files on B's node only, and B at 126 ms, it is B. And had C withdrawn it a second ago, C.
+
+Why 1: with more adapters in use than there is room for, a fifth of what is withdrawn is asked for again before it is
+unloaded; loaded elsewhere it would push out another, which is asked for again in its turn (docs/routing.md).
+"""
+
+from collections.abc import Callable, Collection
+
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import RoutingEntry
+from functions.decisions.routing.choice import (
+    NoReplica,
+    PoolView,
+    Prediction,
+    ReplicaView,
+    RouteRequest,
+    fair_share,
+    predict,
+    rendezvous,
+)
+from functions.decisions.routing.own_load import OwnLoad
+
+ColdChoice = Callable[[RouteRequest, PoolView, RoutingEntry, OwnLoad, Collection[ReplicaId]], ReplicaView | NoReplica]
+
+NEAR_MS = 250.0  # what a load costs at least: a shorter queue elsewhere is not worth a second copy
+
+
+def choose_cold(
+    request: RouteRequest,
+    pool: PoolView,
+    policy: RoutingEntry,
+    load: OwnLoad,
+    excluded: Collection[ReplicaId] = (),
+) -> ReplicaView | NoReplica:
+    """The replica to ask; `excluded` are those already asked, tried or ejected.
+
+    One without room is chosen only where no other is: its agent knows better, and says 409 if that is still so.
+    """
+    if not pool.replicas:
+        return NoReplica("pool_empty")
+    ready = [replica for replica in pool.replicas if replica.phase == "ready"]
+    if not ready:
+        return NoReplica("no_replica_ready")
+    untried = [replica for replica in ready if replica.id not in excluded]
+    if not untried:
+        return NoReplica("all_tried")
+    loaders = [replica for replica in untried if replica.peer_port]
+    if not loaders:
+        return NoReplica("adapter_not_loaded")
+    predictions = [predict(request, replica, load) for replica in loaders]
+    share = fair_share(predictions, policy)
+    there = [each for each in predictions if request.engine_name in each.replica.withdrawn and each.outstanding < share]
+    if there:
+        return _heaviest(there, request).replica
+    able = [prediction for prediction in predictions if prediction.replica.adapter_room > 0] or predictions
+    share = fair_share(able, policy)
+    left = [prediction for prediction in able if prediction.outstanding < share]
+    left = [prediction for prediction in left if prediction.replica.has_on_disk(request.engine_name)] or left
+    return _heaviest(_near(left), request).replica
+
+
+def _heaviest(predictions: list[Prediction], request: RouteRequest) -> Prediction:
+    return max(predictions, key=lambda each: rendezvous(request.engine_name, each.replica.id))
+
+
+def _near(predictions: list[Prediction]) -> list[Prediction]:
+    least_ms = min(prediction.total_ms for prediction in predictions)
+    return [prediction for prediction in predictions if prediction.total_ms <= least_ms + NEAR_MS]

@@ -1,0 +1,246 @@
+"""Which adapters an engine should hold now: the wishes of the snapshot, the engine as it is, and the steps between.
+
+Two laws. The double buffer: a new version is loaded under its own name beside the old one. And drain before unload:
+
+    dropped by the snapshot --grace_s--+
+                                       +--> withdrawn (no longer advertised) --withdraw_s, heard, and idle--> unloaded
+    makes room for another ------------+
+
+The grace covers gateways that have not swapped their snapshot yet; the withdrawal covers requests already routed
+here, and lasts for as long as heartbeats do not reach the bus. Never more than `max_adapters` are in the engine,
+those on their way out included: an engine over its host cache reads adapters from disk inside its step, which stalls
+everyone.
+
+Where all of a pool's adapters fit, all are loaded and none leaves. Where they do not:
+
+    1 wants      what a gateway waits for, first come first served, into any room there is
+    2 pinned     a rollout's versions; every channel's too, where these leave a place free
+    3 the rest   by rank, while the headroom stays free
+    4 victims    for wants and pins without room, and for the headroom, the least recently used idle adapters leave;
+                 never used ones first, the longest loaded before the others; none used within `hold_s`
+
+The order of victims is the engine's own: it drops weights from its host memory, least recently used first, when others
+come, whoever was unloaded by name. Were it another order, it would drop what it still has to serve.
+
+Worked example (test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew): 5 adapters, 4 places, headroom
+1. Three are loaded ahead. The fourth is asked for: it is loaded at once, and the least recently used of the three is
+withdrawn; 3 s later it is unloaded, and one place is free again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from functions.api.ids import EngineName
+from functions.decisions.adapters.demand import WantedAdapter, Wishes, wanted_in
+from functions.decisions.adapters.state import (
+    AdapterPolicy,
+    AdapterState,
+    EngineAdapters,
+    Failure,
+    Want,
+    ask,
+    failed,
+    observe,
+)
+
+__all__ = [
+    "AdapterPlan", "AdapterPolicy", "AdapterState", "EngineAdapters", "Failure", "Want", "WantedAdapter", "Wishes",
+    "ask", "failed", "plan", "wanted_in",
+]  # fmt: skip
+
+_DRAINED = "waits for an adapter that is being drained"
+_BUSY = "waits for room: every other adapter of this replica is busy or lately used"
+_REASONS_SHOWN = 4  # a hundred adapters that cannot be loaded are one sentence, not a page
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    load: tuple[WantedAdapter, ...]  # in this order
+    unload: tuple[EngineName, ...]
+    advertise: tuple[EngineName, ...]
+    awaited: tuple[EngineName, ...]  # pinned, not loaded yet, and not known to fail
+    refused: Mapping[EngineName, str]  # wants that find no room now, with the reason
+    left_out: Mapping[EngineName, str]  # pinned or failed, not loaded, with the reason
+    without_room: tuple[EngineName, ...]  # a rollout's, not loaded, and too many for this engine; by rank
+    room: int  # places free now that nobody waits for
+    cold: int  # adapters that wait for a first request
+    state: AdapterState
+
+    @property
+    def reason(self) -> str:
+        """What is not as it should be, for people, failures first; empty when all is well."""
+        ordered = sorted(self.left_out, key=lambda name: (name not in self.state.failures, name))
+        shown = [f"{name}: {self.left_out[name]}" for name in ordered[:_REASONS_SHOWN]]
+        more = len(ordered) - len(shown)
+        return "; ".join([*shown, f"and {more} more"] if more else shown)
+
+
+def plan(
+    wishes: Wishes, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
+) -> AdapterPlan:
+    """The steps to take now, and the state to pass in next time."""
+    pinned, over = _pinned(wishes, policy)
+    state = _withdraw(_without_pins(observe(wishes, engine, state, now_s, policy), pinned), engine, now_s, policy)
+    pass_ = _Pass(wishes, engine, state, now_s, policy, pinned)
+    pass_.serve_wants()
+    pass_.prefetch()
+    victims = pass_.victims()
+    state = _withdraw(replace(state, leaving_since_s={**state.leaving_since_s, **victims}), engine, now_s, policy)
+    refused = pass_.without_room()
+    state = replace(state, wants={name: want for name, want in state.wants.items() if name not in refused})
+    limit = f"over this replica's limit of {policy.max_adapters} adapters"
+    without_room = tuple(name for name in over if name not in engine.loaded)
+    left_out = dict.fromkeys(without_room, limit)
+    left_out |= dict.fromkeys(pass_.pins_waiting, _DRAINED if _anyone_leaves(state) else _BUSY)
+    left_out |= {name: str(failure) for name, failure in state.failures.items()}
+    present = engine.loaded | engine.loading | {adapter.name for adapter in pass_.load}
+    return AdapterPlan(
+        load=tuple(pass_.load),
+        unload=tuple(sorted(n for n in state.withdrawn_since_s if _may_unload(n, engine, state, now_s, policy))),
+        advertise=tuple(sorted(engine.loaded - state.withdrawn_since_s.keys())),
+        awaited=tuple(n for n in pinned if n not in engine.loaded and n not in state.failures),
+        refused=refused,
+        left_out=left_out,
+        without_room=without_room,
+        room=max(0, pass_.room - len(pass_.wants_waiting)),
+        cold=len(wishes.by_name) - sum(name in wishes.by_name for name in present),
+        state=state,
+    )
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One plan in the making."""
+
+    wishes: Wishes
+    engine: EngineAdapters
+    state: AdapterState
+    now_s: float
+    policy: AdapterPolicy
+    pinned: Mapping[EngineName, None]
+    load: list[WantedAdapter] = field(default_factory=list)
+    wants_waiting: list[EngineName] = field(default_factory=list)
+    pins_waiting: list[EngineName] = field(default_factory=list)
+    room: int = 0
+
+    def __post_init__(self) -> None:
+        self.room = self.policy.max_adapters - len(self.engine.loaded | self.engine.loading)
+
+    @property
+    def headroom(self) -> int:
+        return self.policy.headroom if len(self.wishes.by_name) > self.policy.max_adapters else 0
+
+    def serve_wants(self) -> None:
+        wants = self.state.wants
+        for name in sorted(wants, key=lambda name: (wants[name].asked_s, name)):
+            if name in self.engine.loading:
+                continue
+            if self.room > 0:
+                self._take(self.wishes.by_name[name])
+            else:
+                self.wants_waiting.append(name)
+
+    def prefetch(self) -> None:
+        """Pins into any room, the rest while the headroom stays free; a few at a time."""
+        ahead = self.policy.max_prefetches - len(self.engine.loading - self.state.wants.keys())
+        for name in self.pinned:
+            if name in self.state.wants or not self._loadable(name):
+                continue
+            if self.room <= 0:
+                self.pins_waiting.append(name)
+            elif ahead > 0:
+                self._take(self.wishes.by_name[name])
+                ahead -= 1
+        for adapter in self.wishes.ranked:
+            if self.room <= self.headroom or ahead <= 0:
+                return
+            if self._loadable(adapter.name) and adapter.name not in self.state.wants:
+                self._take(adapter)
+                ahead -= 1
+
+    def victims(self) -> dict[EngineName, float]:
+        """Who begins to leave now."""
+        missing = len(self.wants_waiting) + len(self.pins_waiting)
+        missing += max(0, self.headroom - max(0, self.room))
+        missing -= self._going
+        if missing <= 0:
+            return {}
+        idle = [name for name in self.engine.loaded if self._evictable(name)]
+        idle.sort(key=self._worth)
+        return dict.fromkeys(idle[:missing], self.now_s)
+
+    def without_room(self) -> dict[EngineName, str]:
+        """The wants for which nobody leaves now or in a moment: those who are idle and only used too lately may yet."""
+        leaving = self._going
+        soon = sum(self._idle(name) for name in self.engine.loaded) if len(self.wants_waiting) > leaving else 0
+        reason = f"all {self.policy.max_adapters} adapters of this replica are busy or part of a rollout"
+        return dict.fromkeys(self.wants_waiting[leaving + soon :], reason)
+
+    @property
+    def _going(self) -> int:
+        """How many leave in a moment: not those that a long request keeps, dropped by the snapshot or not."""
+        withdrawn_s = self.state.withdrawn_since_s
+        kept = [n for n in withdrawn_s if n in self.engine.busy and self.now_s - withdrawn_s[n] >= self.policy.leave_s]
+        return len(withdrawn_s) - len(kept)
+
+    def _worth(self, name: EngineName) -> tuple[float, bool, float, int]:
+        """The least first. What was never used goes by need, then by when it was loaded, which was by rank."""
+        named = self.wishes.by_name[name].need != "unnamed"
+        return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.wishes.rank[name])
+
+    def _take(self, adapter: WantedAdapter) -> None:
+        self.load.append(adapter)
+        self.room -= 1
+
+    def _loadable(self, name: EngineName) -> bool:
+        if name in self.engine.loaded or name in self.engine.loading or any(name == each.name for each in self.load):
+            return False
+        failure = self.state.failures.get(name)
+        return failure is None or self.now_s >= failure.retry_at_s
+
+    def _evictable(self, name: EngineName) -> bool:
+        return self._idle(name) and self.now_s - self.state.used_s(name) >= self.policy.hold_s
+
+    def _idle(self, name: EngineName) -> bool:
+        """Here to stay, but not bound to."""
+        if name in self.engine.busy or name in self.pinned or name in self.state.leaving_since_s:
+            return False
+        return name in self.wishes.by_name
+
+
+def _pinned(wishes: Wishes, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
+    """Who stays and is loaded ahead, in order; and the rollouts' versions that are too many for this replica."""
+    if len(wishes.by_name) <= policy.max_adapters:
+        return dict.fromkeys(wishes.by_name), ()
+    moving, over = wishes.moving[: policy.max_moving], wishes.moving[policy.max_moving :]
+    room_for_others = max(1, policy.headroom)
+    if len(wishes.moving) + len(wishes.named) <= policy.max_adapters - room_for_others:
+        return dict.fromkeys((*moving, *over, *wishes.named)), ()
+    return dict.fromkeys(moving), over
+
+
+def _without_pins(state: AdapterState, pinned: Mapping[EngineName, None]) -> AdapterState:
+    """What a rollout needs from now on no longer makes room for another."""
+    return replace(
+        state, leaving_since_s={n: since_s for n, since_s in state.leaving_since_s.items() if n not in pinned}
+    )
+
+
+def _anyone_leaves(state: AdapterState) -> bool:
+    return bool(state.unwanted_since_s or state.leaving_since_s)
+
+
+def _withdraw(state: AdapterState, engine: EngineAdapters, now_s: float, policy: AdapterPolicy) -> AdapterState:
+    """Who is no longer advertised; since now, where nobody could hear it."""
+    past_grace = [n for n, since_s in state.unwanted_since_s.items() if now_s - since_s >= policy.grace_s]
+    out = [*past_grace, *state.leaving_since_s]
+    since_s = state.withdrawn_since_s if engine.heard else {}
+    return replace(state, withdrawn_since_s={name: since_s.get(name, now_s) for name in out})
+
+
+def _may_unload(
+    name: EngineName, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
+) -> bool:
+    withdrawn_s = now_s - state.withdrawn_since_s[name]
+    quiet_s = now_s - state.busy_s.get(name, float("-inf"))
+    return withdrawn_s >= policy.withdraw_s and name not in engine.busy and quiet_s >= policy.withdraw_s

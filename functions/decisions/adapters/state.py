@@ -1,0 +1,186 @@
+"""What a plan for an engine's adapters is made from: the policy, the engine as it is, and what outlives one plan.
+
+All times are monotonic seconds. Frozen; each function answers a new state and changes none. Neighbour: `adapters`
+makes the plans.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+from functions.api.ids import EngineName
+from functions.decisions.adapters.demand import Wishes
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPolicy:
+    max_adapters: int = 8
+    """The engine's --max-cpu-loras: what it holds in memory without reading the disk again."""
+    grace_s: float = 30.0
+    """How long a gateway may lag behind the snapshot: one long poll of 25 s, and room."""
+    withdraw_s: float = 3.0
+    """Three beats: every gateway has heard that the adapter is no longer advertised."""
+    hold_s: float = 2.0
+    """An adapter that was used this lately is nobody's victim: what was just loaded serves the requests behind it."""
+    max_wants: int = 64
+    """Cold loads that wait at once; the next is sent to another replica."""
+    max_prefetches: int = 4
+    """Loads ahead of need at once: enough to fill a link, and a cold load still finds the engine free."""
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=60.0))
+
+    @property
+    def leave_s(self) -> float:
+        """One that is still busy this long after its withdrawal will be for longer: another makes room."""
+        return 2 * self.withdraw_s
+
+    @property
+    def headroom(self) -> int:
+        """Places kept free where not everything fits, so that a cold load need not wait for a withdrawal.
+
+        An eighth, at least one, and none where a place is a third of all:
+        min(max_adapters // 4, max(1, max_adapters // 8)). Worked example (test_headroom_is_an_eighth): 2 -> 0, 4 -> 1,
+        8 -> 1, 64 -> 8.
+        """
+        return min(self.max_adapters // 4, max(1, self.max_adapters // 8))
+
+    @property
+    def max_moving(self) -> int:
+        """Versions of rollouts that may push others out: half, so that a mass rollout does not empty the engine."""
+        return min(self.max_adapters, max(2, self.max_adapters // 2))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAdapters:
+    """What the engine has now, and what is on its way there."""
+
+    loaded: frozenset[EngineName]
+    busy: frozenset[EngineName] = frozenset()  # with requests running or waiting
+    loading: frozenset[EngineName] = frozenset()  # being fetched or loaded
+    heard: bool = True  # whether heartbeats reach the bus: else no gateway knows what is withdrawn
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failed load of one adapter; it is tried again from `retry_at_s`."""
+
+    count: int
+    retry_at_s: float
+    reason: str
+    refused: bool = False  # the artifact or the engine said no: the next try will most likely end the same
+
+    def __str__(self) -> str:
+        return f"{self.reason} (failed {self.count} times)"
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A cold load that somebody waits for; forgotten at `until_s`, unless it has begun."""
+
+    asked_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterState:
+    """What outlives one plan."""
+
+    unwanted_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # dropped by the snapshot
+    leaving_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # making room for another
+    withdrawn_since_s: Mapping[EngineName, float] = field(default_factory=dict)  # no longer advertised, and heard
+    loaded_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it was first seen in the engine
+    busy_s: Mapping[EngineName, float] = field(default_factory=dict)  # when it last ran or waited
+    asked_s: Mapping[EngineName, float] = field(default_factory=dict)  # when a gateway last asked for it
+    wants: Mapping[EngineName, Want] = field(default_factory=dict)
+    failures: Mapping[EngineName, Failure] = field(default_factory=dict)
+
+    def used_s(self, name: EngineName) -> float:
+        """When the adapter was last used, as far as is known; minus infinity where it never was."""
+        return max(self.busy_s.get(name, float("-inf")), self.asked_s.get(name, float("-inf")))
+
+
+# What `ask` answers: it will be loaded; it is; no snapshot names it; it failed lately, for good or not; too many wait.
+Asked = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
+
+
+def ask(
+    wishes: Wishes, engine: EngineAdapters, state: AdapterState, want: tuple[EngineName, Want], policy: AdapterPolicy
+) -> tuple[Asked, AdapterState]:
+    """A gateway needs the adapter now. One that is leaving stays: it is asked for again."""
+    name, wish = want
+    if name not in wishes.by_name:
+        return ("loaded" if name in engine.loaded and name not in state.withdrawn_since_s else "unknown"), state
+    if name in engine.loaded:
+        kept = replace(
+            state,
+            leaving_since_s=_without(state.leaving_since_s, name),
+            withdrawn_since_s=_without(state.withdrawn_since_s, name),
+            asked_s={**state.asked_s, name: wish.asked_s},
+        )
+        return "loaded", kept
+    failure = state.failures.get(name)
+    if failure is not None and wish.asked_s < failure.retry_at_s:
+        return ("refused" if failure.refused else "failed"), state
+    former = state.wants.get(name)
+    if former is None and len(state.wants) >= policy.max_wants:
+        return "full", state
+    first_s = former.asked_s if former is not None else wish.asked_s
+    last_s = max(former.until_s, wish.until_s) if former is not None else wish.until_s
+    return "accepted", replace(state, wants={**state.wants, name: Want(first_s, last_s)})
+
+
+def failed(
+    state: AdapterState,
+    name: EngineName,
+    reason: str,
+    now_s: float,
+    policy: AdapterPolicy,
+    *,
+    refused: bool = False,
+) -> AdapterState:
+    """The state after a load failed: whoever waited is told, and the next try waits twice as long as the last."""
+    count = state.failures[name].count + 1 if name in state.failures else 1
+    failure = Failure(count, now_s + delay_s(count, policy.backoff), reason, refused)
+    return replace(state, failures={**state.failures, name: failure}, wants=_without(state.wants, name))
+
+
+def observe(
+    wishes: Wishes, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
+) -> AdapterState:
+    """The state with what the engine shows now, and without what is over."""
+    loaded, known = engine.loaded, wishes.by_name
+    all_fit = len(known) <= policy.max_adapters
+
+    def kept_busy(name: EngineName, leaving_since_s: float) -> bool:
+        return name in engine.busy and now_s - leaving_since_s >= policy.leave_s
+
+    arrived = {name: want.asked_s for name, want in state.wants.items() if name in loaded}
+    wants = {
+        name: want
+        for name, want in state.wants.items()
+        if name not in loaded and name in known and (now_s < want.until_s or name in engine.loading)
+    }
+    return AdapterState(
+        unwanted_since_s={n: state.unwanted_since_s.get(n, now_s) for n in loaded if n not in known},
+        leaving_since_s={
+            n: since_s
+            for n, since_s in state.leaving_since_s.items()
+            if n in loaded and n in known and not all_fit and n not in state.wants and not kept_busy(n, since_s)
+        },
+        withdrawn_since_s={n: since_s for n, since_s in state.withdrawn_since_s.items() if n in loaded},
+        loaded_s={n: state.loaded_s.get(n, now_s) for n in loaded},
+        busy_s=_only(state.busy_s, loaded) | dict.fromkeys(engine.busy & loaded, now_s),
+        asked_s=_only(state.asked_s, loaded) | dict.fromkeys(arrived, now_s),
+        wants=wants,
+        failures={n: failure for n, failure in state.failures.items() if n in known and n not in loaded},
+    )
+
+
+def _only(values: Mapping[EngineName, T], names: frozenset[EngineName]) -> dict[EngineName, T]:
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _without(values: Mapping[EngineName, T], name: EngineName) -> Mapping[EngineName, T]:
+    return {other: value for other, value in values.items() if other != name} if name in values else values

@@ -1,0 +1,1 @@
+"""Admission control of one pool: dispatch, queue or reject."""

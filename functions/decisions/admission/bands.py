@@ -1,0 +1,131 @@
+"""Which service class goes next: guaranteed shares of the pool, lent out while they are idle.
+
+A band is entitled to its share of the pool, in whichever of the pool's resources it uses most. Below its share it goes
+in strict order, interactive first. Above it, it borrows what others leave, in the same order: of an idle share, a part
+is lent (interactive 50 %, near-real-time 90 %, batch 100 %), and the rest stays free for whoever it belongs to, since
+what runs cannot be taken back.
+
+    may borrow:  total use + sum over others of (1 - lent) x (share - use, where positive) < 1
+
+Worked example (test_worked_example_of_lending): shares 0.6, 0.3, 0.1; only batch has work. Kept free for interactive:
+0.5 x 0.6 = 0.3, for near-real-time 0.1 x 0.3 = 0.03. Batch may take 0.67 of the pool.
+
+Batch borrows only below 70 % of the pool in all, and while the interactive band is overloaded (`overload`) it falls
+back to a floor of 5 %. It never starves: below the floor it is entitled, and a band whose first in line has seen
+nothing of the band go for `STARVED_S` goes before all others, once. (A pool with room for one request has no shares.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from functions.api.snapshot import AdmissionEntry, BandEntry, ServiceClass
+from functions.decisions.admission.ticket import BANDS
+
+BATCH = 2
+LENT_RATIO = (0.5, 0.9, 1.0)
+BATCH_BORROWS_BELOW_RATIO = 0.7
+BATCH_FLOOR_RATIO = 0.05
+STARVED_S = 10.0
+_SLO_MS = (2_000, 10_000, None)  # where the policy promises nothing
+_ENGINE_PATIENCE_MS: dict[ServiceClass, int] = {"interactive": 500, "near-real-time": 2_000, "batch": 60_000}
+_MAX_WAIT_S = (10.0, 30.0, 600.0)  # where the policy promises nothing
+
+
+@dataclass(frozen=True, slots=True)
+class BandRules:
+    """One band under a pool's policy."""
+
+    share_ratio: float
+    slo_s: float | None
+    max_wait_s: float
+    """How long anyone may wait for room."""
+
+
+def rules_of(policy: AdmissionEntry) -> tuple[BandRules, ...]:
+    """One for each of BANDS; a class that the policy does not name is entitled to nothing."""
+    written = {band.name: band for band in policy.bands}
+    found = []
+    for index, name in enumerate(BANDS):
+        band, default_ms = written.get(name), _SLO_MS[index]
+        share = band.share_ratio if band is not None else 0.0
+        promised_ms = band.ttft_slo_ms if band is not None else None
+        slo_ms = promised_ms or default_ms
+        found.append(
+            BandRules(
+                share_ratio=max(share, BATCH_FLOOR_RATIO) if index == BATCH else share,
+                slo_s=slo_ms / 1000 if slo_ms is not None else None,
+                max_wait_s=_max_wait_s(band, index),
+            )
+        )
+    return tuple(found)
+
+
+def _max_wait_s(band: BandEntry | None, index: int) -> float:
+    """As the policy says; else half of the promised time to first token, since reading the prompt takes the rest."""
+    if band is not None and band.max_wait_ms is not None:
+        return band.max_wait_ms / 1000
+    if band is not None and band.ttft_slo_ms is not None:
+        return band.ttft_slo_ms / 2000
+    return _MAX_WAIT_S[index]
+
+
+def engine_priority(service_class: ServiceClass, now_unix_ms: int) -> int:
+    """What engines order by, least first: when the request will have waited long enough. No class starves for good."""
+    return now_unix_ms + _ENGINE_PATIENCE_MS[service_class]
+
+
+def may_go(
+    band: int, use_ratios: Sequence[float], total_ratio: float, rules: Sequence[BandRules], overloaded: bool
+) -> bool:
+    """Whether the band may have one more request dispatched, within its share or borrowing."""
+    return is_entitled(band, use_ratios, rules, overloaded) or _may_borrow(
+        band, use_ratios, total_ratio, rules, overloaded
+    )
+
+
+def is_entitled(band: int, use_ratios: Sequence[float], rules: Sequence[BandRules], overloaded: bool) -> bool:
+    """Whether the band is below its share."""
+    share = BATCH_FLOOR_RATIO if band == BATCH and overloaded else rules[band].share_ratio
+    return use_ratios[band] < share
+
+
+def order(
+    waiting: Sequence[bool], starved: Sequence[bool], use_ratios: Sequence[float], rules: Sequence[BandRules], *,
+    total_ratio: float, overloaded: bool,
+) -> list[int]:  # fmt: skip
+    """The bands that wait and may go: the starved, then the entitled, then borrowers; among each, the most urgent."""
+    ranked = []
+    for band, has_work in enumerate(waiting):
+        if not has_work:
+            continue
+        if starved[band]:
+            ranked.append((0, band))
+        elif is_entitled(band, use_ratios, rules, overloaded):
+            ranked.append((1, band))
+        elif _may_borrow(band, use_ratios, total_ratio, rules, overloaded):
+            ranked.append((2, band))
+    return [band for _, band in sorted(ranked)]
+
+
+def part_of_drain(band: int, waiting: Sequence[bool], rules: Sequence[BandRules], overloaded: bool) -> float:
+    """What part of what the pool dispatches goes to the band, while all that wait go on waiting."""
+    shares = [
+        0.0 if not has_work else BATCH_FLOOR_RATIO if index == BATCH and overloaded else rules[index].share_ratio
+        for index, has_work in enumerate(waiting)
+    ]
+    first = next((index for index, has_work in enumerate(waiting) if has_work), band)
+    if band <= first:
+        return max(1.0 - sum(shares[index] for index in range(len(shares)) if index != band), shares[band])
+    return max(shares[band], rules[band].share_ratio, BATCH_FLOOR_RATIO)
+
+
+def _may_borrow(
+    band: int, use_ratios: Sequence[float], total_ratio: float, rules: Sequence[BandRules], overloaded: bool
+) -> bool:
+    if band == BATCH and (overloaded or total_ratio >= BATCH_BORROWS_BELOW_RATIO):
+        return False
+    kept = 0.0
+    for other, rule in enumerate(rules):
+        if other != band and use_ratios[other] < rule.share_ratio:
+            kept += (1.0 - LENT_RATIO[other]) * (rule.share_ratio - use_ratios[other])
+    return total_ratio + kept < 1.0

@@ -1,0 +1,400 @@
+"""Who of those that come to a pool goes now, who waits, and who had better ask again later.
+
+    arrive(ticket) -> DISPATCH | WAIT | Refuse      next() -> the one to dispatch, while there is one
+    read(ticket), ended(ticket), withdraw(ticket)   what became of it
+    look(replicas)                                  a few times a second: what the pool can take
+
+The core of the waiting room: no clock, no I/O, no knowledge of requests beyond their tickets; the gateway and the
+simulator drive the same object, one per pool. Each ticket has exactly one outcome: dispatched, refused on arrival, late
+in the queue, or withdrawn. While nobody waits and each limit is half free, arriving and ending are additions.
+
+    is there room (`admission_gate`)? -> which band (`bands`)? -> which tenant, which of its requests (`fair_queue`)?
+
+Nobody overtakes the one whose turn it is because he is smaller: large requests would never go. A tenant that holds more
+of what runs than its part, its weight among the active, is passed over while others are active: what runs cannot be
+taken back, and a long prompt holds its replica for seconds (`admission_gate` says what its part is).
+
+Refused on arrival is who would be late: when the wait foretold (`drain_rate`) is over what `patience` allows of the
+time that there is, when the room is kept for those that were told to come now, or when what may wait is waiting
+already: of tokens, requests and bytes, in all and of one tenant, light tenants first (`overload`). Nothing that was
+dispatched is ever taken back.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from xxhash import xxh3_64_intdigest
+
+from functions.api.snapshot import AdmissionEntry
+from functions.decisions.admission import bands
+from functions.decisions.admission.bands import STARVED_S, BandRules, rules_of
+from functions.decisions.admission.bounds import BoundReason, bound_broken
+from functions.decisions.admission.drain_rate import Rate, wait_s
+from functions.decisions.admission.fair_queue import FairQueue, Flow
+from functions.decisions.admission.gate import Gate
+from functions.decisions.admission.patience import Patience
+from functions.decisions.admission.ticket import OVER, RUNNING, WAITING, Ticket
+from functions.decisions.overload.ladder_figures import AIM_RATIO, gives_way
+from functions.decisions.overload.priority import Strain, queue_room_ratio
+from functions.decisions.routing.replicas import ReplicaView
+
+KEPT_BELOW_RATIO = 0.9  # of the pool: the rest is kept for those that were told to come now
+_SECOND_S = 1.0
+_FULL = 0.9
+_INTERACTIVE = 0
+
+Reason = Literal[BoundReason, "saturated", "low_band", "queue_timeout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    reason: Reason  # a metric label
+    after_s: float  # until there will be room, as things stand
+
+
+GIVES_WAY: Reason = "low_band"  # the overload ladder's refusal
+Verdict = Literal["dispatch", "wait"] | Refuse
+
+
+class Admission:
+    """One pool's, of one gateway. Owned by one event loop. Times are monotonic seconds."""
+
+    __slots__ = (
+        "_blocked",
+        "_has_passed",
+        "_second_s",
+        "_strain",
+        "drain",
+        "gate",
+        "heaviest",
+        "kept_ratios",
+        "max_queued_tokens",
+        "patience",
+        "queues",
+        "rules",
+        "waiting",
+    )
+
+    def __init__(self, policy: AdmissionEntry, now_s: float) -> None:
+        self.queues = tuple(FairQueue() for _ in bands.LENT_RATIO)
+        self.gate = Gate(now_s)
+        self.drain = Rate(now_s)
+        self.waiting = 0  # requests, in all bands
+        self.heaviest = 1.0  # weight of an active tenant
+        self.patience = tuple(Patience() for _ in self.queues)
+        self.kept_ratios: Sequence[float] | None = None  # of each band's, those let in: the ladder's shed (`ladder`)
+        self._strain = Strain()
+        self._blocked: int | None = None  # the band whose head has no room; -1: of a starved band
+        self._has_passed = True  # without waiting, since the last second began
+        self._second_s = now_s
+        self.obey(policy)
+
+    def obey(self, policy: AdmissionEntry) -> None:
+        """Another policy, from now on."""
+        self.rules: tuple[BandRules, ...] = rules_of(policy)
+        self.max_queued_tokens = policy.max_queued_tokens
+
+    def arrive(self, ticket: Ticket, now_s: float) -> Verdict:
+        gate = self.gate
+        queue = self.queues[ticket.band]
+        flow = queue.flow(ticket.tenant, ticket.weight, now_s)
+        queue.arrived += 1
+        queue.arrived_cost += ticket.cost
+        if (
+            not self.waiting
+            and gate.running < gate.easy_requests
+            and gate.kv_tokens + ticket.kv_tokens < gate.easy_kv_tokens
+            and gate.reading_tokens < gate.easy_reading_tokens
+            and flow.running < gate.part_requests
+            and flow.kv_tokens < gate.part_kv_tokens
+            and flow.reading_tokens + ticket.prompt_tokens < gate.part_reading_tokens
+        ):
+            self._has_passed = True
+            self._dispatch(ticket, flow, queue, now_s)
+            return "dispatch"
+        is_expected = bool(flow.returns) and flow.returns.take(xxh3_64_intdigest(ticket.content), now_s)
+        if self.kept_ratios is not None and not is_expected and self._gives_way(ticket, self.kept_ratios, now_s):
+            ticket.state = OVER
+            return Refuse(GIVES_WAY, self._send_away(ticket, flow, now_s))
+        if self._may_pass(ticket, flow, queue, now_s, is_expected=is_expected):
+            self._has_passed = self._has_passed or not self.waiting
+            self._dispatch(ticket, flow, queue, now_s)
+            return "dispatch"
+        refusal = self._refusal(ticket, flow, queue, now_s, is_expected=is_expected)
+        if refusal is not None:
+            ticket.state = OVER
+            return refusal
+        ticket.state, ticket.flow = WAITING, flow
+        queue.push(flow, ticket, now_s)
+        self.waiting += 1
+        return "wait"
+
+    def next(self, now_s: float) -> Ticket | None:
+        """The one whose turn it is, dispatched; or late, with its state OVER: then it is to be refused."""
+        if not self.waiting:
+            return None
+        self._blocked = None
+        starved = self._starved(now_s)
+        for band in self._order(starved):
+            queue = self.queues[band]
+            flow = self._turn(queue, now_s)
+            if flow is None:
+                continue
+            ticket = flow.head(queue.newest_first)
+            if ticket.deadline_s <= now_s:
+                self._too_late(flow, ticket, now_s)
+                return ticket
+            if not self.gate.has_room(ticket, self._reads_little(flow, queue)):
+                self._blocked = -1 if starved[band] else band
+                self.gate.crowd(now_s)
+                return None
+            self._unqueue(ticket, RUNNING)
+            self.patience[band].in_time()
+            self._dispatch(ticket, flow, queue, now_s)
+            return ticket
+        return None
+
+    def late(self, now_s: float) -> Iterator[Ticket]:
+        """Those whose time has passed while they waited, each to be refused."""
+        for queue in self.queues:
+            for flow, ticket in queue.late(now_s):
+                self._too_late(flow, ticket, now_s)
+                yield ticket
+
+    def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
+        """What to tell one that `next` or `late` gave up."""
+        flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
+        return Refuse("queue_timeout", self._send_away(ticket, flow, now_s))
+
+    def _too_late(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
+        """It says that waits are longer than foretold if it had the band's own time, and the pool kept it waiting."""
+        if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
+            self.patience[ticket.band].late()
+            self.drain.still_full(now_s)
+        self._unqueue(ticket, OVER)
+        self.queues[ticket.band].refused += 1
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """It left, or was stopped, while it waited."""
+        if ticket.state == WAITING:
+            self._unqueue(ticket, OVER)
+
+    def read(self, ticket: Ticket, took_s: float | None = None) -> None:
+        """Its first token came, `took_s` after it was dispatched."""
+        if ticket.reading_tokens:
+            self.gate.window.read(ticket, took_s)
+            self.put_off(ticket)
+
+    def put_off(self, ticket: Ticket) -> None:
+        """Nobody reads its prompt any more, or for now: it waits for its adapter."""
+        tokens = ticket.reading_tokens
+        if not tokens or ticket.flow is None:
+            return
+        ticket.reading_tokens = 0
+        self.gate.reading_tokens -= tokens
+        self.queues[ticket.band].reading_tokens -= tokens
+        ticket.flow.reading_tokens -= tokens
+        if ticket.flow.parked:
+            self.queues[ticket.band].unpark(ticket.flow)
+
+    def ended(self, ticket: Ticket, cost: int | None) -> None:
+        """What was dispatched is over; `cost` is what it really took, None where that is not known."""
+        if ticket.state != RUNNING or ticket.flow is None:
+            return
+        if ticket.reading_tokens:
+            self.read(ticket)
+        gate, queue, flow = self.gate, self.queues[ticket.band], ticket.flow
+        kv_tokens = ticket.kv_tokens
+        ticket.state = OVER
+        gate.running -= 1
+        gate.kv_tokens -= kv_tokens
+        queue.running -= 1
+        queue.kv_tokens -= kv_tokens
+        flow.running -= 1
+        flow.kv_tokens -= kv_tokens
+        if cost is not None and cost != ticket.cost:
+            queue.correct(flow, cost - ticket.cost)
+        if flow.parked:
+            queue.unpark(flow)
+
+    def look(self, ready: Sequence[ReplicaView], now_s: float) -> None:
+        """What the pool can take, as far as is known; then ask for `late` and `next`."""
+        interactive = self.queues[_INTERACTIVE]
+        slo_s = self.rules[_INTERACTIVE].slo_s or _SECOND_S
+        self.gate.look(ready, slo_s, now_s)
+        while (ticket := self.gate.window.due(now_s)) is not None:
+            if ticket.state == RUNNING:
+                self.read(ticket)
+        since_s = interactive.oldest_arrived_s()
+        interactive.newest_first = self._strain.look(now_s - since_s if since_s is not None else 0.0, slo_s, now_s)
+        for queue in self.queues:
+            for flow in queue.flows.values():
+                queue.unpark(flow)
+        if now_s - self._second_s >= _SECOND_S:
+            self._second_passed(now_s)
+
+    def expected_wait_s(self, band: int, flow: Flow, cost: int) -> float:
+        """For one more request of a tenant; 0 where nothing is known."""
+        queue = self.queues[band]
+        ahead, own = cost + queue.queued_cost, cost + flow.queued_cost
+        drain_per_s = self._per_s(self.drain.per_replica, band) if self.drain.has_been_full else 0.0
+        return wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
+
+    def band_wait_s(self, band: int, now_s: float) -> float:
+        """What the band's next request would wait, as far as is known; at least what its oldest one has waited."""
+        since_s = self.queues[band].oldest_arrived_s()
+        per_s = self._per_s(self.drain.per_replica, band)
+        ahead_s = self.queues[band].queued_cost / per_s if per_s > 0.0 else 0.0
+        return max(ahead_s, now_s - since_s if since_s is not None else 0.0)
+
+    @property
+    def used_ratio(self) -> float:
+        """Of the pool, by what of it is scarcest."""
+        return self._use_ratios()[1]
+
+    @property
+    def is_overloaded(self) -> bool:
+        return self._strain.overloaded
+
+    @property
+    def _floors_batch(self) -> bool:
+        return self._strain.overloaded or (self.kept_ratios is not None and self.kept_ratios[bands.BATCH] < 1.0)
+
+    def _gives_way(self, ticket: Ticket, kept_ratios: Sequence[float], now_s: float) -> bool:
+        """Whether the ladder refuses it: its band has enough waiting, and the lot falls on it."""
+        enough_s = AIM_RATIO * self.rules[ticket.band].max_wait_s
+        return self.band_wait_s(ticket.band, now_s) > enough_s and gives_way(kept_ratios[ticket.band], ticket.number)
+
+    def _dispatch(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> None:
+        gate = self.gate
+        kv_tokens = ticket.kv_tokens
+        if kv_tokens > gate.most_kv_tokens:
+            kv_tokens = ticket.kv_tokens = ceil(gate.most_kv_tokens)
+        reading_tokens = ticket.prompt_tokens
+        if reading_tokens > gate.window.per_replica_tokens:
+            reading_tokens = ceil(gate.window.per_replica_tokens)
+        ticket.state, ticket.flow, ticket.reading_tokens = RUNNING, flow, reading_tokens
+        ticket.content = b""  # it comes back here no more, and may run for minutes
+        gate.running += 1
+        gate.kv_tokens += kv_tokens
+        gate.reading_tokens += reading_tokens
+        queue.running += 1
+        queue.kv_tokens += kv_tokens
+        queue.reading_tokens += reading_tokens
+        flow.running += 1
+        flow.kv_tokens += kv_tokens
+        flow.reading_tokens += reading_tokens
+        ticket.dispatched_s = now_s
+        queue.charge(flow, ticket.cost, now_s)
+        self.drain.passed(ticket.cost)
+        if not ticket.streams:
+            gate.window.entered(ticket, now_s)
+
+    def _may_pass(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool) -> bool:
+        """Whether it goes at once although the pool is not empty: nobody waits whom it would overtake."""
+        if self._blocked is not None and ticket.band >= self._blocked:
+            return False
+        if flow.queued_requests or self._is_over_its_part(ticket, flow, queue, now_s):
+            return False
+        if self._turn(queue, now_s) is not None:
+            return False
+        ratios, total = self._use_ratios()
+        if total >= KEPT_BELOW_RATIO and not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
+            return False
+        if not bands.may_go(ticket.band, ratios, total, self.rules, self._floors_batch):
+            return False
+        return self.gate.has_room(ticket, self._reads_little(flow, queue))
+
+    def _turn(self, queue: FairQueue, now_s: float) -> Flow | None:
+        while (flow := queue.peek()) is not None:
+            if not self._is_over_its_part(flow.head(queue.newest_first), flow, queue, now_s):
+                return flow
+            queue.park(flow)
+        return None
+
+    def _is_over_its_part(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float) -> bool:
+        """Whether its next request has to wait for one of its own to end."""
+        if not flow.running or queue.active_weight <= flow.weight:
+            return False
+        return self.gate.has_its_part(flow, ticket, flow.weight / queue.active_weight, now_s)
+
+    def _reads_little(self, flow: Flow, queue: FairQueue) -> bool:
+        part = flow.weight / max(queue.active_weight, flow.weight)
+        return flow.reading_tokens < part * self.gate.reading_limit_tokens
+
+    def _order(self, starved: Sequence[bool]) -> list[int]:
+        ratios, total = self._use_ratios()
+        waiting = [bool(queue.waiting) for queue in self.queues]
+        return bands.order(waiting, starved, ratios, self.rules, total_ratio=total, overloaded=self._floors_batch)
+
+    def _starved(self, now_s: float) -> list[bool]:
+        return [bool(queue.waiting) and now_s - queue.last_dispatch_s > STARVED_S for queue in self.queues]
+
+    def _use_ratios(self) -> tuple[list[float], float]:
+        gate = self.gate
+        ratios = [gate.use_ratio(queue.running, queue.kv_tokens, queue.reading_tokens) for queue in self.queues]
+        return ratios, gate.use_ratio(gate.running, gate.kv_tokens, gate.reading_tokens)
+
+    def _unqueue(self, ticket: Ticket, state: int) -> None:
+        assert ticket.flow is not None
+        ticket.state = state
+        self.queues[ticket.band].remove(ticket.flow, ticket)
+        self.waiting -= 1
+        if not self.waiting:
+            self._blocked = None
+
+    def _refusal(
+        self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool
+    ) -> Refuse | None:
+        reason: Reason | None = bound_broken(
+            ticket, flow, queue, self.queues, max_queued_tokens=self.max_queued_tokens, heaviest=self.heaviest
+        )
+        if reason is None and not self._is_hopeless(ticket, flow, now_s, is_expected=is_expected):
+            return None
+        if reason is None:
+            self.drain.still_full(now_s)
+        queue.refused += 1
+        return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s, is_expected=is_expected))
+
+    def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
+        """Whether it would be late, or the room is kept for those that were told to come now."""
+        if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
+            return True
+        expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
+        patience = self.patience[ticket.band].ratio
+        if self.kept_ratios is not None:
+            patience *= queue_room_ratio(flow.weight, self.heaviest)
+        return expected_s > patience * (ticket.deadline_s - now_s)
+
+    def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
+        queue = self.queues[ticket.band]
+        own_part = flow.weight / max(queue.active_weight, flow.weight)
+        drain_per_s = self._per_s(self.drain.at_least(now_s, self.gate.replicas), ticket.band)
+        ahead, own = ticket.cost + queue.queued_cost, ticket.cost + flow.queued_cost
+        expected_s = wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
+        request = xxh3_64_intdigest(ticket.content)
+        if is_expected:
+            return flow.returns.put_back(request, expected_s, now_s)
+        return flow.returns.send_away(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
+
+    def _per_s(self, per_replica: float, band: int) -> float:
+        """Of what the pool does at this rate, the band's part while all wait that wait now."""
+        waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
+        part = bands.part_of_drain(band, waiting, self.rules, self._floors_batch)
+        return per_replica * self.gate.replicas * part
+
+    def _is_full(self) -> bool:
+        """Whether somebody waits because the pool is full, not because he has his part."""
+        gate = self.gate
+        full = self._blocked is not None or gate.use_ratio(gate.running, gate.kv_tokens, gate.reading_tokens) >= _FULL
+        return full and self.waiting > 0
+
+    def _second_passed(self, now_s: float) -> None:
+        self._second_s = now_s
+        self.drain.tick(now_s, self.gate.replicas, self._is_full() and not self._has_passed)
+        self._has_passed = not self.waiting
+        for queue in self.queues:
+            queue.tidy(now_s)
+        self.heaviest = max((flow.weight for queue in self.queues for flow in queue.flows.values()), default=1.0)

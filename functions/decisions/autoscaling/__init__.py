@@ -1,0 +1,1 @@
+"""How many replicas a pool has: rules, forecasts, shrinking, accelerator slots."""

@@ -1,0 +1,115 @@
+"""How many replicas a pool is to have: one pure decision, asked every few seconds.
+
+    1  without fresh figures nothing changes: what cannot be seen is neither too much nor too little
+    2  each rule is looked at: met, since when, for long enough
+    3  grow to the most that a rule or the forecast asks for; what is already starting counts, so that a rule speaks
+       again only when all that was asked for serves, or has failed to come within two start-up times
+    4  shrink by one replica where a rule says so and nothing speaks against it (`autoscaling_shrink`)
+    5  never below the policy's least, never above its most
+
+Asymmetry: growing is immediate and of any size; shrinking is one replica at a time, each drained before the next, and
+never within `quiet_after_growing_s` of growing, of a start of the controller, or of a time without figures. So a pool
+turns from growing to shrinking at most once in that time, whatever is measured: with the least quiet time at most
+3600 / 300 = 12 times an hour (test_whatever_is_measured_a_pool_turns_seldom).
+
+Worked example (test_worked_example_of_a_spike): 10 replicas, `queue_seconds > 0.5: +5%`, replicas take 300 s to start.
+At 0 s 0.8 s are waited: +5 % of 10 is less than one, so 11. At 15 s still 0.8 s, but the one is on its way: 11. At
+300 s it serves, still 0.8 s: 12. At 315 s the forecast needs 14: 14, at once. From 400 s on nobody waits and a
+scaleDown rule holds: 14 until 615 s, 300 s after the last growth, then 13.
+
+Neighbours: `autoscaling_rules` looks at rules, `forecast` says what will be needed, `autoscaling_policy` what is
+allowed; the controller and the simulator ask the same function.
+"""
+
+from dataclasses import dataclass, replace
+
+from functions.decisions.autoscaling.forecast import Forecast
+from functions.decisions.autoscaling.messages import Cause, told
+from functions.decisions.autoscaling.policy import ScalePolicy
+from functions.decisions.autoscaling.rules import Looked, look, step_replicas
+from functions.decisions.autoscaling.shrink import Case, objection
+from functions.decisions.autoscaling.signals import PoolSignals
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerState:
+    """What the scaler remembers of one pool. A new one takes over what there is, and holds still for the quiet time."""
+
+    desired: int | None = None
+    up_since_s: tuple[float | None, ...] = ()
+    down_since_s: tuple[float | None, ...] = ()
+    grew_s: float | None = None
+    shrank_s: float | None = None
+    quiet_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    desired: int  # replicas that serve or are starting; warm ones are beside them
+    cause: Cause
+    reason: str  # a sentence for people
+
+
+def decide(
+    state: ScalerState, policy: ScalePolicy, signals: PoolSignals, now_s: float, forecast: Forecast | None = None
+) -> tuple[ScalerState, Scaling]:
+    current = signals.committed if state.desired is None else state.desired
+    if state.desired is None:
+        state = _quiet(state, policy, now_s)
+    age_s = now_s - signals.at_s
+    if age_s > policy.stale_s:
+        blind = replace(_quiet(state, policy, now_s), up_since_s=(), down_since_s=())
+        return _ended(blind, policy, current, ("blind", f"no figures for {age_s:.0f} s: nothing changes"))
+    ups = look(policy.up, state.up_since_s, policy, signals, now_s)
+    downs = look(policy.down, state.down_since_s, policy, signals, now_s)
+    case = Case(
+        policy=policy, signals=signals, now_s=now_s, current=current, ups=ups, forecast=forecast,
+        grew_s=state.grew_s, shrank_s=state.shrank_s, quiet_until_s=state.quiet_until_s,
+    )  # fmt: skip
+    state = replace(state, up_since_s=_since(ups), down_since_s=_since(downs))
+    wanted, why = _growth(case)
+    if wanted > current:
+        return _ended(replace(_quiet(state, policy, now_s), grew_s=now_s), policy, wanted, why)
+    asks = next((looked for looked in downs if looked.holds(now_s)), None)
+    if asks is None or current <= policy.min_replicas:
+        return _ended(state, policy, current, why)
+    against = objection(case)
+    if against is not None:
+        return _ended(state, policy, current, against)
+    shrunk = replace(state, shrank_s=now_s)
+    return _ended(shrunk, policy, current - 1, ("rule", f"{told(asks)}: one replica is drained"))
+
+
+def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
+    """The replicas that are asked for, at least those there are, and why."""
+    wanted, why = case.current, _NO_CHANGE
+    holding = [looked for looked in case.ups if looked.holds(case.now_s)]
+    if holding:
+        most = max(holding, key=lambda looked: step_replicas(looked.rule, case.current))
+        if case.is_coming:
+            why = "waiting", f"{told(most)}: {case.current - case.signals.ready} asked for are still to come"
+        else:
+            wanted, why = case.current + step_replicas(most.rule, case.current), ("rule", told(most))
+    forecast = case.forecast
+    if forecast is not None and forecast.replicas > wanted:
+        needed = f"{forecast.replicas} replicas are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
+        return forecast.replicas, ("forecast", needed)
+    return wanted, why
+
+
+def _ended(state: ScalerState, policy: ScalePolicy, wanted: int, why: tuple[Cause, str]) -> tuple[ScalerState, Scaling]:
+    desired = min(policy.max_replicas, max(policy.min_replicas, wanted))
+    if desired != wanted:
+        why = "bounds", f"{why[1]}; the policy allows {policy.min_replicas} to {policy.max_replicas}"
+    return replace(state, desired=desired), Scaling(desired, *why)
+
+
+def _quiet(state: ScalerState, policy: ScalePolicy, now_s: float) -> ScalerState:
+    return replace(state, quiet_until_s=now_s + policy.quiet_after_growing_s)
+
+
+def _since(looks: tuple[Looked, ...]) -> tuple[float | None, ...]:
+    return tuple(looked.since_s for looked in looks)
+
+
+_NO_CHANGE: tuple[Cause, str] = ("steady", "no rule asks for a change")

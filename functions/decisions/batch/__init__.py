@@ -1,0 +1,1 @@
+"""Batches: their record and transitions, input lines, result parts, pace."""

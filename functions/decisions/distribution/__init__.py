@@ -1,0 +1,1 @@
+"""Swarm distribution of base weights: chunk choice, peers, tracker."""

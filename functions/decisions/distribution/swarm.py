@@ -1,0 +1,266 @@
+"""Which chunk a node asks next, and from whom: the whole of one node's part in a swarm, without any I/O.
+
+    1 origin   what the tracker granted this node is read from the store (S3): everybody else waits for it
+    2 peers    among what peers that may be asked have: own zone before others, rarest first, ties by chance; of its
+               holders the one that we ask least
+    3 the end  of the last few chunks, one that is long on its way is asked once more of another peer
+
+Without a tracker (`tracker_silent_s`), chunks that no known peer has get a reader by rendezvous hash over the peers
+that are of use; the n-th of the order reads once it has made no progress for n * `takeover_s`. Without peers, that
+is everything at once: the store alone. A tracker that never answered is given up sooner, but not for one lost answer:
+an overloaded one loses many, and each node that goes by itself reads the whole from the store.
+
+Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1. Chunk 0 is rarer, so it is asked of A
+first; then 1 of B, since A is asked for something already. 2 and 3 wait for a grant.
+
+The shell (artifacts/swarm, or the simulator) calls `next` whenever something ended or a tick passed, does what the
+asks say, and tells how each ended. An `Ask` that was handed out is in flight until then. Times are monotonic seconds.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from itertools import islice
+
+from functions.decisions.distribution.chunk_bits import Rng, full, indexes, pick
+from functions.decisions.distribution.peers import Failure, Peer, PeerBook, PeerFacts
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
+
+ORIGIN_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)  # a store's bad ten seconds cost at most eight more
+_DESIGNATE_AT_ONCE = 256  # chunks; with 48 peers 9 ms of hashing, at most once a second
+_DESIGNATE_EVERY_S = 1.0
+_TRACKER_TRIES = 3  # of one that never answered: 4 s where it refuses, `tracker_silent_s` where it says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmPolicy:
+    max_requests: int = (
+        4  # chunks on their way from peers; as many as a node uploads at once, or peers are asked in vain
+    )
+    max_per_peer: int = 2  # a peer's next chunk is asked while the last one is on its way
+    origin_requests: int = 2
+    max_peers: int = 48  # known at once; random graphs of far lower degree are connected
+    endgame_chunks: int = 4  # so many, at most, travel twice
+    endgame_after_s: float = 2.0
+    ban_s: float = 600.0
+    tracker_silent_s: float = 15.0
+    takeover_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask `peer` for `chunk`; no peer: read it from the store. `number` tells two asks for one chunk apart."""
+
+    chunk: int
+    peer: str | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the tracker says: peers (a sample), and which chunks this node shall read from the store."""
+
+    peers: tuple[PeerFacts, ...]
+    grants: int
+    again_after_s: float
+    nodes: int
+
+
+@dataclass(slots=True)
+class Swarm:
+    me: str
+    zone: str
+    count: int
+    have: int
+    began_s: float
+    policy: SwarmPolicy = field(default_factory=SwarmPolicy)
+    grants: int = 0
+    peers: PeerBook = field(init=False)
+    _asks: dict[int, dict[int, tuple[Ask, float]]] = field(default_factory=dict)  # by chunk, by number: since when
+    _flying: int = 0
+    _from_peers: int = 0
+    _from_origin: int = 0
+    _asked: int = 0
+    _origin_failures: int = 0
+    _origin_not_before_s: float = 0.0
+    _tracker_heard_s: float = field(init=False)
+    _progress_s: float = field(init=False)
+    _designated_s: float = -_DESIGNATE_EVERY_S
+    _tracker_answered: bool = False
+    _tracker_failures: int = 0
+    _without_tracker: bool = False
+
+    def __post_init__(self) -> None:
+        self.peers = PeerBook(self.me, self.count, self.policy.max_peers, self.policy.ban_s)
+        self._tracker_heard_s = self._progress_s = self.began_s
+
+    @property
+    def missing(self) -> int:
+        return full(self.count) & ~self.have
+
+    @property
+    def waits(self) -> int:
+        """Missing and not on its way."""
+        return self.missing & ~self._flying
+
+    @property
+    def in_flight(self) -> int:
+        return self._from_peers + self._from_origin
+
+    def is_alone(self, now_s: float) -> bool:
+        """Whether the tracker has been silent for so long that this node goes by itself."""
+        return now_s - self._tracker_heard_s >= self.policy.tracker_silent_s
+
+    def avoided(self, now_s: float) -> tuple[str, ...]:
+        """Peers that are of no use to this node: banned, failing, lying. The tracker plans without them."""
+        banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
+        return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
+
+    def heard(self, answer: Answer, now_s: float) -> None:
+        """The tracker has answered; its grants replace the earlier ones."""
+        self._tracker_heard_s, self._tracker_answered, self._without_tracker = now_s, True, False
+        self.grants = answer.grants & self.missing
+        for facts in answer.peers:
+            self.peers.learn(facts, now_s)
+
+    def tracker_failed(self) -> None:
+        """It answers nothing. One that never has is not waited for long."""
+        self._tracker_failures += 1
+        if not self._tracker_answered and self._tracker_failures >= _TRACKER_TRIES:
+            self._without_tracker = True
+
+    def has_no_tracker(self) -> None:
+        """There is none to wait for."""
+        self._without_tracker = True
+
+    def next(self, now_s: float, rng: Rng) -> list[Ask]:
+        """What to ask now; each is in flight from here on."""
+        if self.is_alone(now_s) or self._without_tracker:
+            self._designate(now_s, rng)
+        asks: list[Ask] = []
+        while (ask := self._from_store(now_s, rng) or self._from_a_peer(now_s, rng) or self._again(now_s)) is not None:
+            asks.append(ask)
+        return asks
+
+    def arrived(self, ask: Ask, now_s: float) -> list[Ask]:
+        """The chunk is here and verified; returns other asks for it, which are of no use any more."""
+        self._end(ask)
+        self.have |= 1 << ask.chunk
+        self.grants &= self.have ^ full(self.count)
+        self._progress_s = now_s
+        if ask.peer is None:
+            self._origin_failures = 0
+        else:
+            self.peers.succeeded(ask.peer)
+        return [other for other, _ in self._asks.get(ask.chunk, {}).values()]
+
+    def failed(self, ask: Ask, failure: Failure, now_s: float, *, after_s: float = 0.0, found: str = "") -> None:
+        """It did not come; for BUSY, the peer may be asked again in `after_s`."""
+        self._end(ask)
+        if ask.peer is not None:
+            self.peers.failed(ask.peer, ask.chunk, failure, now_s, after_s=after_s, found=found)
+            return
+        self._origin_failures += 1
+        self._origin_not_before_s = now_s + delay_s(self._origin_failures, ORIGIN_BACKOFF)
+
+    def dropped(self, ask: Ask) -> None:
+        """It was given up on our own account: nobody's fault."""
+        self._end(ask)
+
+    def _from_store(self, now_s: float, rng: Rng) -> Ask | None:
+        ready = self.grants & self.waits
+        if not ready or self._from_origin >= self.policy.origin_requests or self._origin_not_before_s > now_s:
+            return None
+        return self._ask(pick(ready, self.count, rng), None, now_s)
+
+    def _from_a_peer(self, now_s: float, rng: Rng) -> Ask | None:
+        waits = self.waits
+        if not waits or self._from_peers >= self.policy.max_requests:
+            return None
+        usable = [peer for peer in self.peers.usable(self.policy.max_per_peer, now_s) if peer.have & waits]
+        for group in ([peer for peer in usable if peer.zone == self.zone], usable):
+            offered = 0
+            for peer in group:
+                offered |= peer.have
+            if offered & waits:
+                chunk = pick(self.peers.rarity.rarest(offered & waits), self.count, rng)
+                return self._ask(chunk, _least_asked(group, chunk, rng), now_s)
+        return None
+
+    def _again(self, now_s: float) -> Ask | None:
+        """The end: everything is on its way, and one of the last few chunks has been for long."""
+        if self.waits or not 0 < len(self._asks) <= self.policy.endgame_chunks:
+            return None
+        usable = self.peers.usable(self.policy.max_per_peer, now_s)
+        for chunk, asks in self._asks.items():
+            (first, since_s), *others = asks.values()
+            if others or now_s - since_s < self.policy.endgame_after_s:
+                continue
+            holders = [peer for peer in usable if peer.have >> chunk & 1 and peer.address != first.peer]
+            if holders:
+                return self._ask(chunk, min(holders, key=lambda peer: peer.in_flight), now_s)
+        return None
+
+    def _designate(self, now_s: float, rng: Rng) -> None:
+        """Grant ourselves what nobody has and we are next to read."""
+        if now_s - self._designated_s < _DESIGNATE_EVERY_S:
+            return
+        self._designated_s = now_s
+        hopeful = [peer for peer in self.peers.all() if not peer.is_useless]
+        idle_s = now_s - max(self._progress_s, self.began_s)
+        offered = 0
+        for peer in hopeful:
+            offered |= peer.have
+        wanted = self.waits & ~offered
+        if not wanted:
+            return
+        start = pick(wanted, self.count, rng)
+        around = [*indexes(wanted >> start << start), *indexes(wanted & full(start))]
+        for chunk in islice(around, _DESIGNATE_AT_ONCE):
+            if idle_s >= reader_rank(self.me, [peer.address for peer in hopeful], chunk) * self.policy.takeover_s:
+                self.grants |= 1 << chunk
+
+    def _ask(self, chunk: int, peer: Peer | None, now_s: float) -> Ask:
+        self._asked += 1
+        ask = Ask(chunk, None if peer is None else peer.address, self._asked)
+        self._asks.setdefault(chunk, {})[ask.number] = (ask, now_s)
+        self._flying |= 1 << chunk
+        if peer is None:
+            self._from_origin += 1
+        else:
+            self._from_peers += 1
+            peer.in_flight += 1
+        return ask
+
+    def _end(self, ask: Ask) -> None:
+        asks = self._asks[ask.chunk]  # an ask that is not in flight is the shell's mistake: KeyError
+        del asks[ask.number]
+        if not asks:
+            del self._asks[ask.chunk]
+            self._flying &= ~(1 << ask.chunk)
+        if ask.peer is None:
+            self._from_origin -= 1
+            return
+        self._from_peers -= 1
+        if (peer := self.peers.get(ask.peer)) is not None:
+            peer.in_flight = max(0, peer.in_flight - 1)  # it may have been forgotten and learned again meanwhile
+
+
+def reader_rank(me: str, others: list[str], chunk: int) -> int:
+    """This node's place (0: first) among those who shall read a chunk from the store, by rendezvous hash.
+
+    Nodes that know of the same peers agree on the order, whatever order they know them in; a node that is not known to
+    all shifts only its own chunks. Worked example (test_every_chunk_has_one_first_reader): of 3 nodes exactly one has
+    rank 0 for each chunk, and each has it for about a third of them.
+    """
+    mine = _weight(me, chunk)
+    return sum(_weight(other, chunk) > mine for other in others)
+
+
+def _weight(address: str, chunk: int) -> bytes:
+    return hashlib.blake2b(f"{address}|{chunk}".encode(), digest_size=8).digest()
+
+
+def _least_asked(peers: list[Peer], chunk: int, rng: Rng) -> Peer:
+    holders = [peer for peer in peers if peer.have >> chunk & 1]
+    fewest = min(peer.in_flight for peer in holders)
+    return rng.choice([peer for peer in holders if peer.in_flight == fewest])

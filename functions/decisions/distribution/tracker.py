@@ -1,0 +1,182 @@
+"""The tracker's side of one artifact's swarm: who takes part, whom to name to whom, who reads what from the store.
+
+Law: a chunk is read from the store by one node at a time. A node is granted chunks that nobody of use to it has and
+nobody is reading; a grant ends when its node or another of use to it has the chunk, when it falls silent, when several
+have no use for it, or after `lease_s` (then another may read it too: a stuck reader must not stop the swarm). Time in
+which nobody at all was heard is nobody's silence: then it was the tracker that stood still. How many at once:
+
+    granted = max(room, ceil(free / (4 * nodes)))     # guided self-scheduling: large shares first, small ones last
+
+Worked example (test_worked_example): 1,000 free chunks, 10 nodes: the first to ask gets 25. A sole node gets a quarter
+of what is left each time. With all of it granted, a newcomer gets nothing and waits for the others' chunks.
+
+Peers are a random sample, own zone first but never all of one zone where there are others, or zones would drift apart.
+Nodes announce themselves every `again_after_s = nodes / 200`, at least 1 s and at most 10: 200 announcements a second
+however many they are, until 2,000. Everything is bounded: nodes, sample, grants.
+"""
+
+from dataclasses import dataclass, field
+
+from functions.decisions.distribution.chunk_bits import Rng, full, pick
+from functions.decisions.distribution.peers import PeerFacts
+from functions.decisions.distribution.swarm import Answer
+
+_ACCUSERS = 2  # one alone may be the bad one
+_FAR_SHARE = 4  # one in so many of a sample is of another zone
+
+
+@dataclass(frozen=True, slots=True)
+class BoardPolicy:
+    max_nodes: int = 4096
+    sample: int = 32
+    max_grants: int = 256  # held by one node at once
+    expire_after_s: float = 15.0  # of silence, at least; three announcements where those are further apart. One that
+    # is lost costs a node 8 s (1 until it is due, 5 without an answer, 2 until the next): its grants must outlive that
+    lease_s: float = 60.0  # one chunk of 64 MiB at 1 MB/s
+    announcements_per_s: float = 200.0
+    again_min_s: float = 1.0
+    again_max_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    address: str
+    zone: str
+    have: int
+    room: int = 0  # how many chunks more it would read from the store
+    avoid: tuple[str, ...] = ()  # peers that are of no use to it
+
+
+@dataclass(slots=True)
+class _Member:
+    address: str
+    zone: str
+    have: int
+    heard_s: float
+    avoid: tuple[str, ...] = ()
+    grants: dict[int, float] = field(default_factory=dict)  # chunk: since when
+
+
+class BoardFull(Exception):
+    """As many nodes take part as may: fetch from the store, or ask again later."""
+
+
+@dataclass(slots=True)
+class Board:
+    count: int
+    policy: BoardPolicy = field(default_factory=BoardPolicy)
+    heard_s: float = 0.0
+    _members: dict[str, _Member] = field(default_factory=dict)
+    _leased: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return len(self._members)
+
+    def knows(self, address: str) -> bool:
+        return address in self._members
+
+    @property
+    def complete(self) -> int:
+        return sum(member.have == full(self.count) for member in self._members.values())
+
+    @property
+    def leases(self) -> int:
+        return sum(len(member.grants) for member in self._members.values())
+
+    @property
+    def again_after_s(self) -> float:
+        wanted_s = len(self._members) / self.policy.announcements_per_s
+        return min(self.policy.again_max_s, max(self.policy.again_min_s, wanted_s))
+
+    def announce(self, news: Announcement, now_s: float, rng: Rng) -> Answer:
+        """Take a node's news, and tell it what it needs; BoardFull for a newcomer too many."""
+        self._excuse(now_s)
+        self.heard_s = now_s
+        self.expire(now_s)
+        member = self._members.get(news.address)
+        if member is None:
+            if len(self._members) >= self.policy.max_nodes:
+                raise BoardFull(f"{len(self._members)} nodes take part already")
+            member = self._members[news.address] = _Member(news.address, news.zone, news.have, now_s)
+        member.zone, member.have, member.heard_s, member.avoid = news.zone, news.have, now_s, news.avoid
+        if member.grants or news.room > 0:
+            held, is_accused = self._held_for(member), self._is_accused(member)
+            self._settle(member, full(self.count) if is_accused else held, now_s)
+            if not is_accused:
+                self._grant(member, news.room, held, now_s, rng)
+        grants = sum(1 << chunk for chunk in member.grants)
+        return Answer(self._sample(member, news, rng), grants, self.again_after_s, len(self._members))
+
+    def leave(self, address: str) -> None:
+        """The node says that it goes; what it was granted is free again."""
+        member = self._members.pop(address, None)
+        if member is not None:
+            self._release(member, list(member.grants))
+
+    def expire(self, now_s: float) -> None:
+        """Forget who is silent while others are not."""
+        after_s = self._silent_after_s
+        if now_s - self.heard_s > after_s / 2:
+            return
+        for address in [one.address for one in self._members.values() if now_s - one.heard_s > after_s]:
+            self.leave(address)
+
+    @property
+    def _silent_after_s(self) -> float:
+        return max(self.policy.expire_after_s, 3 * self.again_after_s)
+
+    def _excuse(self, now_s: float) -> None:
+        """Nobody was heard for long: that does not count as silence, or all would be forgotten with what they have."""
+        deaf_s = now_s - self.heard_s
+        if deaf_s > self._silent_after_s / 2:
+            for member in self._members.values():
+                member.heard_s += deaf_s
+
+    def _settle(self, member: _Member, held: int, now_s: float) -> None:
+        """Grants end that are done, that another has got meanwhile, or that were held for too long."""
+        since_s = now_s - self.policy.lease_s
+        self._release(member, [chunk for chunk, at_s in member.grants.items() if held >> chunk & 1 or at_s < since_s])
+
+    def _release(self, member: _Member, chunks: list[int]) -> None:
+        for chunk in chunks:
+            del member.grants[chunk]
+            self._leased &= ~(1 << chunk)
+
+    def _held_for(self, member: _Member) -> int:
+        """What it has itself or can have from those who are of use to it."""
+        held = member.have
+        for other in self._members.values():
+            if other.address not in member.avoid:
+                held |= other.have
+        return held
+
+    def _grant(self, member: _Member, room: int, held: int, now_s: float, rng: Rng) -> None:
+        if room <= 0:
+            return
+        free = full(self.count) & ~held & ~self._leased
+        share = -(-free.bit_count() // (4 * len(self._members)))
+        for _ in range(min(max(room, share), self.policy.max_grants - len(member.grants))):
+            if not free:
+                return
+            chunk = pick(free, self.count, rng)
+            free &= ~(1 << chunk)
+            self._leased |= 1 << chunk
+            member.grants[chunk] = now_s
+
+    def _is_accused(self, member: _Member) -> bool:
+        """Whether several have no use for it: what it read from the store, others would have to read again."""
+        return sum(member.address in one.avoid for one in self._members.values()) >= _ACCUSERS
+
+    def _sample(self, member: _Member, news: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
+        """Who has something for it, near ones and some far ones; then anybody, to be known when the tracker is away."""
+        wanted = full(self.count) & ~member.have
+        avoid = {member.address, *news.avoid}
+        others = [one for one in self._members.values() if one.address not in avoid]
+        near = [one for one in others if one.have & wanted and one.zone == member.zone]
+        far = [one for one in others if one.have & wanted and one.zone != member.zone]
+        for_far = min(len(far), max(self.policy.sample // _FAR_SHARE, self.policy.sample - len(near)))
+        chosen = rng.sample(near, min(len(near), self.policy.sample - for_far)) + rng.sample(far, for_far)
+        idle = [one for one in others if not one.have & wanted]
+        chosen += rng.sample(idle, min(len(idle), self.policy.sample - len(chosen)))
+        return tuple(PeerFacts(one.address, one.zone, one.have) for one in chosen)

@@ -1,0 +1,1 @@
+"""Health of processes, engines and replicas: backoff, circuit breaker, outliers, quarantine."""

@@ -1,0 +1,1 @@
+"""The overload ladder: shed, shift, borrow, provision."""

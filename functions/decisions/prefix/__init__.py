@@ -1,0 +1,1 @@
+"""Knowledge of cached prefixes: names of blocks, who holds them, what was sent where."""

@@ -1,0 +1,1 @@
+"""Tenants' limits: accounts, reservations, leased shares of limits that gateways keep together."""

@@ -1,0 +1,176 @@
+"""What one tenant, or one of its keys, may still ask for: every limit of its tier, all of them or none.
+
+    dimension                       reserved                              charged in the end
+    requests_per_minute             1                                     1, whatever became of it
+    input_tokens_per_minute         prompt_tokens                         prompt - cached x (1 - weight)
+    output_tokens_per_minute        expected_output_tokens, then steps    what was generated, or delivered
+    kv_token_seconds_per_minute     kv_tokens x learned seconds           `request_cost.kv_token_seconds`
+    gpu_seconds_per_hour            nothing, but no debt may be left      `request_cost.gpu_seconds`
+    concurrent_requests             1                                     0, when it ends
+
+A request is taken from every account it belongs to (its tenant's, its key's) or from none: `lacks` asks, `take` takes.
+What one token holds of the cache is learnt from what earlier requests were charged, so that many at once cannot all
+come for nothing; the first comes at no price and is charged in the end. The accelerator's seconds are charged in the
+end alone: alone in its steps, a request takes a hundred times of what it takes among a hundred. What comes at no price
+comes while there is no debt.
+
+The state outlives snapshots: a limit that a push changes holds for the next request, and what was under way before
+counts against it. What is under way is counted for everybody, limited or not, for the same reason.
+Neighbours: `token_bucket` is one rate; `quota_reservation` is one request's way through its accounts.
+"""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from functions.api.snapshot import QuotaLimits
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket, burst_of
+
+if TYPE_CHECKING:
+    from functions.decisions.quota.lease import AccountLease
+    from functions.decisions.quota.outage import Regime
+
+Dimension = Literal[
+    "requests_per_minute",
+    "input_tokens_per_minute",
+    "output_tokens_per_minute",
+    "kv_token_seconds_per_minute",
+    "gpu_seconds_per_hour",
+    "concurrent_requests",
+]
+REQUESTS, INPUT, OUTPUT, KV, GPU, CONCURRENCY = range(6)  # the last has no bucket
+DIMENSIONS: tuple[Dimension, ...] = (
+    "requests_per_minute",
+    "input_tokens_per_minute",
+    "output_tokens_per_minute",
+    "kv_token_seconds_per_minute",
+    "gpu_seconds_per_hour",
+)
+PERIODS_S = (60, 60, 60, 60, 3600)
+GRAINS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, token or second
+NO_COST = (0, 0, 0, 0, 0)
+UNLIMITED = QuotaLimits()
+FREES_UP_S = 1.0  # when one of a tenant's own requests ends is its own doing: a second is as good a guess as any
+_LEARN_RATIO = 0.2  # of what one request held, into what is known: five requests say most of it
+_GPU_BURST_DIVISOR = 6  # ten minutes of an hour: it is charged at the end, so what runs side by side comes at once
+
+Costs = tuple[int, int, int, int, int]  # grains, by dimension
+
+
+class OverLimit(NamedTuple):
+    """One more would be too many."""
+
+    dimension: Dimension
+    limit: int
+    retry_after_s: float
+
+
+class QuotaAccount:
+    """Owned by one event loop. Times are whole microseconds of a monotonic clock."""
+
+    __slots__ = (
+        "buckets",
+        "in_flight",
+        "kv_s_per_token",
+        "lease",
+        "limited",
+        "limits",
+        "regime",
+        "slots",
+    )
+
+    def __init__(self) -> None:
+        self.limits = UNLIMITED
+        self.buckets: list[TokenBucket | None] = [None] * len(DIMENSIONS)
+        self.limited: tuple[tuple[int, TokenBucket], ...] = ()  # the same, without those that do not limit
+        self.in_flight = 0
+        self.slots: int | None = None  # how many at a time; None: no limit
+        self.kv_s_per_token = 0.0
+        self.lease: AccountLease | None = None
+        self.regime: Regime | None = None  # how its limits are shared with other gateways; None: not at all
+
+    def hold(self, limits: QuotaLimits, now_us: int) -> None:
+        """From now on these limits. Where they are the same, nothing changes."""
+        if limits == self.limits:
+            self.limits = limits
+            return
+        self.limits, self.slots, self.regime = limits, limits.concurrent_requests, None
+        for index, name in enumerate(DIMENSIONS):
+            limit, bucket = getattr(limits, name), self.buckets[index]
+            if limit is None:
+                self.buckets[index] = None
+            elif bucket is None:
+                self.buckets[index] = TokenBucket(limit, _burst(index, limits, limit), PERIODS_S[index], now_us)
+            elif (limit, _burst(index, limits, limit)) != (bucket.limit, bucket.burst):
+                bucket.change(limit, _burst(index, limits, limit))
+        self.limited = tuple((index, bucket) for index, bucket in enumerate(self.buckets) if bucket is not None)
+
+    def lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
+        """The dimension that has to be waited for longest, or None: all of it may come."""
+        worst: OverLimit | None = None
+        for index, bucket in self.limited:
+            cost = costs[index]
+            if cost or index >= KV:  # these may cost nothing before the end, and then want no debt
+                if now_us > bucket.updated_us:
+                    bucket.advance(now_us)
+                if cost + bucket.level > bucket.capacity and not bucket.has_room(cost):  # most need no call to see it
+                    wait_s = bucket.wait_us(cost) / US_PER_S
+                    if worst is None or wait_s > worst.retry_after_s:
+                        worst = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
+        return worst
+
+    def lacks_request(self, now_us: int) -> OverLimit | None:
+        """The same of the requests a minute alone, before anything is known of one."""
+        bucket = self.buckets[REQUESTS]
+        if bucket is None:
+            return None
+        bucket.advance(now_us)
+        if bucket.has_room(bucket.grain):
+            return None
+        return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, bucket.wait_us(bucket.grain) / US_PER_S)
+
+    def take(self, costs: Costs, now_us: int) -> None:
+        """Spend; what is negative is given back."""
+        for index, bucket in self.limited:
+            cost = costs[index]
+            if cost:  # `TokenBucket.spend` without its call: a dozen of them a request took 3 us
+                if now_us > bucket.updated_us:
+                    bucket.advance(now_us)
+                level = bucket.level + cost
+                bucket.level = level if level > 0 or bucket.leased else 0
+
+    def is_full(self) -> bool:
+        """Whether as many are under way as may be."""
+        return self.slots is not None and self.in_flight >= self.slots
+
+    def leave(self) -> None:
+        """A request that entered has ended, however it ended."""
+        if self.in_flight <= 0:
+            raise ValueError("more requests ended than began")
+        self.in_flight -= 1
+
+    def learn(self, tokens: int, kv_token_seconds: float, gpu_grains: int = 0) -> None:
+        """What a request of so many tokens held, and what it was charged in the end without having asked for it."""
+        if tokens > 0:
+            self.kv_s_per_token += _LEARN_RATIO * (kv_token_seconds / tokens - self.kv_s_per_token)
+        if self.lease is not None and self.buckets[GPU] is not None:
+            self.lease.rate(GPU).asked += gpu_grains
+
+    def is_idle(self, now_us: int) -> bool:
+        """Whether forgetting this would change no decision."""
+        if self.in_flight:
+            return False
+        for _, bucket in self.limited:
+            bucket.advance(now_us)
+            if not -bucket.grain < bucket.level <= 0:  # a lease keeps what is less than the wire can say
+                return False
+        return True
+
+
+def _burst(index: int, limits: QuotaLimits, limit: int) -> int:
+    if index == REQUESTS:
+        return limit
+    largest = {INPUT: limits.max_context_tokens, OUTPUT: limits.max_output_tokens}.get(index) or 0
+    if index == GPU:
+        largest = limit // _GPU_BURST_DIVISOR
+    elif limits.token_burst_seconds is not None:
+        largest = max(largest, limit * limits.token_burst_seconds // PERIODS_S[index])
+    return burst_of(limit, largest)

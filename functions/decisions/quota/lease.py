@@ -1,0 +1,233 @@
+"""What a gateway asks of its tenants' limits ahead of need, so that requests need not wait for the bus.
+
+Each round (250 ms, +-10 %) and for each limit of each account in use:
+
+    demand = 0.3 x asked for in this round + 0.7 x demand before            what was refused was asked for as well
+    ask    = min(1.5 x demand x 2 rounds, burst / 4), at least the largest request refused, at most the burst
+    room < ask         want ask - room                debt is part of it
+    room > 2 x ask     give back room - ask           hoarding starves the other gateways
+    unused for 2 s     give back all
+
+Of a burst the bus shares out three fourths; the last is for those who come while it is slow (`shared_burst`), so that
+both together are never more than the one bucket bears. It grants at most half of what is left to any one ask, so that
+who comes first does not take all. A request that finds no room here asks once, at once, for exactly what is missing in
+all its limits, all or nothing; a refusal is remembered until the time that the bus gave for it.
+
+All gateways together hold at most what the bus has granted, which is never more than the one bucket bears:
+
+    outstanding <= min(burst, gateways x 2 x ask)        a gateway that dies takes at most 2 x ask of it along
+
+Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200; this gateway was asked for
+250 tokens in the round, and for nothing before. Demand is 75, the ask 1.5 x 75 x 2 = 225; with 25 in hand it wants
+200 more. At a demand of 250 the ask is 750, cut to 1,200 / 4 = 300: what the whole limit earns in 0.3 s.
+
+What several that ask at once owe together is asked for once, and none of them comes where it is refused.
+
+Concurrency is leased in places: as many as are taken and were lately at most, and one more; a gateway that is silent
+for 10 s has given its places back. Of several that ask at once each asks for places up to its own: of ten where there
+are eight, eight come (test_of_a_burst_as_many_come_as_there_are_places_for).
+
+Neighbours: `functions.fleet.quota_leases` is the bus's side of this.
+"""
+
+from functions.decisions.quota.account import (
+    CONCURRENCY,
+    DIMENSIONS,
+    FREES_UP_S,
+    KV,
+    REQUESTS,
+    Costs,
+    OverLimit,
+    QuotaAccount,
+)
+from functions.decisions.quota.outage import Granted, Regime, rate_of
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+
+ROUND_S = 0.25
+ROUND_JITTER_RATIO = 0.1
+IDLE_US = 2 * US_PER_S
+_KEEP_RATIO = 0.7
+_AHEAD = 3.0  # 1.5 x two rounds
+_BURST_DIVISOR = 4
+CREDIT_DIVISOR = 4  # of a burst: what gateways may owe together while the bus is slow
+_RATE_KEEP_RATIO = 0.8  # of the granted rate a round: a second's worth of memory
+
+
+class RateLease:
+    """One limit's: what was asked for here, and what the bus said last. Amounts are grains."""
+
+    __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "round_us")
+
+    def __init__(self) -> None:
+        self.asked = 0  # since the last round
+        self.came = 0  # the same, granted
+        self.round_us: int | None = None  # when it was; rounds are late where there is too little CPU
+        self.demand = 0.0  # a round
+        self.largest = 0  # request that was refused since the last round
+        self.granted_per_s = 0.0
+        self.left = 0  # at the bus, for everybody
+
+    def want(self, bucket: TokenBucket, idle: bool) -> int:
+        """How much more to ask for, negative: to give back. Once a round: it forgets what was asked for."""
+        room = -bucket.level
+        self.demand = _KEEP_RATIO * self.demand + (1 - _KEEP_RATIO) * self.asked
+        largest, self.asked, self.largest = self.largest, 0, 0
+        if idle:
+            self.demand = 0.0
+            return -room  # debt is asked for, to be paid
+        burst = bucket.burst * bucket.grain
+        ask = min(burst, max(min(int(_AHEAD * self.demand), burst // _BURST_DIVISOR), largest))
+        if room < ask:
+            return ask - room
+        return ask - room if room > 2 * ask else 0
+
+    def granted(self, bucket: TokenBucket, amount: int, left: int) -> None:
+        """The bus's answer."""
+        bucket.level -= amount
+        self.came += amount
+        self.left = max(0, left)
+
+    def give_back(self, bucket: TokenBucket, amount: int) -> None:
+        bucket.level += amount
+        self.came -= amount
+
+    def round_ended(self, now_us: int) -> None:
+        """Know the rate at which it was granted."""
+        if self.round_us is not None and now_us > self.round_us:
+            elapsed_s = (now_us - self.round_us) / US_PER_S
+            keep_ratio = _RATE_KEEP_RATIO ** (elapsed_s / ROUND_S)
+            self.granted_per_s += (1 - keep_ratio) * (max(0, self.came) / elapsed_s - self.granted_per_s)
+        self.round_us, self.came = now_us, 0
+
+
+class AccountLease:
+    """What one account has leased here."""
+
+    __slots__ = ("denied_until_us", "peak", "places", "rates", "used_us")
+
+    def __init__(self, now_us: int) -> None:
+        self.rates: dict[int, RateLease] = {}
+        self.places = 0
+        self.peak = 0  # under way at one time, since the last round
+        self.denied_until_us: dict[int, int] = {}  # by dimension
+        self.used_us = now_us
+
+    def rate(self, index: int) -> RateLease:
+        found = self.rates.get(index)
+        if found is None:
+            found = self.rates[index] = RateLease()
+        return found
+
+    def short(self, account: QuotaAccount, costs: Costs, now_us: int) -> OverLimit | None:
+        """What a request that has entered lacks here, where 0 s says that it is to be asked for. Notes the demand.
+
+        The request itself was counted as it entered, in `in_flight` and among the requests a minute.
+        """
+        self.used_us = now_us
+        self.peak = max(self.peak, account.in_flight)
+        found: OverLimit | None = None
+        if account.slots is not None and account.in_flight > account.slots:
+            found = _no_place(account, self.denied_s(CONCURRENCY, now_us))
+        for index, bucket in account.limited:
+            rate = self.rate(index)
+            cost = costs[index] if index != REQUESTS else bucket.grain
+            rate.asked += cost
+            if (not cost and index < KV) or bucket.level + (cost if index != REQUESTS else 0) <= 0:
+                continue
+            rate.largest = max(rate.largest, cost)
+            wait_s = self.denied_s(index, now_us)
+            if found is None or wait_s > found.retry_after_s:
+                found = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
+        return found
+
+    def denies_entry(self, account: QuotaAccount, now_us: int) -> OverLimit | None:
+        """Whether the bus has said lately that no further request can come."""
+        is_full = account.slots is not None and account.in_flight >= account.slots
+        if is_full and self.denied_s(CONCURRENCY, now_us) > 0.0:
+            return _no_place(account, FREES_UP_S)
+        bucket = account.buckets[REQUESTS]
+        if bucket is not None and bucket.level + bucket.grain > 0:
+            wait_s = self.denied_s(REQUESTS, now_us)
+            if wait_s > 0.0:
+                self.rate(REQUESTS).asked += bucket.grain
+                return OverLimit("requests_per_minute", bucket.limit, wait_s)
+        return None
+
+    def missing(self, account: QuotaAccount, costs: Costs, place: int) -> dict[int, int]:
+        """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places.
+
+        `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
+        its own, so that as many come as there are places for.
+        """
+        found: dict[int, int] = {}
+        if account.slots is not None:
+            place = min(place, account.in_flight)
+            if place > account.slots:
+                found[CONCURRENCY] = place - account.slots
+        for index, bucket in account.limited:
+            cost = costs[index] if index != REQUESTS else bucket.grain
+            if cost and bucket.level > 0:
+                found[index] = min(bucket.level, cost)  # what others owe is asked for with them
+        return found
+
+    def owed(self, account: QuotaAccount, costs: Costs) -> dict[int, int]:
+        """Debt where the request costs nothing before its end: it has to be paid before anybody comes, and once."""
+        return {
+            index: bucket.level
+            for index, bucket in account.limited
+            if index >= KV and not costs[index] and bucket.level > 0
+        }
+
+    def deny(self, index: int, wait_us: int, now_us: int) -> None:
+        """The bus has none before then."""
+        self.denied_until_us[index] = now_us + wait_us
+
+    def wants_places(self, account: QuotaAccount) -> int:
+        """How many more places to ask for, negative: to give back. Once a round."""
+        wished = max(account.in_flight, self.peak) + 1
+        self.peak = account.in_flight
+        return wished - self.places
+
+    def is_idle(self, now_us: int) -> bool:
+        return now_us - self.used_us >= IDLE_US
+
+    def denied_s(self, index: int, now_us: int) -> float:
+        """Seconds until the bus may have some again; 0: it may now."""
+        until_us = self.denied_until_us.get(index, 0)
+        return (until_us - now_us) / US_PER_S if until_us > now_us else 0.0
+
+
+def shared_burst(index: int, bucket: TokenBucket) -> int:
+    """How much the bus lets come at once: of tokens and seconds what is not kept for credit."""
+    return bucket.burst if index == REQUESTS else bucket.burst - bucket.burst // CREDIT_DIVISOR
+
+
+def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
+    """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
+    to what the bus grants: that begins with nothing. Debt stays."""
+    account.regime = regime
+    lease = account.lease
+    if lease is None:
+        lease = account.lease = AccountLease(now_us)
+    limit = account.limits.concurrent_requests
+    if regime.step == "leased":
+        lease.places = 0
+        account.slots = None if limit is None else 0
+    else:
+        account.slots = None if limit is None else min(limit, max(1, limit // regime.gateways))
+    for index, bucket in account.limited:
+        bucket.advance(now_us)
+        room, was_leased = bucket.room, bucket.leased
+        if regime.step == "leased":
+            bucket.lease(bucket.level if was_leased else max(0, -room))
+            continue
+        of_bus = lease.rate(index)
+        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.grain)
+        rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
+        bucket.keep(rate, divisor, bucket.burst * bucket.grain // regime.gateways)
+        if was_leased:
+            bucket.level = max(0, bucket.capacity - room)
+
+
+def _no_place(account: QuotaAccount, retry_after_s: float) -> OverLimit:
+    return OverLimit("concurrent_requests", account.limits.concurrent_requests or 0, retry_after_s)

@@ -1,0 +1,1 @@
+"""Rollouts: their life, evidence, evaluation and traffic split."""

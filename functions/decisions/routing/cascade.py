@@ -1,0 +1,78 @@
+"""Whether a small model was sure of its answer: the entropy of its tokens, against a policy's threshold.
+
+Per token, from the log probabilities of its likeliest alternatives; what they leave over counts as one more:
+
+    H = -sum(p x ln p) - rest x ln rest            nats; 0: it saw one way to go on
+
+Worked example (test_worked_example_of_the_prologue): alternatives of 0.5 and 0.25 leave 0.25 over, so
+H = 0.5 x 0.693 + 0.25 x 1.386 + 0.25 x 1.386 = 1.04 nats.
+
+Of the first tokens of an answer (as many as the policy samples) the mean is taken, or the 90th percentile, which one
+doubtful word among many sure ones moves more. Above the threshold the larger model is asked. A threshold is chosen
+from what was recorded: `escalations` says which share of past answers each one would have escalated.
+
+Neighbours: `functions.gateway.routing.cascade` reads the log probabilities and holds the answer; `shoal simulate
+cascade` prints the table.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from math import ceil, exp, log
+from typing import Literal, NamedTuple
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import CascadeEntry
+
+Measure = Literal["mean", "p90"]
+TOP_LOGPROBS = 5  # alternatives asked for per token; vLLM gives up to 20
+
+
+def token_entropy(logprobs: Iterable[float]) -> float:
+    """Of one token, in nats, from the log probabilities of its likeliest alternatives."""
+    masses = [exp(min(0.0, logprob)) for logprob in logprobs]
+    total = sum(masses)
+    if total > 1.0:  # rounded, or made up: what adds up to more than all is scaled down to it
+        masses = [mass / total for mass in masses]
+        total = 1.0
+    entropy = -sum(mass * log(mass) for mass in masses if mass > 0.0)
+    rest = 1.0 - total
+    return entropy - rest * log(rest) if rest > 1e-9 else entropy
+
+
+def doubt(entropies: Sequence[float], measure: Measure) -> float | None:
+    """How unsure the answer is; None where nothing is known of it."""
+    if not entropies:
+        return None
+    if measure == "mean":
+        return sum(entropies) / len(entropies)
+    return sorted(entropies)[ceil(0.9 * len(entropies)) - 1]
+
+
+def step_for(steps: Collection[CascadeEntry], pool: PoolName, tier: str) -> CascadeEntry | None:
+    """The first step that leads on from the pool for this tier."""
+    found = (step for step in steps if step.source_pool == pool and (not step.tiers or tier in step.tiers))
+    return next(found, None)
+
+
+class Escalations(NamedTuple):
+    """What one threshold would have done."""
+
+    threshold_nats: float
+    escalated: int
+    ratio: float
+
+
+def escalations(doubts: Sequence[float], thresholds: Iterable[float]) -> list[Escalations]:
+    """For each threshold, which share of the recorded answers it would have escalated."""
+    rows = []
+    for threshold in thresholds:
+        escalated = sum(one > threshold for one in doubts)
+        rows.append(Escalations(threshold, escalated, escalated / len(doubts) if doubts else 0.0))
+    return rows
+
+
+def quantile_thresholds(doubts: Sequence[float], ratios: Iterable[float]) -> list[float]:
+    """The thresholds that would have escalated about these shares."""
+    ranked = sorted(doubts)
+    if not ranked:
+        return []
+    return [ranked[min(len(ranked) - 1, max(0, ceil((1.0 - ratio) * len(ranked)) - 1))] for ratio in ratios]

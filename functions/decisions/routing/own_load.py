@@ -1,0 +1,67 @@
+"""What one gateway has sent and not yet seen the end of, per replica: exact where beats are a second old.
+
+    prefill ahead = prompt tokens sent, less those cached there, of requests whose first token has not come
+
+Tokens and not requests, because that is what a prompt waits for: an engine computes prompts in the order in which they
+came, and one of 30,000 tokens takes as long as a hundred short ones.
+Worked example (test_worked_example_of_tokens_ahead): two requests with 4,000 and 1,000 tokens to compute are sent to a
+replica: 2 in flight, 5,000 tokens ahead. The first answers: 2 in flight, 1,000 ahead. It ends: 1 in flight.
+
+Neighbours: `functions.gateway.request.attempt` enters, starts and leaves; `routing` reads.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from functions.api.ids import ReplicaId
+
+_NOBODY: Mapping[ReplicaId, int] = MappingProxyType({})
+
+
+class Place:
+    """One request at one replica."""
+
+    __slots__ = ("prefill_tokens", "replica_id", "sent_s")
+
+    def __init__(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float) -> None:
+        self.replica_id = replica_id
+        self.prefill_tokens = prefill_tokens  # still to be computed; 0 once its first token came
+        self.sent_s = sent_s  # monotonic
+
+
+class OwnLoad:
+    """Owned by one event loop; a replica without requests takes no room."""
+
+    __slots__ = ("ahead_tokens", "in_flight")
+
+    def __init__(self, in_flight: Mapping[ReplicaId, int] = _NOBODY) -> None:
+        self.in_flight = dict(in_flight)  # requests
+        self.ahead_tokens: dict[ReplicaId, int] = {}
+
+    def enter(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> Place:
+        """A request goes there, with so many tokens to compute before its first."""
+        self.in_flight[replica_id] = self.in_flight.get(replica_id, 0) + 1
+        if prefill_tokens:
+            self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens
+        return Place(replica_id, prefill_tokens, sent_s)
+
+    def start(self, place: Place) -> None:
+        """Its first token came, or must have; does nothing the second time."""
+        tokens = place.prefill_tokens
+        if not tokens:
+            return
+        place.prefill_tokens = 0
+        left = self.ahead_tokens[place.replica_id] - tokens
+        if left:
+            self.ahead_tokens[place.replica_id] = left
+        else:
+            del self.ahead_tokens[place.replica_id]
+
+    def leave(self, place: Place) -> None:
+        """It is over: once for each place."""
+        self.start(place)
+        left = self.in_flight[place.replica_id] - 1
+        if left:
+            self.in_flight[place.replica_id] = left
+        else:
+            del self.in_flight[place.replica_id]

@@ -1,0 +1,137 @@
+"""Milliseconds to a request's first token at a replica, and what speaks for and against it besides.
+
+One unit, milliseconds to first token, so that every term can be measured and compared:
+
+    predicted = queue + prefill + adapter
+    queue     = tokens ahead x prefill_ms  +  strangers that wait x service_ms  +  outstanding x service_ms / CROWD
+    prefill   = (prompt - cached) x prefill_ms
+    crowding  = (tokens ahead + prompt - (1 + BEHIND) x cached, where positive) x prefill_ms x outstanding / CROWD
+    score     = predicted + crowding - BEHIND x cached x prefill_ms - session's credit + zone's and refusals' penalties
+
+The least score answers. Tokens ahead are this gateway's own (`own_load`). Strangers are what the beat counts beyond
+that: other gateways' requests, of which only the number is known; at a KV cache that is full, whoever waits counts.
+`outstanding` is the larger of the beat's count and our own; those that run cost a newcomer little, a share of the step.
+What is cached need not be computed, which spares the time of those behind as well: hence BEHIND.
+Crowding is what a prompt takes from those that run: each of them waits for its next token while the prompt is read. So
+the longest prompts go where the fewest run, and those that come often end up with a replica almost to themselves.
+Worked example (test_worked_example_from_the_prologue): A runs 20 at 40 ms between two ends, and 1,000 tokens of ours
+wait there; B runs 10, nothing waits. Both compute a token in 0.5 ms. For a prompt of 800 tokens, 600 of which are
+cached on A, A is predicted at 500 + 20 x 40 / 20 + 200 x 0.5 = 640 ms, B at 10 x 40 / 20 + 800 x 0.5 = 420. But the 600
+tokens spare those behind 2 x 300 ms: A's score is 40, B's with the 10 that run there 620, and A answers. With 3,000
+tokens ahead it would be B.
+
+Above the policy's utilization a cache attracts less, and at a full pool nothing: kept = (1 - u) / (1 - spreadAbove) of
+what is cached counts in the score.
+
+The constants were measured on the Mooncake trace (docs/routing.md): BEHIND from 0 to 2 takes p99 from 4.8 to 4.6 s and
+the hit ratio from 0.20 to 0.25; SLACK from 0 to 2 p50 from 400 to 326 ms. More of either gains nothing there; where
+conversations repeat two thirds of their prompts, SLACK from 2 to 4 takes p99 from 3.1 to 2.4 s.
+
+Neighbours: `routing` takes the least of the scores; `own_load`, `replicas` and `routing_request` are what goes in.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from functions.api.ids import ReplicaId
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import ReplicaView, Row
+from functions.decisions.routing.request import Prediction, RouteReason, RouteRequest
+
+BEHIND = 2.0  # requests that wait for each token computed, on average: what a cached token saves them, too
+CROWD = 20.0  # so many requests that run delay a newcomer as much as one that waits
+KV_FULL_RATIO = 0.95  # above it, prompts wait for others to end
+SESSION_CREDIT_MS = 50.0  # what going back is worth besides the cache: it is known to answer this session
+SESSION_CACHED_RATIO = 0.5  # of a prompt, believed to be cached where its session went before and nothing is known
+CROSS_ZONE_MS = 20.0  # another zone's replica answers where it is faster by more than that
+
+
+def predict(
+    request: RouteRequest, replica: ReplicaView, load: OwnLoad, reason: RouteReason = "least_predicted_wait"
+) -> Prediction:
+    """The formula of the prologue for one replica, without credits and penalties; `reason` is why it is asked."""
+    own = load.in_flight.get(replica.id, 0)
+    reported = replica.running + replica.waiting
+    outstanding = max(reported, own)
+    strangers = replica.waiting
+    if replica.kv_usage_ratio < KV_FULL_RATIO:
+        strangers = min(replica.waiting, outstanding - own)
+    queue_ms = (
+        load.ahead_tokens.get(replica.id, 0) * replica.prefill_ms_per_token
+        + (strangers + outstanding / CROWD) * replica.service_ms
+    )
+    cached_tokens = min(request.prompt_tokens, request.cached_tokens.get(replica.id, 0))
+    prefill_ms = (request.prompt_tokens - cached_tokens) * replica.prefill_ms_per_token
+    return Prediction(replica, outstanding, queue_ms, prefill_ms, cached_tokens, 0.0, reason)
+
+
+def score_ms(
+    request: RouteRequest, replica: ReplicaView, load: OwnLoad, kept: float, penalties_ms: Mapping[ReplicaId, float]
+) -> float:
+    """What replicas are compared by: the prediction, with what speaks for and against."""
+    predicted = predict(request, replica, load)
+    spared = kept * (1.0 + BEHIND) * predicted.cached_tokens
+    read_tokens = load.ahead_tokens.get(replica.id, 0) + request.prompt_tokens - spared
+    score = predicted.total_ms + (predicted.cached_tokens - spared) * replica.prefill_ms_per_token
+    score += max(0.0, read_tokens * replica.prefill_ms_per_token) * predicted.outstanding / CROWD
+    if replica.id == request.session_replica:
+        score -= session_credit_ms(request, replica.prefill_ms_per_token)
+    if request.zone and replica.zone != request.zone:
+        score += CROSS_ZONE_MS
+    return score + penalties_ms.get(replica.id, 0.0)
+
+
+def session_credit_ms(request: RouteRequest, prefill_ms_per_token: float) -> float:
+    """What going back is worth: half of the prompt's prefill where no source tells of caches."""
+    if request.cached_tokens:
+        return SESSION_CREDIT_MS
+    return SESSION_CREDIT_MS + SESSION_CACHED_RATIO * request.prompt_tokens * prefill_ms_per_token
+
+
+def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
+    """How much of a cache's attraction is left at this utilization (test_a_full_pool_spreads)."""
+    if utilization_ratio <= spread_above_ratio:
+        return 1.0
+    return max(0.0, (1.0 - utilization_ratio) / (1.0 - spread_above_ratio))
+
+
+def least(
+    request: RouteRequest, rows: Sequence[Row], load: OwnLoad, kept: float, penalties_ms: Mapping[ReplicaId, float]
+) -> tuple[list[Row], int]:
+    """The rows with the least `score_ms`, and the sum of all outstanding.
+
+    The same formula in one loop without calls (test_the_loop_is_the_formula): it runs for every request and replica.
+    """
+    in_flight, ahead_tokens, cached = load.in_flight, load.ahead_tokens, request.cached_tokens
+    attraction = (1.0 + BEHIND) * kept
+    prompt_tokens, session, zone = request.prompt_tokens, request.session_replica, request.zone
+    least, tied, outstanding_sum = inf, [], 0
+    for row in rows:
+        replica_id, outstanding, waiting, service_ms, prefill_ms, _, view = row
+        own, tokens = 0, float(prompt_tokens)
+        if replica_id in in_flight:  # no `get` and no `min`: what is no call takes a third
+            own = in_flight[replica_id]
+            tokens += ahead_tokens.get(replica_id, 0)
+            if own > outstanding:  # noqa: PLR1730  max() is a call, and 32 of them 2 us
+                outstanding = own
+        if waiting and view.kv_usage_ratio < KV_FULL_RATIO and waiting > outstanding - own:
+            waiting = outstanding - own
+        outstanding_sum += outstanding
+        if cached and replica_id in cached:
+            hit = cached[replica_id]
+            tokens -= attraction * (hit if hit < prompt_tokens else prompt_tokens)
+        crowd = outstanding / CROWD
+        score = tokens * prefill_ms + (waiting + crowd) * service_ms
+        if tokens > 0:
+            score += tokens * prefill_ms * crowd
+        if replica_id == session:
+            score -= session_credit_ms(request, prefill_ms)
+        if zone and view.zone != zone:
+            score += CROSS_ZONE_MS
+        if penalties_ms:
+            score += penalties_ms.get(replica_id, 0.0)
+        if score < least:
+            least, tied = score, [row]
+        elif score == least:
+            tied.append(row)
+    return tied, outstanding_sum

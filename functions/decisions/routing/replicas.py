@@ -1,0 +1,160 @@
+"""The replicas of a pool as routing sees them: one frozen view each, and an index for decisions that walk only a few.
+
+`PoolView` is a picture of one moment, for whoever looks at all of a pool. `PoolIndex` is kept up to date by whoever
+hears the beats (`functions.fleet.view`), at O(1) a beat, so that a decision neither filters nor copies: its ready
+replicas as rows of plain numbers, who holds which adapter, and the sum that its utilization is made of.
+It is valid until the next beat: decide within one call.
+
+Neighbours: `routing` reads rows; `functions.fleet.view` puts and drops them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from xxhash import xxh3_64_intdigest
+
+from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.decisions.distribution.bloom import Bloom
+
+# warm: the base is loaded, nothing is routed there until it is promoted
+ReplicaPhase = Literal["starting", "ready", "warm", "draining", "hung", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """What a gateway believes of one replica, folded from its heartbeats."""
+
+    id: ReplicaId
+    pool: PoolName
+    host: str
+    port: int
+    phase: ReplicaPhase
+    running: int
+    waiting: int
+    kv_usage_ratio: float
+    adapters: frozenset[EngineName]
+    service_ms: float  # between two completions: what one request that waits adds to the next one's wait
+    prefill_ms_per_token: float
+    peer_port: int = 0  # where its agent loads adapters and gives chunks; 0: nowhere
+    zone: str = ""
+    adapter_room: int = 0  # how many more adapters it could load at once
+    on_disk: Bloom | None = None  # the digests on its node's disk; None: nothing is known
+    kv_capacity_tokens: int = 0  # of its KV cache; 0: not known
+    withdrawn: frozenset[EngineName] = frozenset()  # advertised until lately: asked for again, they are there at once
+
+    def has_on_disk(self, name: EngineName) -> bool:
+        """Whether the adapter's files lie on the node, as far as the node has told."""
+        return self.on_disk is not None and self.on_disk.holds_adapter(name)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The live part of a pool at one moment; replicas sorted by id."""
+
+    name: PoolName
+    replicas: tuple[ReplicaView, ...]
+
+
+# id, running and waiting, waiting alone, the two rates, the id's lot in ties, the view: unpacked at once in the one
+# loop that runs for each request, where 32 objects' attributes would cost twice as much.
+Row = tuple[ReplicaId, int, int, float, float, int, ReplicaView]
+
+
+class PoolIndex:
+    """One pool's ready replicas. Owned by one event loop."""
+
+    __slots__ = ("_held", "_ids", "holders", "known", "kv_usage_sum", "ready", "rows")
+
+    def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
+        self.known = 0  # replicas in any phase
+        self.ready: dict[ReplicaId, Row] = {}
+        self.rows: list[Row] = []  # of the ready ones, by id: what is drawn by number must not depend on who came first
+        self.holders: dict[EngineName, set[ReplicaId]] = {}  # of an adapter, ready ones only
+        self.kv_usage_sum = 0.0
+        self._ids: list[ReplicaId] = []
+        self._held: dict[EngineName, list[Row]] = {}  # made when asked for, until the next change
+        for replica in replicas:
+            self.put(None, replica)
+
+    def put(self, former: ReplicaView | None, view: ReplicaView) -> None:
+        """A replica's new view in place of its former one (None: it is new)."""
+        if former is None:
+            self.known += 1
+        elif former.phase == "ready":
+            if view.phase == "ready":
+                self._change(former, view)
+            else:
+                self._leave(former)
+            return
+        if view.phase == "ready":
+            self._enter(view)
+
+    def drop(self, view: ReplicaView) -> None:
+        self.known -= 1
+        if view.phase == "ready":
+            self._leave(view)
+
+    @property
+    def utilization_ratio(self) -> float:
+        """Mean share of the KV cache that is in use."""
+        return self.kv_usage_sum / len(self.ready) if self.ready else 0.0
+
+    def rows_of(self, name: EngineName) -> list[Row]:
+        """The rows of those that hold the adapter, in no order that means anything."""
+        rows = self._held.get(name)
+        if rows is None:
+            rows = [self.ready[holder] for holder in self.holders.get(name, ())]
+            if rows:  # and nobody can fill the memory with names of their own invention
+                self._held[name] = rows
+        return rows
+
+    def _enter(self, view: ReplicaView) -> None:
+        self._held.clear()
+        row = _row_of(view, xxh3_64_intdigest(view.id.encode()))
+        at = bisect_left(self._ids, view.id)
+        self._ids.insert(at, view.id)
+        self.rows.insert(at, row)
+        self.ready[view.id] = row
+        self.kv_usage_sum += view.kv_usage_ratio
+        self._announce(view.id, view.adapters)
+
+    def _change(self, former: ReplicaView, view: ReplicaView) -> None:
+        self._held.clear()
+        row = _row_of(view, self.ready[view.id][5])
+        self.rows[bisect_left(self._ids, view.id)] = self.ready[view.id] = row
+        self.kv_usage_sum += view.kv_usage_ratio - former.kv_usage_ratio
+        if view.adapters != former.adapters:
+            self._withdraw(view.id, former.adapters - view.adapters)
+            self._announce(view.id, view.adapters - former.adapters)
+
+    def _leave(self, view: ReplicaView) -> None:
+        self._held.clear()
+        at = bisect_left(self._ids, view.id)
+        del self.ready[view.id], self._ids[at], self.rows[at]
+        self.kv_usage_sum = self.kv_usage_sum - view.kv_usage_ratio if self.ready else 0.0
+        self._withdraw(view.id, view.adapters)
+
+    def _announce(self, replica_id: ReplicaId, names: Iterable[EngineName]) -> None:
+        for name in names:
+            self.holders.setdefault(name, set()).add(replica_id)
+
+    def _withdraw(self, replica_id: ReplicaId, names: Iterable[EngineName]) -> None:
+        for name in names:
+            holders = self.holders[name]
+            holders.discard(replica_id)
+            if not holders:
+                del self.holders[name]
+
+
+def _row_of(view: ReplicaView, lot: int) -> Row:
+    return (
+        view.id,
+        view.running + view.waiting,
+        view.waiting,
+        view.service_ms,
+        view.prefill_ms_per_token,
+        lot,
+        view,
+    )

@@ -1,0 +1,79 @@
+"""What routing is asked and what it answers: one request's needs, and the choice with every term of its prediction.
+
+Structs, since one of each is made per decision: as frozen dataclasses they would cost 2 us more.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.decisions.routing.replicas import ReplicaView
+
+NOTHING_CACHED: Mapping[ReplicaId, int] = MappingProxyType({})
+NO_PENALTIES: Mapping[ReplicaId, float] = MappingProxyType({})
+
+RouteReason = Literal[
+    "least_predicted_wait",  # nothing but load and speed spoke
+    "prefix",  # it has a part of the prompt in its cache
+    "session",  # the session's last request went there
+    "spread",  # a cache spoke for another, which had its share or a pool too full for caches to matter
+    "panic",  # most of the pool is out on evidence, which is then not believed
+    "round_robin",  # the rest: routers for comparison (`baselines`)
+    "least_loaded",
+    "cache_aware",
+]
+
+
+class RouteRequest(msgspec.Struct, frozen=True):
+    """What routing reads of a request."""
+
+    engine_name: EngineName
+    is_adapter: bool
+    prompt_tokens: int
+    tie_key: str  # the request id
+    cached_tokens: Mapping[ReplicaId, int] = NOTHING_CACHED  # prompt tokens predicted in its cache; absent: none
+    session_replica: ReplicaId | None = None  # where the session's last request went
+    zone: str = ""  # the gateway's own; empty: no preference
+    expected_output_tokens: int = 0
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """Milliseconds to first token, term by term: what the request's trace records."""
+
+    replica: ReplicaView
+    outstanding: int  # requests that wait or run there
+    queue_ms: float
+    prefill_ms: float  # of the tokens that are not cached
+    cached_tokens: int = 0
+    adapter_ms: float = 0.0
+    reason: RouteReason = "least_predicted_wait"  # a metric label
+    load_elsewhere: ReplicaId | None = None  # where a second copy of the adapter would answer sooner, its load included
+
+    @property
+    def total_ms(self) -> float:
+        return self.queue_ms + self.prefill_ms + self.adapter_ms
+
+    def explain(self) -> dict[str, float | int | str]:
+        """The decision for the request's trace (docs/routing.md says what each field means)."""
+        terms: dict[str, float | int | str] = {
+            "reason": self.reason,
+            "predicted_ms": round(self.total_ms, 1),
+            "queue_ms": round(self.queue_ms, 1),
+            "prefill_ms": round(self.prefill_ms, 1),
+            "adapter_ms": round(self.adapter_ms, 1),
+            "outstanding": self.outstanding,
+            "cached_tokens": self.cached_tokens,
+        }
+        if self.load_elsewhere is not None:
+            terms["load_elsewhere"] = self.load_elsewhere
+        return terms
+
+
+class NoReplica(msgspec.Struct, frozen=True):
+    """Nobody can take the request now; `reason` is a metric label."""
+
+    reason: Literal["pool_empty", "no_replica_ready", "all_tried", "adapter_not_loaded", "told_to_wait"]
+    after_s: float = 0.0  # `told_to_wait`: whoever could take it is full, and wants to be left alone for so long

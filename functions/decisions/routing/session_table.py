@@ -1,0 +1,79 @@
+"""What is remembered of sessions, which clients name as they like: bounded, and nobody's loss but one's own.
+
+    full: whoever has most entries loses the longest silent of them, until a 64th is free
+
+So a tenant that invents sessions by the thousand drives out its own, never another's. Whose a session is, the first
+bytes of its hash say (`session_hash`), so that this holds for what other gateways tell too.
+Worked example (test_a_tenant_with_many_sessions_loses_its_own): with room for 4, acme's five sessions and globex's
+one leave globex's one and acme's last three.
+
+Neighbours: `session_affinity` keeps its sessions in one, and `functions.gateway.routing.pins` and `splits` in one each.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from functions.decisions.routing.session_hash import MARK_BYTES
+
+Value = TypeVar("Value")
+Name = TypeVar("Name", bound=str)  # what the entry is about: a rollout, a version
+
+_FREED = 64  # of so many entries, one is freed at a time: looking for who has most is not done for each
+_LOOKED_AT = 500  # tenants, each time that what is over is looked for: the next ones the next time
+
+
+class SessionTable(Generic[Name, Value]):
+    """Owned by one event loop. A key is (name, session's hash)."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
+        self._tenants: dict[bytes, OrderedDict[tuple[Name, bytes], Value]] = {}  # each with the longest silent first
+        self._count = 0
+        self._to_look_at: list[bytes] = []
+
+    def get(self, key: tuple[Name, bytes]) -> Value | None:
+        sessions = self._tenants.get(key[1][:MARK_BYTES])
+        return sessions.get(key) if sessions is not None else None
+
+    def put(self, key: tuple[Name, bytes], value: Value) -> None:
+        """New or renewed: it is the last that may go."""
+        sessions = self._tenants.setdefault(key[1][:MARK_BYTES], OrderedDict())
+        self._count += key not in sessions
+        sessions[key] = value
+        sessions.move_to_end(key)
+        if self._count > self._max_sessions:
+            self._make_room()
+
+    def expire(self, is_over: Callable[[Value], bool]) -> None:
+        """Forget what is over, a few hundred tenants a call; each from the longest silent to the first that is not."""
+        self._to_look_at = self._to_look_at or list(self._tenants)
+        looked_at, self._to_look_at = self._to_look_at[-_LOOKED_AT:], self._to_look_at[:-_LOOKED_AT]
+        for mark in looked_at:
+            sessions = self._tenants[mark]
+            while sessions and is_over(next(iter(sessions.values()))):
+                sessions.popitem(last=False)
+                self._count -= 1
+            if not sessions:
+                del self._tenants[mark]
+
+    def drop(self, names: Collection[Name]) -> None:
+        """Forget all that is about these."""
+        for sessions in self._tenants.values():
+            for key in [key for key in sessions if key[0] in names]:
+                del sessions[key]
+                self._count -= 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _make_room(self) -> None:
+        """Costs a look at every tenant, once for each 64th of the entries."""
+        most = [(-len(sessions), mark) for mark, sessions in self._tenants.items()]
+        heapq.heapify(most)
+        while self._count > self._max_sessions - self._max_sessions // _FREED:
+            size, mark = most[0]
+            self._tenants[mark].popitem(last=False)
+            self._count -= 1
+            heapq.heapreplace(most, (size + 1, mark))

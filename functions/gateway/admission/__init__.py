@@ -1,0 +1,1 @@
+"""The admission queue of each pool and what it reports."""

@@ -1,0 +1,175 @@
+"""What this gateway has seen of each pool in the last half minute, for whoever decides on the pool's size.
+
+Counted in slots of a few seconds, of which the latest make the window: adding is a look into two dicts, and once a
+second the slots are added up (`beats`). A pool that nobody has asked anything of for a while is still told of, with
+nothing: that is knowledge too.
+
+The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
+queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
+Worked example (test_the_expected_wait): 6,000 tokens wait, 2 replicas work off 1,000 a second each: 3 s. Where the
+oldest has been waiting for 4 s, it is 4 s. Beyond an hour all waits are the same.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from functions.api.ids import PoolName
+from functions.decisions.admission.queue import Admission
+from functions.decisions.autoscaling.signals import is_overflow
+from functions.decisions.overload.ladder import OFF, Rungs
+from functions.decisions.quantile_sketch import QuantileSketch
+from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
+
+if TYPE_CHECKING:
+    from functions.gateway.intake.intake import Admitted
+    from functions.gateway.request.exchange import Exchange
+    from functions.gateway.routing.fallback import Degraded
+
+_NO_LADDERS: Mapping[PoolName, Rungs] = MappingProxyType({})
+SLOT_S = 5.0
+SLOTS = 6
+MAX_POOLS = 4096
+_LEAST_WINDOW_S = 1.0
+_MOST_WAIT_S = 3600.0
+_FOREGROUND = 2  # bands: interactive and near-real-time
+
+
+@dataclass(slots=True)
+class _Slot:
+    number: int  # of the slots since the clock began
+    arrivals: int = 0
+    arriving_tokens: int = 0
+    deferrable_tokens: int = 0
+    shed: int = 0
+    overflow: int = 0
+    degraded: int = 0
+    ttft: QuantileSketch = field(default_factory=QuantileSketch)
+    gaps: QuantileSketch = field(default_factory=QuantileSketch)
+
+
+class PoolFigures:
+    """Owned by one event loop. Times are monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_s = clock()
+        self._slots: dict[PoolName, deque[_Slot]] = {}
+        self._sequence = 0
+
+    def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False, requests: int = 1) -> None:
+        """`deferrable`: of the batch band, which may wait for minutes. Less than 0: takes back what was counted."""
+        slot = self._slot(pool)
+        slot.arrivals += requests
+        slot.arriving_tokens += tokens
+        if deferrable:
+            slot.deferrable_tokens += tokens
+
+    def shed(self, admitted: "Admitted", reason: str, degraded: "Degraded | None") -> None:
+        """Nobody answers it. It counts where it was refused, and in the pool that it was asked of, which could not.
+
+        `reason` is a label of shoal_shed_total."""
+        self._shed(admitted.model.pool, reason, admitted.service_class)
+        if degraded is not None and (asked := degraded.asked.model.pool) != admitted.model.pool:
+            self._shed(asked, degraded.why, admitted.service_class)
+
+    def _shed(self, pool: PoolName, reason: str, service_class: str) -> None:
+        slot = self._slot(pool)
+        slot.shed += 1
+        slot.overflow += is_overflow(reason, is_batch=service_class == "batch")
+
+    def degraded(self, pool: PoolName) -> None:
+        """Another pool answers what was asked of this one."""
+        self._slot(pool).degraded += 1
+
+    def ended(self, exchange: "Exchange", events: int) -> None:
+        admitted, timeline = exchange.admitted, exchange.timeline
+        if not timeline.first_token_s:
+            return
+        slot = self._slot(admitted.model.pool)
+        if admitted.service_class == "interactive":
+            slot.ttft.add((timeline.first_token_s - timeline.received_s) * 1000)
+        if admitted.stream and events > 1:
+            slot.gaps.add((timeline.ended_s - timeline.first_token_s) * 1000 / (events - 1))
+
+    def beats(
+        self,
+        sender: tuple[str, int],
+        now_unix_s: float,
+        pools: Iterable[PoolName],
+        rooms: Mapping[PoolName, Admission],
+        ladders: Mapping[PoolName, Rungs] = _NO_LADDERS,
+    ) -> list[PoolBeat]:
+        """What is to be said now of these pools and of those that were asked for, in as many messages as that takes.
+
+        `sender` is the gateway's id and its process's incarnation."""
+        now_s = self._clock()
+        self._know(set(pools), now_s)
+        self._sequence += 1
+        told = [self._stats(pool, rooms.get(pool), ladders.get(pool, OFF), now_s) for pool in sorted(self._slots)]
+        parts = [told[at : at + MAX_POOLS_PER_BEAT] for at in range(0, len(told), MAX_POOLS_PER_BEAT)]
+        return [PoolBeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
+
+    # inside
+
+    def _slot(self, pool: PoolName) -> _Slot:
+        number = int(self._clock() // SLOT_S)
+        slots = self._slots.get(pool)
+        if slots is None:
+            if len(self._slots) >= MAX_POOLS:
+                return _Slot(number)  # counted for nobody
+            slots = self._slots[pool] = deque(maxlen=SLOTS)
+        if not slots or slots[-1].number != number:
+            slots.append(_Slot(number))
+        return slots[-1]
+
+    def _stats(self, pool: PoolName, admission: Admission | None, rungs: Rungs, now_s: float) -> PoolStats:
+        first = int(now_s // SLOT_S) - SLOTS + 1
+        slots = [slot for slot in self._slots[pool] if slot.number >= first]
+        ttft, gaps = QuantileSketch(), QuantileSketch()
+        for slot in slots:
+            ttft.merge(slot.ttft)
+            gaps.merge(slot.gaps)
+        return PoolStats(
+            pool=pool,
+            window_s=max(_LEAST_WINDOW_S, min(now_s - first * SLOT_S, now_s - self._since_s)),
+            arrivals=sum(slot.arrivals for slot in slots),
+            arriving_tokens=sum(slot.arriving_tokens for slot in slots),
+            deferrable_tokens=sum(slot.deferrable_tokens for slot in slots),
+            shed=sum(slot.shed for slot in slots),
+            overflow=sum(slot.overflow for slot in slots),
+            degraded=sum(slot.degraded for slot in slots),
+            ttft_ms=ttft.buckets(),
+            gap_ms=gaps.buckets(),
+            queue_s=expected_wait_s(admission, now_s) if admission is not None else 0.0,
+            queued_tokens=_queued_tokens(admission, None),
+            foreground_queued_tokens=_queued_tokens(admission, _FOREGROUND),
+            rungs=rungs.on,
+            why=rungs.why[:WHY_MAX_CHARS],
+        )
+
+    def _know(self, pools: set[PoolName], now_s: float) -> None:
+        """Those of the snapshot are told of always, others while they were asked for lately."""
+        first = int(now_s // SLOT_S) - SLOTS + 1
+        for pool, slots in list(self._slots.items()):
+            if pool not in pools and not any(slot.number >= first for slot in slots):
+                del self._slots[pool]
+        for pool in pools - self._slots.keys():
+            if len(self._slots) < MAX_POOLS:
+                self._slots[pool] = deque(maxlen=SLOTS)
+
+
+def _queued_tokens(admission: Admission | None, bands: int | None) -> int:
+    return sum(queue.queued_kv_tokens for queue in admission.queues[:bands]) if admission is not None else 0
+
+
+def expected_wait_s(admission: Admission, now_s: float) -> float:
+    """For one more request that is not batch; see the prologue."""
+    foreground = admission.queues[:_FOREGROUND]
+    oldest_s = [since_s for queue in foreground if (since_s := queue.oldest_arrived_s()) is not None]
+    waited_s = max((now_s - since_s for since_s in oldest_s), default=0.0)
+    per_s = admission.drain.per_replica * admission.gate.replicas
+    ahead_s = sum(queue.queued_cost for queue in foreground) / per_s if per_s > 0.0 else 0.0
+    return min(_MOST_WAIT_S, max(0.0, waited_s, ahead_s))

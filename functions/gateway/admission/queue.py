@@ -1,0 +1,297 @@
+"""Where admitted requests wait for room in their pool, one room a pool.
+
+    submit -> dispatched() at once, or later, or turned_away(answer, reason)
+           -> left()  where the client went, the deadline passed or the process stops before that
+           -> read() when its first token comes; ended() when what was dispatched is over: its place is the next one's
+
+`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever room may have
+come, and counts what `waiting_room_metrics` shows. Nobody is dispatched from inside another's end: the loop does that
+next, so that neither can fail for the other's sake, and a thousand refusals are no recursion.
+
+Requests that compute nothing (tokenize) pass by. Retries do too: their place is theirs until they end.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from functions.api.ids import PoolName, TenantId
+from functions.decisions.admission.drain_rate import retry_after_s
+from functions.decisions.admission.queue import Admission, Refuse
+from functions.decisions.admission.ticket import BANDS, OVER, Ticket, cost_tokens
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+from functions.decisions.overload.gateway_share import RoomLadder, shiftable_ratio
+from functions.decisions.overload.ladder import Rungs
+from functions.decisions.routing.fallback import shift_targets
+from functions.fleet.view import FleetView
+from functions.gateway import errors
+from functions.gateway.admission.metrics import WaitTimes
+from functions.gateway.admission.pool_stats import PoolFigures
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.intake.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
+from functions.gateway.request.relay import Usage
+from functions.gateway.request.timeline import Timeline
+
+_BAND_OF = {name: index for index, name in enumerate(BANDS)}
+_FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine
+_IDLE_S = 600.0  # a room that nobody has come to for so long is closed
+
+
+class Waiting(Protocol):
+    """What the rooms ask of an exchange."""
+
+    admitted: Admitted
+    catalogue: Catalogue
+    timeline: Timeline
+    usage: Usage | None
+
+    def dispatched(self) -> None:
+        """There is room: route it."""
+
+    def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
+        """There is none, nor will there be in time. `reason` is a label of shoal_shed_total."""
+
+
+class _Room:
+    """One pool's."""
+
+    __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
+
+    def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float) -> None:
+        self.admission = Admission(DEFAULT_ADMISSION, now_s)
+        self.ladder = RoomLadder()
+        self.waits = WaitTimes()
+        self.last_s = now_s
+        self.serving = False  # the loop has been asked to see who is next
+        self.obey(catalogue, pool)
+
+    def obey(self, catalogue: Catalogue, pool: PoolName) -> None:
+        """Another snapshot: its policy holds for whoever comes from now on."""
+        self.catalogue = catalogue
+        self._weights: dict[TenantId, float] = {}
+        self.admission.obey(catalogue.admission_for(pool))
+
+    def weight(self, tenant: TenantId) -> float:
+        found = self._weights.get(tenant)
+        if found is None:
+            quota = self.catalogue.quota_of(tenant)
+            found = self._weights[tenant] = quota.weight if quota is not None else 1.0
+        return found
+
+
+class WaitingRooms:
+    """Owned by one event loop. Times are monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float], fleet: FleetView) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._rooms: dict[PoolName, _Room] = {}
+        self._places: dict[Waiting, tuple[_Room, Ticket]] = {}
+        self._of: dict[int, Waiting] = {}  # by their ticket's number, those that wait
+        self._count = 0
+        self.pools = PoolFigures(clock)
+
+    def submit(self, exchange: Waiting) -> None:
+        """Dispatch it now, keep it until there is room, or turn it away."""
+        admitted = exchange.admitted
+        if admitted.route.output is None and admitted.route.path in _FREE:
+            exchange.dispatched()
+            return
+        now_s = self._clock()
+        room = self._rooms.get(admitted.model.pool)
+        if room is None or room.catalogue is not exchange.catalogue:
+            room = self._room(exchange, now_s)
+        ticket = self._ticket(exchange, room, now_s)
+        self.pools.arrived(admitted.model.pool, ticket.kv_tokens, deferrable=admitted.service_class == "batch")
+        verdict = room.admission.arrive(ticket, now_s)
+        if verdict == "dispatch":
+            self._places[exchange] = (room, ticket)
+            room.waits.passed[ticket.band] += 1
+            exchange.dispatched()
+        elif verdict == "wait":
+            self._places[exchange] = (room, ticket)
+            self._of[ticket.number] = exchange
+        else:
+            self._turn_away(exchange, verdict)
+
+    def left(self, exchange: Waiting) -> None:
+        """It ended while it waited; nothing where it does not wait."""
+        place = self._places.get(exchange)
+        if place is not None and self._of.pop(place[1].number, None) is not None:
+            del self._places[exchange]
+            place[0].admission.withdraw(place[1])
+            self._serve_soon(place[0])
+
+    def read(self, exchange: Waiting) -> None:
+        """Its first token has come."""
+        place = self._places.get(exchange)
+        if place is not None:
+            room, ticket = place
+            room.admission.read(ticket, self._clock() - ticket.dispatched_s)
+            if room.admission.waiting:
+                self._serve_soon(room)
+
+    def put_off(self, exchange: Waiting) -> None:
+        """It waits for its adapter: the prompts that engines read meanwhile are others'."""
+        place = self._places.get(exchange)
+        if place is not None:
+            room, ticket = place
+            room.admission.put_off(ticket)
+            if room.admission.waiting:
+                self._serve_soon(room)
+
+    def ended(self, exchange: Waiting, cost: int | None) -> None:
+        """What was dispatched has ended, however it ended; nothing where it never was, or was told before.
+
+        `cost` is what it took in the end (`cost_tokens`), None: as much as was expected."""
+        place = self._places.get(exchange)
+        if place is None or place[1].number in self._of:
+            return
+        del self._places[exchange]
+        room, ticket = place
+        room.admission.ended(ticket, cost)
+        if room.admission.waiting:
+            self._serve_soon(room)
+
+    def sweep(self, now_s: float) -> None:
+        """A few times a second: who has waited for too long, and what the fleet's beats have changed."""
+        for pool, room in list(self._rooms.items()):
+            ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
+            room.admission.look(ready, now_s)
+            room.ladder.look(room.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, room))
+            for ticket in list(room.admission.late(now_s)):
+                self._too_late(room, ticket, now_s)
+            self._serve(room)
+            if now_s - room.last_s > _IDLE_S and not room.admission.waiting and not room.admission.gate.running:
+                del self._rooms[pool]
+
+    # the overload ladder
+
+    def shift_ratio(self, pool: PoolName) -> float:
+        """The share of the pool's requests that its ladder sends to other pools at this moment."""
+        room = self._rooms.get(pool)
+        return room.ladder.shift_ratio(room.admission) if room is not None else 0.0
+
+    def sent_elsewhere(self, admitted: Admitted) -> None:
+        """It was asked of its pool, and another one gets it: it counts as offered all the same."""
+        self._offered(admitted, 1)
+
+    def comes_home(self, admitted: Admitted) -> None:
+        """That did not do, and it is submitted to its own pool: where it counts, and not twice."""
+        self._offered(admitted, -1)
+
+    def _offered(self, admitted: Admitted, requests: int) -> None:
+        room, features = self._rooms.get(admitted.model.pool), admitted.features
+        if room is not None:
+            prompt_tokens, expected_tokens = features.prompt_tokens, features.expected_output_tokens
+            queue = room.admission.queues[_BAND_OF[admitted.service_class]]
+            queue.arrived += requests
+            queue.arrived_cost += requests * cost_tokens(prompt_tokens, expected_tokens)
+            tokens, is_batch = requests * (prompt_tokens + expected_tokens), admitted.service_class == "batch"
+            self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
+
+    def ladders(self) -> dict[PoolName, Rungs]:
+        """What is in force in each pool that anybody has asked for lately."""
+        return {pool: room.ladder.rungs for pool, room in list(self._rooms.items())}
+
+    def _shiftable_ratio(self, pool: PoolName, room: _Room) -> float:
+        """Of what comes for the pool, what its fallbacks would take."""
+        steps = room.catalogue.routing_for(pool).fallback
+        targets = shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
+        rooms = [self._rooms.get(target) for target in targets]
+        return shiftable_ratio([target.admission.used_ratio if target is not None else 0.0 for target in rooms])
+
+    @property
+    def waiting(self) -> int:
+        return len(self._of)
+
+    def figures(self) -> list[tuple[PoolName, Admission, WaitTimes]]:
+        """For the metrics."""
+        return [(pool, room.admission, room.waits) for pool, room in list(self._rooms.items())]
+
+    def _room(self, exchange: Waiting, now_s: float) -> _Room:
+        pool, catalogue = exchange.admitted.model.pool, exchange.catalogue
+        room = self._rooms.get(pool)
+        if room is None:
+            room = self._rooms[pool] = _Room(catalogue, pool, now_s)
+            ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
+            room.admission.look(ready, now_s)
+        elif catalogue.epoch >= room.catalogue.epoch:  # an older one: the request began before a swap
+            room.obey(catalogue, pool)
+        return room
+
+    def _ticket(self, exchange: Waiting, room: _Room, now_s: float) -> Ticket:
+        admitted = exchange.admitted
+        features = admitted.features
+        band = _BAND_OF[admitted.service_class]
+        deadline_s = now_s + room.admission.rules[band].max_wait_s
+        if admitted.deadline_ms is not None:
+            deadline_s = min(deadline_s, exchange.timeline.received_s + admitted.deadline_ms / 1000)
+        self._count += 1
+        room.last_s = now_s
+        tenant, prompt_tokens, expected_tokens = (
+            admitted.caller.tenant,
+            features.prompt_tokens,
+            features.expected_output_tokens,
+        )
+        return Ticket(
+            self._count,
+            tenant,
+            room.weight(tenant),
+            band,
+            prompt_tokens,
+            prompt_tokens + expected_tokens,
+            cost_tokens(prompt_tokens, expected_tokens),
+            deadline_s,
+            now_s,
+            admitted.stream,
+            admitted.upstream_body,
+        )
+
+    def _serve_soon(self, room: _Room) -> None:
+        if not room.serving:
+            room.serving = True
+            asyncio.get_running_loop().call_soon(self._serve, room)
+
+    def _serve(self, room: _Room) -> None:
+        """Dispatch whoever has room now."""
+        room.serving = False
+        now_s = self._clock()
+        while (ticket := room.admission.next(now_s)) is not None:
+            if ticket.state == OVER:
+                self._too_late(room, ticket, now_s)
+                continue
+            exchange = self._of.pop(ticket.number)
+            waited_s = now_s - ticket.arrived_s
+            exchange.timeline.queued_s += waited_s
+            room.waits.waited(ticket.band, waited_s)
+            exchange.dispatched()
+
+    def _too_late(self, room: _Room, ticket: Ticket, now_s: float) -> None:
+        exchange = self._of.pop(ticket.number)
+        del self._places[exchange]
+        waited_s = now_s - ticket.arrived_s
+        exchange.timeline.queued_s += waited_s
+        room.waits.waited(ticket.band, waited_s)
+        self._turn_away(exchange, room.admission.refuse_late(ticket, now_s))
+
+    def _turn_away(self, exchange: Waiting, refuse: Refuse) -> None:
+        exchange.turned_away(_refusal(refuse, exchange.admitted), refuse.reason)
+
+
+_MESSAGES = {
+    "saturated": "The pool {pool} is full: a request that came now would wait for too long.",
+    "queue_full": "As much waits for the pool {pool} as may wait.",
+    "tenant_queue_full": "As many of your requests wait for the pool {pool} as may wait.",
+    "low_tier": "The pool {pool} is nearly full, and higher tiers go first.",
+    "low_band": "The pool {pool} is overloaded, and more urgent classes go first.",
+    "queue_timeout": "The pool {pool} is full: the request has waited for as long as may be.",
+}
+
+
+def _refusal(refuse: Refuse, admitted: Admitted) -> ErrorAnswer:
+    after_s = retry_after_s(refuse.after_s, admitted.request_id)
+    why = _MESSAGES[refuse.reason].format(pool=admitted.model.pool)
+    return errors.unavailable(f"{why} Try again in {after_s} s.", "overloaded", after_s)

@@ -1,0 +1,162 @@
+"""One line of a batch as a request like any other: admitted, counted, queued, routed and traced; asked again when told
+to wait.
+
+It is asked in the name of the key that made the batch, on the batch band whatever its body says. Nothing of it streams.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from functions.decisions.batch.lines import Line
+from functions.decisions.batch.pace import BatchPace, judge
+from functions.decisions.batch.parts import LineResult
+from functions.gateway import errors
+from functions.gateway.batch.metrics import BatchMetrics
+from functions.gateway.batch.turns import Turns
+from functions.gateway.chat.composition.gathering import Gathered
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.sink import Headers
+from functions.gateway.intake.routes import Route
+
+_log = logging.getLogger(__name__)
+_DURATION = re.compile(rb"([0-9.]+)(ms|s|m|h)")
+_UNIT_S = {b"ms": 0.001, b"s": 1.0, b"m": 60.0, b"h": 3600.0}
+_HOST = b"batch.shoal.internal"  # a request has one; nobody is asked there
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A line while it waits: its body as bytes, since one of small numbers takes ten times as much when parsed."""
+
+    ordinal: int
+    custom_id: str
+    body: bytes
+
+
+@dataclass(slots=True)
+class Asker:
+    """Of one run."""
+
+    gateway: Gateway
+    route: Route
+    batch_id: str
+    mandate: str
+    pace: BatchPace
+    turns: Turns
+    metrics: BatchMetrics
+    dice: Callable[[], float]
+
+    async def ask(self, line: Question) -> LineResult:
+        """Its result, however long that takes; cancelled, the engine is told at once."""
+        try:
+            return await self._ask(line)
+        except Exception:
+            _log.exception("batch %s failed on its line %d", self.batch_id, line.ordinal + 1)
+            failed = Gathered()
+            failed.status, failed.body = 500, errors.internal_error().body()
+            return self._result(line, f"{self.batch_id}.{line.ordinal + 1}", failed)
+
+    async def _ask(self, line: Question) -> LineResult:
+        failures = asked = 0
+        while True:
+            asked += 1
+            request_id = f"{self.batch_id}.{line.ordinal + 1}.{asked}"
+            async with self.turns.next():
+                answer = await self._once(request_id, line.body)
+                self.turns.was_answered(len(answer.body))
+            now_s = self.gateway.clock()
+            self._heed_limits(answer.headers, now_s)
+            verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.dice())
+            if verdict == "done":
+                self.pace.answered()
+                return self._result(line, request_id, answer)
+            self.metrics.asked_again()
+            if verdict.told:
+                self.pace.told_to_wait(answer.status, verdict.after_s, now_s)
+            else:
+                failures += 1
+            await asyncio.sleep(verdict.after_s)
+
+    async def _once(self, request_id: str, body: bytes) -> Gathered:
+        headers = [
+            (b"host", _HOST),
+            (b"content-type", b"application/json"),
+            (b"authorization", self.mandate.encode()),
+            (b"x-shoal-class", b"batch"),
+            (b"x-request-id", request_id.encode()),
+        ]
+        sink = Gathered()
+        answering = self.gateway.handle(self.route, headers, body, sink, self.gateway.clock())
+        try:
+            await sink.ended()
+        finally:
+            if answering is not None:
+                answering.client_left()  # does nothing where it has ended
+        return sink
+
+    def _heed_limits(self, headers: Headers, now_s: float) -> None:
+        """A part of each limit is the tenant's own calls'."""
+        said = dict(headers)
+        for what in (b"requests", b"tokens"):
+            limit, left, reset = (
+                said.get(b"x-ratelimit-" + name + what) for name in (b"limit-", b"remaining-", b"reset-")
+            )
+            if limit is not None and left is not None and reset is not None:
+                self.pace.left(float(limit), float(left), seconds_of(reset), now_s)
+
+    def _result(self, line: Question, request_id: str, answer: Gathered) -> LineResult:
+        status = answer.status or errors.upstream_lost().status
+        body = _object(answer.body) or orjson.loads(errors.upstream_lost().body())
+        self.metrics.line("completed" if status == 200 else "failed")
+        text = result_text(self.batch_id, line, {"status_code": status, "request_id": request_id, "body": body}, None)
+        return LineResult(line.ordinal, status == 200, text, *_usage(body))
+
+
+def result_text(
+    batch_id: str, line: Line | Question, response: dict[str, Any] | None, error: dict[str, str] | None
+) -> bytes:
+    """A line of an output or error file."""
+    named = {"id": f"{batch_id.replace('batch_', 'batch_req_')}_{line.ordinal + 1}", "custom_id": line.custom_id}
+    return orjson.dumps({**named, "response": response, "error": error})
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
+    """Prompt, cached and completion tokens, in either spelling."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return 0, 0, 0
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+    completion = usage.get("completion_tokens", usage.get("output_tokens"))
+    return _count(prompt), _count(cached), _count(completion)
+
+
+def seconds_of(duration: bytes) -> float:
+    """What `quota_answers.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
+    return sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION.findall(duration))
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _retry_after_s(headers: Headers) -> float | None:
+    for name, value in headers:
+        if name == b"retry-after" and value.isdigit():
+            return float(value)
+    return None

@@ -1,0 +1,134 @@
+"""Parts become two files: answers, and failures. Each line once, however often it was asked; then the parts may go.
+
+Both are written as they are read, a few MiB of each in memory. Whoever is killed in between leaves nothing that counts:
+the next one writes files of its own, which count once the record of the batch's end names them, and clears away what
+was written before. Whoever is only held up finds its parts gone, or the log gone on, and writes nothing.
+
+A line that has no result when all were asked (a part was lost, or the input file reads otherwise than it did) is not
+passed over: it stands in the error file.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import orjson
+
+from functions.artifacts.errors import ArtifactMissing
+from functions.artifacts.s3_large import LargeWriter
+from functions.decisions.batch.lines import Line, RawLine, read_line
+from functions.decisions.batch.parts import Done
+from functions.decisions.batch.record import BatchRecord, Tally
+from functions.gateway.batch.asking import result_text
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.shelf import Shelf
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.metrics import BatchMetrics
+from functions.gateway.batch.parts import Parts
+from functions.gateway.batch.reading import lines_of
+
+_log = logging.getLogger(__name__)
+_EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
+_LOST = {
+    "code": "result_lost",
+    "message": "No result of this request could be kept. Send it again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    tally: Tally
+    has_output: bool
+    has_errors: bool
+
+
+class Composing:
+    """Of one batch; `run` once."""
+
+    def __init__(
+        self, store: FileStore, shelf: Shelf, record: BatchRecord, max_line_bytes: int, metrics: BatchMetrics
+    ) -> None:
+        self._store = store
+        self._shelf = shelf
+        self._record = record
+        self._max_line_bytes = max_line_bytes
+        self._metrics = metrics
+        self._output = shelf.begin(record.tenant, record.output_file_id)
+        self._errors = shelf.begin(record.tenant, record.error_file_id)
+
+    async def run(self, parts: Parts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
+        """`check_holder` raises where the batch is another's by now. Raises PartMissing; then nothing was kept."""
+        done = Done()
+        try:
+            for key in parts.keys:
+                await self._take(done, parts, key)
+            tally = done.tally
+            if self._record.status == "finalizing" and tally.done != self._record.lines:
+                tally = tally.plus(Tally(failed=await self._tell_rest(done)))
+            await check_holder()
+            has_output = await self._keep(self._output, self._record.output_file_id, "output", now_unix_s)
+            await check_holder()
+            has_errors = await self._keep(self._errors, self._record.error_file_id, "errors", now_unix_s)
+        finally:
+            for writer in (self._output, self._errors):
+                await self._store.call(writer.abort)
+        return Composed(tally, has_output, has_errors)
+
+    async def _take(self, done: Done, parts: Parts, key: str) -> None:
+        answers, failures = bytearray(), bytearray()
+        for result in done.take(await parts.read(key)):
+            (answers if result.is_success else failures).extend(result.text + b"\n")
+        await self._store.call(self._output.write, bytes(answers))
+        await self._store.call(self._errors.write, bytes(failures))
+
+    async def _tell_rest(self, done: Done) -> int:
+        """A line in the error file for each that has no result; how many."""
+        record, told = self._record, 0
+        why = _EXPIRED if record.ends_as == "expired" else _LOST
+        try:
+            async for raw in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):
+                if raw.ordinal >= record.lines:
+                    break
+                if raw.ordinal in done:
+                    continue
+                text = result_text(record.id, _line(raw, record.endpoint), None, why)
+                await self._store.call(self._errors.write, text + b"\n")
+                self._metrics.line("expired" if why is _EXPIRED else "failed")
+                told += 1
+        except ArtifactMissing:
+            _log.warning("batch %s: its input file is gone, and with it the names of lines without result", record.id)
+        if told:
+            _log.warning("batch %s: %d lines have no result: %s", record.id, told, why["code"])
+        return told
+
+    async def _keep(self, writer: LargeWriter, file_id: str, what: str, now_unix_s: float) -> bool:
+        if not writer.written_bytes:
+            return False
+        await self._store.call(writer.finish)
+        await self._shelf.keep(
+            self._record.tenant,
+            file_id,
+            size_bytes=writer.written_bytes,
+            filename=f"{self._record.id}_{what}.jsonl",
+            purpose="batch_output",
+            now_unix_s=now_unix_s,
+        )
+        return True
+
+
+async def forget_files(store: FileStore, tenant: str, file_ids: list[str]) -> None:
+    """Records before bytes, as whoever deletes a file does. What is not there is as good as deleted."""
+    await store.delete([names.record_key(tenant, one) for one in file_ids])
+    await store.delete([names.content_key(tenant, one) for one in file_ids])
+
+
+def _line(raw: RawLine, endpoint: str) -> Line:
+    """One that can be read no longer (it could once, or there would be no batch) is known by its number alone."""
+    try:
+        line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
+    except orjson.JSONDecodeError:
+        line = None
+    return line if isinstance(line, Line) else Line(raw.ordinal, "", {})

@@ -1,0 +1,171 @@
+"""Takes up batches: those made here at once, and those that nobody has touched for a while, wherever they were made.
+
+A gateway that is killed leaves its batches as they were; any other, or itself when it is back, finds their markers
+unchanged and claims them, one of several that try. A store that cannot be read says nothing about anybody. A batch
+whose log cannot be read, or whose endpoint this release does not have, is passed over and holds up no other.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.choice import Markers, OpenBatch, choose
+from functions.decisions.batch.record import BatchRecord
+from functions.decisions.batch.transitions import IllegalMove
+from functions.gateway.batch.log import LogBroken, Overtaken
+from functions.gateway.batch.run import BatchRun
+from functions.gateway.batch.shared import Shared
+from functions.gateway.intake.routes import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE, Route
+
+_log = logging.getLogger(__name__)
+ENDPOINTS: dict[str, Route] = {route.path: route for route in (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE)}
+_LEAVE_S = 10.0
+_PASSED_OVER_S = 60.0  # what cannot be taken up is looked at again after that
+_UNBEGUN_S = 3600.0  # a first record may come that long after its marker; no request waits so long for the store
+
+
+class Conductor:
+    """Owned by one event loop."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._owner = f"{shared.gateway.gateway_id}-{secrets.token_hex(4)}"
+        self._markers = Markers()
+        self._runs: dict[str, BatchRun] = {}
+        self._told: dict[str, OpenBatch] = {}
+        self._passed_over: dict[str, float] = {}  # by id: until when
+        self._unbegun: dict[str, tuple[float, float]] = {}  # by id: touched, and since when seen so, without a record
+        self._wake = asyncio.Event()
+        self._all_left = asyncio.Event()
+        self._is_leaving = False
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StoreUnavailable where the store cannot be read: then it starts anew."""
+        while not self._is_leaving:
+            await self._look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._shared.limits.look_s * (0.75 + self._shared.dice() / 2)):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def said(self, record: BatchRecord) -> None:
+        """A batch was made or cancelled here: no need to wait for a look."""
+        run = self._runs.get(record.id)
+        if run is not None:
+            run.look()
+        elif not record.owner:
+            self._told[record.id] = OpenBatch(record.tenant, record.id, 0.0)
+            self._wake.set()
+
+    async def leave(self) -> None:
+        """The process is to end: take up nothing, and let what runs stop where another can go on."""
+        self._is_leaving = True
+        for run in self._runs.values():
+            run.leave()
+        if not self._runs:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._all_left.wait()
+
+    @property
+    def running(self) -> int:
+        return len(self._runs)
+
+    async def _look(self) -> None:
+        limits, told, now_s = self._shared.limits, dict(self._told), self._shared.gateway.clock()
+        try:
+            found = await self._shared.log.all_open()
+        except StoreUnavailable:
+            self._markers.forget()
+            raise
+        self._shared.open_batches.clear()
+        self._shared.open_batches.update(one.tenant for one in found)
+        still_open = {one.id for one in found}
+        for batch_id in told.keys() - still_open:
+            del self._told[batch_id]
+        self._forget_all_but(still_open, now_s)
+        idle = {one.id: one for one in self._markers.look(found, now_s)}
+        abandoned = idle.keys()
+        open_now = idle | {one.id: one for one in told.values() if one.id in still_open and one.id not in idle}
+        if self._shared.gateway.catalogue is None:
+            return  # no line could be judged
+        waiting = [one for one in open_now.values() if one.id not in self._runs and one.id not in self._passed_over]
+        mine = [run.tenant for run in self._runs.values()]
+        for one in choose(waiting, mine, limits.running - len(self._runs), limits.running_per_tenant):
+            if self._is_leaving:
+                return
+            self._told.pop(one.id, None)  # what is said of it from now on is news
+            try:
+                await self._try(one, is_abandoned=one.id in abandoned)
+            except StoreUnavailable:
+                self._told |= {one.id: one} if one.id in told else {}
+                raise
+
+    def _forget_all_but(self, still_open: set[str], now_s: float) -> None:
+        self._passed_over = {
+            one: until_s for one, until_s in self._passed_over.items() if one in still_open and until_s > now_s
+        }
+        self._unbegun = {one: seen for one, seen in self._unbegun.items() if one in still_open}
+
+    async def _try(self, found: OpenBatch, *, is_abandoned: bool) -> None:
+        """Take it up. What is wrong with its log is said, and is no other batch's affair."""
+        try:
+            await self._take(found, is_abandoned=is_abandoned)
+        except Overtaken:
+            return  # another was faster
+        except (LogBroken, IllegalMove) as error:
+            self._pass_over(found, str(error))
+
+    async def _take(self, found: OpenBatch, *, is_abandoned: bool) -> None:
+        log, now_s = self._shared.log, int(self._shared.gateway.wall_clock())
+        latest = await log.latest(found.tenant, found.id)
+        if latest is None:
+            await self._wait_for_its_record(found)
+            return
+        if latest.is_over:  # its end was not seen to the last
+            await log.forget(found.tenant, found.id)
+            return
+        if latest.owner and not is_abandoned:
+            return  # made here, but by now somebody works on it
+        route = ENDPOINTS.get(latest.endpoint)
+        if route is None:
+            self._pass_over(found, f"this release has no endpoint {latest.endpoint}")
+            return
+        claim = batch_moves.claimed(latest, self._owner, now_s)
+        await log.append(claim)
+        if self._is_leaving:
+            return  # nobody touches its marker from now on: another goes on
+        self._shared.metrics.taken()
+        self._begin(claim, route)
+
+    async def _wait_for_its_record(self, found: OpenBatch) -> None:
+        """Whoever makes it may still be writing that. A marker that stays alone is given up, on our own clock."""
+        now_s = self._shared.gateway.clock()
+        touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
+        if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
+            await self._shared.log.forget(found.tenant, found.id)
+            return
+        if touched != found.touched:
+            self._unbegun[found.id] = (found.touched, now_s)
+        self._pass_over(found, "it has a marker and no record yet")
+
+    def _pass_over(self, found: OpenBatch, why: str) -> None:
+        _log.warning("batch %s is left for %.0f s: %s", found.id, _PASSED_OVER_S, why)
+        self._passed_over[found.id] = self._shared.gateway.clock() + _PASSED_OVER_S
+
+    def _begin(self, claim: BatchRecord, route: Route) -> None:
+        run = self._runs[claim.id] = BatchRun(self._shared, claim, route)
+        self._shared.gateway.tasks.once("batch", self._run(claim, run))
+
+    async def _run(self, claim: BatchRecord, run: BatchRun) -> None:
+        try:
+            await run.run()
+        finally:
+            del self._runs[claim.id]
+            self._wake.set()  # a place is free
+            if self._is_leaving and not self._runs:
+                self._all_left.set()

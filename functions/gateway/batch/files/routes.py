@@ -1,0 +1,161 @@
+"""`/v1/files` as OpenAI has it, for the files of batches."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.gateway.batch.files import names, upload
+from functions.gateway.batch.files.shelf import KEPT_PURPOSES, PAGE_DEFAULT, PAGE_MAX, FileRecord
+from functions.gateway.batch.files.store import refused
+from functions.gateway.batch.service import Batches, offered
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.plain import ClientLeft
+from functions.gateway.intake.callers import identify_lookup
+
+_LEFT = 499
+
+
+def add_routes(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/v1/files")
+    async def create(request: Request) -> Response:
+        return await _create(gateway, request)
+
+    @app.get("/v1/files")
+    async def listing(
+        request: Request,
+        after: str | None = None,
+        purpose: str | None = None,
+        limit: int = Query(PAGE_DEFAULT, ge=1, le=10_000),
+        order: Literal["asc", "desc"] = "desc",
+    ) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        check_purpose(purpose)
+        most, ascending = min(limit, PAGE_MAX), order == "asc"
+        try:
+            with batches.listings.taken(caller.tenant):
+                page, more = await batches.shelf.page(
+                    caller.tenant, after=after, limit=most, purpose=purpose, ascending=ascending
+                )
+        except StoreUnavailable as error:
+            raise refused(error) from error
+        return as_list([record.shown() for record in page], has_more=more)
+
+    @app.get("/v1/files/{file_id}")
+    async def one(request: Request, file_id: str) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        return (await _found(offered(gateway), caller.tenant, file_id)).shown()
+
+    @app.get("/v1/files/{file_id}/content")
+    async def content(request: Request, file_id: str) -> Response:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        record = await _found(batches, caller.tenant, file_id)
+        return await _content(batches, caller.tenant, record)
+
+    @app.delete("/v1/files/{file_id}")
+    async def delete(request: Request, file_id: str) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        record = await _found(batches, caller.tenant, file_id)
+        try:
+            reader = await batches.reader_of(caller.tenant, record.id)
+            if reader is not None:
+                raise in_use(reader)
+            await batches.shelf.delete(caller.tenant, record.id)
+        except StoreUnavailable as error:
+            raise refused(error) from error
+        return {"id": record.id, "object": "file", "deleted": True}
+
+
+async def _create(gateway: Gateway, request: Request) -> Response:
+    _, caller = identify_lookup(gateway, request)
+    batches, tenant = offered(gateway), caller.tenant
+    limits = batches.limits
+    try:
+        with batches.uploads.taken(tenant):
+            if await batches.shelf.count(tenant) >= limits.files_per_tenant:
+                raise too_many_files(limits.files_per_tenant)
+            file_id = names.new_id("file", gateway.wall_clock())
+            writer = batches.shelf.begin(tenant, file_id)
+            form = await upload.receive(
+                request, batches.store, writer, limits.file_bytes, places=batches.uploads, clock=gateway.clock
+            )
+            record = await batches.shelf.keep(
+                tenant,
+                file_id,
+                size_bytes=writer.written_bytes,
+                filename=upload.filename_of(form),
+                purpose=form.fields["purpose"],
+                now_unix_s=gateway.wall_clock(),
+            )
+    except StoreUnavailable as error:
+        raise refused(error) from error
+    except ClientLeft:
+        return Response(status_code=_LEFT)  # nobody reads it
+    return JSONResponse(record.shown())
+
+
+async def _found(batches: Batches, tenant: str, file_id: str) -> FileRecord:
+    try:
+        record = await batches.shelf.find(tenant, file_id)
+    except StoreUnavailable as error:
+        raise refused(error) from error
+    if record is None:
+        raise file_not_found(file_id)
+    return record
+
+
+async def _content(batches: Batches, tenant: str, record: FileRecord) -> Response:
+    """Its first block before the head, so that a store that is gone is an error and no broken answer."""
+    blocks = batches.shelf.content(tenant, record.id)
+    try:
+        first = await anext(blocks, b"")
+    except StoreUnavailable as error:
+        raise refused(error) from error
+    except ArtifactMissing as error:
+        raise file_not_found(record.id) from error
+    headers = {
+        "content-length": str(record.size_bytes),
+        "content-disposition": f'attachment; filename="{record.id}.jsonl"',
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(_all(first, blocks), media_type="application/octet-stream", headers=headers)
+
+
+async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A store that goes away half-way cuts the connection: the client sees fewer bytes than were announced."""
+    yield first
+    async for block in rest:
+        yield block
+
+
+def check_purpose(purpose: str | None) -> None:
+    """One that no file has would read all of them for nothing; raises Refused (400)."""
+    if purpose is not None and purpose not in KEPT_PURPOSES:
+        raise bad_request(f"'purpose' is one of {', '.join(KEPT_PURPOSES)}.", param="purpose")
+
+
+def as_list(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": data, "has_more": has_more, **ends}
+
+
+def file_not_found(file_id: str) -> Refused:
+    message = f"There is no file {quote(file_id)}. GET /v1/files lists yours."
+    return Refused(ErrorAnswer(404, "invalid_request_error", "file_not_found", message, "id"))
+
+
+def too_many_files(most: int) -> Refused:
+    message = f"You have {most} files, and may not have more. Delete some."
+    return Refused(ErrorAnswer(429, "requests", "too_many_files", message))
+
+
+def in_use(batch_id: str) -> Refused:
+    message = f"The batch {batch_id} reads this file. Cancel it, or wait for its end."
+    return Refused(ErrorAnswer(409, "invalid_request_error", "file_in_use", message, "id"))

@@ -1,0 +1,168 @@
+"""One file on its way from a form to the store: a few MiB of it in memory at any time, however large it is.
+
+The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
+and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.
+
+Places are few, so nobody holds one for little, and nobody the last ones twice:
+
+    a tenant's second place     only where two stay free behind it: of 8, four tenants hold 7, and a fifth has the last
+    a client's bytes            32 KiB for each second that it was waited for, once that is over 30 s; else 408, where
+                                fewer than two places are free and more of the file is to come. While the store writes,
+                                nobody waits for it (test_who_sends_a_byte_now_and_then_is_refused)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from functions.artifacts.s3_large import LargeWriter
+from functions.gateway import errors
+from functions.gateway.batch.files.form import FormInvalid, UploadForm
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.http.headers import announced_bytes
+from functions.gateway.http.plain import ClientLeft
+
+_WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
+_FORM_BYTES = 64 * 1024  # around the file
+_SILENCE_S = 30.0  # between two blocks
+_LEAST_BYTES_PER_S = 32 * 1024  # an eighth of what a file of 200 MB needs to be whole in time
+_LEAST_AFTER_S = 30.0
+_SHORT_PLACES = 2  # fewer that are free
+_FILENAME_CHARS = 255
+PURPOSES = ("batch",)
+
+
+@dataclass(slots=True)
+class UploadPlaces:
+    """How many may come at a time. Owned by one event loop."""
+
+    most: int
+    most_per_tenant: int
+    _held: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_short(self) -> bool:
+        return self._free() < _SHORT_PLACES
+
+    def _free(self) -> int:
+        return self.most - sum(self._held.values())
+
+    @contextmanager
+    def taken(self, tenant: str) -> Iterator[None]:
+        held = self._held.get(tenant, 0)
+        if held >= self.most_per_tenant:
+            message = f"Another {held} uploads of yours are under way. Wait for one to end."
+            raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
+        free = self._free()
+        if free < 1 or (held and free - 1 <= held):
+            raise Refused(errors.unavailable("As many uploads as may be are under way. Try again.", "overloaded", 5))
+        self._held[tenant] = held + 1
+        try:
+            yield
+        finally:
+            self._held[tenant] -= 1
+            if not self._held[tenant]:
+                del self._held[tenant]
+
+
+async def receive(
+    request: Request,
+    store: FileStore,
+    writer: LargeWriter,
+    max_bytes: int,
+    *,
+    places: UploadPlaces,
+    clock: Callable[[], float],
+) -> UploadForm:
+    """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
+    if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
+        raise too_large(max_bytes)
+    try:
+        form = UploadForm(request.headers.get("content-type", ""))
+        await _write(form, _blocks(request, max_bytes + _FORM_BYTES, places, clock), store, writer, max_bytes)
+        form.end()
+        check_fields(form)
+        if not writer.written_bytes:
+            raise bad_request("The file is empty. Send one JSON object a line.", param="file", code="empty_file")
+        await store.call(writer.finish)
+    except FormInvalid as error:
+        await store.call(writer.abort)
+        raise bad_request(str(error), code="invalid_form") from error
+    except BaseException:
+        await asyncio.shield(store.call(writer.abort))
+        raise
+    return form
+
+
+def check_fields(form: UploadForm) -> None:
+    for name in form.fields:
+        if name != "purpose":
+            raise bad_request(f"{quote(name)} is not offered.", param=name[:64], code="unknown_parameter")
+    if form.fields.get("purpose") not in PURPOSES:
+        raise bad_request("'purpose' is required: \"batch\".", param="purpose")
+
+
+def filename_of(form: UploadForm) -> str:
+    shown = "".join(char for char in form.filename or "" if char.isprintable())
+    return shown[:_FILENAME_CHARS] or "file"
+
+
+def too_large(max_bytes: int) -> Refused:
+    message = f"A file has at most {max_bytes} bytes. Send several."
+    return Refused(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
+
+
+def _too_slow() -> Refused:
+    message = (
+        f"The file comes at less than {_LEAST_BYTES_PER_S // 1024} KiB a second, and others wait for its place. "
+        "Send it over a faster connection."
+    )
+    return Refused(ErrorAnswer(408, "invalid_request_error", "request_timeout", message, "file"))
+
+
+async def _write(
+    form: UploadForm, blocks: AsyncIterator[bytes], store: FileStore, writer: LargeWriter, max_bytes: int
+) -> None:
+    held, written_bytes = bytearray(), 0
+    async for block in blocks:
+        for piece in form.feed(block):
+            held += piece
+        if written_bytes + len(held) > max_bytes:
+            raise too_large(max_bytes)
+        if len(held) >= _WRITE_BYTES:
+            written_bytes += len(held)
+            await store.call(writer.write, bytes(held))
+            held.clear()
+    await store.call(writer.write, bytes(held))
+
+
+async def _blocks(
+    request: Request, max_bytes: int, places: UploadPlaces, clock: Callable[[], float]
+) -> AsyncIterator[bytes]:
+    received_bytes, waited_s = 0, 0.0
+    announced = announced_bytes(request.scope["headers"])
+    stream = request.stream()
+    while True:
+        asked_s = clock()
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                block = await anext(stream, None)
+        except TimeoutError as error:
+            raise Refused(errors.request_timeout("The body")) from error
+        except ClientDisconnect as error:
+            raise ClientLeft from error
+        if block is None:
+            return
+        received_bytes += len(block)
+        waited_s += clock() - asked_s
+        is_slow = waited_s > _LEAST_AFTER_S and received_bytes < waited_s * _LEAST_BYTES_PER_S
+        if is_slow and places.is_short and block and received_bytes != announced:
+            raise _too_slow()
+        if received_bytes > max_bytes:
+            raise too_large(max_bytes - _FORM_BYTES)
+        yield block

@@ -1,0 +1,248 @@
+"""`/v1/batches` as OpenAI has it."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.record import BatchRecord, LineProblem
+from functions.decisions.batch.transitions import IllegalMove
+from functions.decisions.batch.window import window_s
+from functions.decisions.request.access import Caller
+from functions.gateway import errors
+from functions.gateway.batch.conductor import ENDPOINTS
+from functions.gateway.batch.files import names
+from functions.gateway.batch.files.routes import as_list
+from functions.gateway.batch.files.store import refused
+from functions.gateway.batch.log import InDoubt, LogBroken, Overtaken, TooManyOpen
+from functions.gateway.batch.service import Batches, offered
+from functions.gateway.batch.shown import shown
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.headers import check_json_body
+from functions.gateway.intake.callers import identify_lookup
+from functions.gateway.intake.json_body import parse_object
+
+_BODY_BYTES = 64 * 1024
+_BODY_S = 10.0
+_DEPTH, _VALUES = 4, 200
+_READS_AT_ONCE = 8
+_CANCEL_TRIES = 5
+_METADATA_PAIRS, _METADATA_KEY_CHARS, _METADATA_VALUE_CHARS = 16, 64, 512
+_LEFT = 499
+_log = logging.getLogger(__name__)
+_KEPT_MAX = 2000  # batches of one tenant, those that are over included
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client asks for."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+
+
+def add_routes(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/v1/batches")
+    async def create(request: Request) -> Response:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        try:
+            asked = await _asked(request)
+            async with batches.creations.turn(caller.tenant):
+                created = await _created(batches, caller, asked)
+            return JSONResponse(shown(created))
+        except (StoreUnavailable, LogBroken) as error:
+            raise refused(error) from error
+        except ClientDisconnect:
+            return Response(status_code=_LEFT)  # nobody reads it
+
+    @app.get("/v1/batches")
+    async def listing(
+        request: Request, after: str | None = None, limit: int = Query(20, ge=1, le=100)
+    ) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        try:
+            with batches.listings.taken(caller.tenant):
+                return await _page(batches, caller.tenant, after, limit)
+        except StoreUnavailable as error:
+            raise refused(error) from error
+
+    @app.get("/v1/batches/{batch_id}")
+    async def one(request: Request, batch_id: str) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        try:
+            return await _shown(offered(gateway), caller.tenant, batch_id)
+        except (StoreUnavailable, LogBroken) as error:
+            raise refused(error) from error
+
+    @app.post("/v1/batches/{batch_id}/cancel")
+    async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
+        _, caller = identify_lookup(gateway, request)
+        batches = offered(gateway)
+        try:
+            record = await _cancelled(batches, caller.tenant, batch_id)
+            return shown(record, await batches.log.beat(record.tenant, record.id))
+        except (StoreUnavailable, LogBroken) as error:
+            raise refused(error) from error
+
+
+async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecord:
+    tenant, limits = caller.tenant, batches.limits
+    seconds = _check(asked)
+    file = await batches.shelf.find(tenant, asked.input_file_id)
+    if file is None or file.purpose != "batch":
+        message = f"There is no file {quote(asked.input_file_id)} with the purpose batch. Upload it first."
+        raise bad_request(message, param="input_file_id", code="file_not_found")
+    if len(await batches.log.all_open(tenant)) >= limits.open_per_tenant:
+        raise _too_many_open(limits.open_per_tenant)
+    if len(await batches.log.ids(tenant)) >= _KEPT_MAX:
+        raise _too_many(f"You have {_KEPT_MAX} batches. They go after their retention; send larger ones.")
+    now_unix_s = batches.gateway.wall_clock()
+    record = BatchRecord(
+        id=names.new_id("batch", now_unix_s),
+        tenant=tenant,
+        key_id=caller.key_id,
+        endpoint=asked.endpoint,
+        input_file_id=file.id,
+        completion_window=asked.completion_window,
+        created_s=int(now_unix_s),
+        expires_s=int(now_unix_s) + seconds,
+        output_file_id=names.new_id("file", now_unix_s),
+        error_file_id=names.new_id("file", now_unix_s),
+        metadata=asked.metadata or {},
+    )
+    try:
+        opened = await _opened(batches, record)
+    except TooManyOpen as error:  # another gateway made some meanwhile
+        raise _too_many_open(limits.open_per_tenant) from error
+    batches.conductor.said(opened)
+    return opened
+
+
+async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
+    """The store may fail and have written, now or later: then the client, told to try again, would have two batches.
+    So a second record competes for the first one's number. One of them is the batch, whichever comes first.
+    """
+    try:
+        await batches.log.open(record, batches.limits.open_per_tenant)
+    except InDoubt:
+        problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
+        given_up = batch_moves.failed(record, (problem,), int(batches.gateway.wall_clock()))
+        try:
+            await batches.log.append(replace(given_up, number=record.number))
+        except Overtaken as overtaken:
+            return overtaken.latest
+        await batches.log.close(record)
+        raise
+    return record
+
+
+def _check(asked: Asked) -> int:
+    """The window's seconds; raises Refused (400)."""
+    if asked.endpoint not in ENDPOINTS:
+        raise bad_request(f"'endpoint' is one of {', '.join(ENDPOINTS)}.", param="endpoint")
+    seconds = window_s(asked.completion_window)
+    if seconds is None:
+        message = "'completion_window' is 24h, or another number of minutes (m) or hours (h) up to 168h."
+        raise bad_request(message, param="completion_window")
+    pairs = asked.metadata or {}
+    if len(pairs) > _METADATA_PAIRS or any(
+        len(key) > _METADATA_KEY_CHARS or len(value) > _METADATA_VALUE_CHARS for key, value in pairs.items()
+    ):
+        message = (
+            f"'metadata' has at most {_METADATA_PAIRS} pairs, of {_METADATA_KEY_CHARS} and "
+            f"{_METADATA_VALUE_CHARS} characters."
+        )
+        raise bad_request(message, param="metadata")
+    return seconds
+
+
+async def _page(batches: Batches, tenant: str, after: str | None, limit: int) -> dict[str, Any]:
+    ids = [one for one in reversed(await batches.log.ids(tenant)) if after is None or one < after]
+    page: list[dict[str, Any]] = []
+    for begin in range(0, min(limit, len(ids)), _READS_AT_ONCE):
+        some = ids[begin : min(begin + _READS_AT_ONCE, limit)]
+        found = await asyncio.gather(*(_listed(batches, tenant, one) for one in some))
+        page += [one for one in found if one is not None]
+    return as_list(page, has_more=len(ids) > limit)
+
+
+async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any] | None:
+    """None where its record is none: the others are listed all the same."""
+    try:
+        return await _shown(batches, tenant, batch_id)
+    except LogBroken as error:
+        _log.warning("the log of batch %s cannot be read: %s", batch_id, error)
+        return None
+    except Refused:
+        return None  # it went meanwhile
+
+
+async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
+    record = await _found(batches, tenant, batch_id)
+    beat = None if record.is_over else await batches.log.beat(tenant, batch_id)
+    return shown(record, beat)
+
+
+async def _found(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
+    record = await batches.log.latest(tenant, batch_id)
+    if record is None:
+        message = f"There is no batch {quote(batch_id)}. GET /v1/batches lists yours."
+        raise Refused(ErrorAnswer(404, "invalid_request_error", "batch_not_found", message, "id"))
+    return record
+
+
+async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
+    """Whoever works on it is told by the log; several who cancel say the same."""
+    record = await _found(batches, tenant, batch_id)
+    for _ in range(_CANCEL_TRIES):
+        if record.status in ("cancelling", "cancelled"):
+            return record
+        try:
+            following = batch_moves.cancelled(record, int(batches.gateway.wall_clock()))
+            await batches.log.append(following)
+        except IllegalMove as error:
+            message = f"The batch is {record.status} and cannot be cancelled any more."
+            raise Refused(ErrorAnswer(409, "invalid_request_error", "batch_over", message)) from error
+        except Overtaken as overtaken:
+            record = overtaken.latest
+        else:
+            batches.conductor.said(following)
+            return following
+    raise Refused(errors.unavailable("The batch is being moved. Try again.", "overloaded", 1))
+
+
+async def _asked(request: Request) -> Asked:
+    check_json_body(request.scope["headers"])
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for block in request.stream():
+                body += block
+                if len(body) > _BODY_BYTES:
+                    raise Refused(errors.body_too_large(_BODY_BYTES))
+    except TimeoutError as error:
+        raise Refused(errors.request_timeout("The body")) from error
+    parsed = parse_object(bytes(body), _DEPTH, _VALUES)
+    try:
+        return msgspec.convert(parsed, Asked)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"The body cannot be used: {error}.") from error
+
+
+def _too_many_open(most: int) -> Refused:
+    return _too_many(f"You have {most} batches that are not over. Wait for one, or cancel one.")
+
+
+def _too_many(message: str) -> Refused:
+    return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=60))

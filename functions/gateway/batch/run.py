@@ -1,0 +1,346 @@
+"""One batch, worked on by this process until it is over, or until somebody else does.
+
+    claimed -> validated -> every line asked -> put together -> over
+                  |             |
+                  '-------------'--> cancelled, or its time is over: what is there is put together
+
+While it runs it touches the batch's marker, so that nobody takes the batch for abandoned, and looks whether somebody
+wrote a record after its own: a wish to cancel is heeded, another owner makes it stop at once and write no more. It
+may be killed at any line: whoever goes on finds the log and the parts. What is asked again then is what was not yet
+durable, at most `undurable_lines`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import orjson
+
+from functions.api.ids import KeyId, TenantId
+from functions.artifacts.errors import ArtifactMissing, StoreRefused, StoreUnavailable
+from functions.decisions.batch import transitions as batch_moves
+from functions.decisions.batch.choice import BEAT_S
+from functions.decisions.batch.lines import Line, RawLine, read_line
+from functions.decisions.batch.pace import BatchPace
+from functions.decisions.batch.record import BatchRecord, LineProblem, Status
+from functions.gateway.batch.asking import Asker, Question
+from functions.gateway.batch.composing import Composing, forget_files
+from functions.gateway.batch.log import Beat, LogBroken, Overtaken
+from functions.gateway.batch.parts import PartMissing, Parts
+from functions.gateway.batch.reading import lines_of
+from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.validation import Validation, line_bytes
+from functions.gateway.errors import Refused
+from functions.gateway.intake.routes import Route
+
+_log = logging.getLogger(__name__)
+_AGAIN_S = 1.0
+_REFUSED_AGAIN_S = 30.0  # the store is there and takes no write: until somebody has looked at it
+_ROUNDS = 3  # through the input file, where lines are left without result
+_LOOK_S = 0.05
+_LEAVE_S = 5.0
+_TASKS_PER_PLACE = 2  # lines that wait for their turn beside those in flight
+
+_Got = TypeVar("_Got")
+
+
+class _Stopped(Exception):
+    """No further line is asked: cancelled, or too late."""
+
+
+class BatchRun:
+    """`record` is its own claim. `run` once; it raises nothing that a later claim would not mend."""
+
+    def __init__(self, shared: Shared, record: BatchRecord, route: Route) -> None:
+        self._shared = shared
+        self._gateway = shared.gateway
+        self._record = record
+        self._route = route
+        self._parts = Parts(shared.store, record, shared.limits, shared.gateway.clock)
+        pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
+        tenant = TenantId(record.tenant)
+        self.turns = Turns(
+            shared.gateway,
+            tenant,
+            pace,
+            places=shared.places,
+            answers=shared.answers,
+            open_batches=shared.open_batches,
+            clock=shared.gateway.clock,
+        )
+        self._pace = pace
+        self._moving = asyncio.Lock()
+        self._is_looked_for, self._has_news = asyncio.Event(), asyncio.Event()
+        self._is_recalled = self._is_cancelled = self._is_leaving = False
+        self._leave_by_s = 0.0
+        self._asking: set[asyncio.Task[None]] = set()
+
+    @property
+    def tenant(self) -> str:
+        return self._record.tenant
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                beside = [group.create_task(self._beat()), group.create_task(self._watch())]
+                await self._work()
+                for task in beside:
+                    task.cancel()
+            if self._record.is_over:  # and nobody touches its marker any more
+                await self._patiently(self._close)
+        except* (Overtaken, LogBroken) as overtaken:
+            _log.warning("batch %s goes on elsewhere: %s", self._record.id, overtaken.exceptions[0])
+            if overtaken.subgroup(Overtaken) is not None:
+                await self._take_back()
+
+    def leave(self) -> None:
+        """The process is to end: what is in flight may end within a few seconds, what is answered becomes durable."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self._leave_by_s = self._gateway.clock() + _LEAVE_S
+
+    def look(self) -> None:
+        """Something may have been said of it: do not wait for the next look."""
+        self._is_looked_for.set()
+
+    # from one status to the next
+
+    async def _work(self) -> None:
+        await self._patiently(self._recall)
+        if self._record.status == "validating":
+            await self._validate()
+        if self._record.status == "in_progress":
+            await self._ask_all()
+        if self._record.status in ("finalizing", "cancelling"):
+            await self._patiently(self._put_together)
+        if not self._record.is_over:
+            return  # left for another to go on
+        self._shared.metrics.ended(self._record.status)
+        _log.info("batch %s is %s", self._record.id, self._record.status)
+
+    async def _recall(self) -> None:
+        await self._parts.recall()
+        self._is_recalled = True
+        self._has_news.set()
+
+    async def _close(self) -> None:
+        await self._shared.store.delete(self._parts.keys)
+        await forget_files(self._shared.store, self._record.tenant, batch_moves.unnamed_files(self._record))
+        await self._shared.log.close(self._record)
+
+    async def _take_back(self) -> None:
+        """Files of this claim's, should it have come to that: nobody will name them."""
+        record = self._record
+        if record.status not in ("finalizing", "cancelling"):
+            return
+        try:
+            await forget_files(self._shared.store, record.tenant, [record.output_file_id, record.error_file_id])
+        except StoreUnavailable as error:
+            _log.warning("batch %s: files that do not count stay: %s", record.id, error)
+
+    async def _validate(self) -> None:
+        validation = await self._patiently(self._validation)
+        problems = await validation.run()
+        if problems:
+            await self._move(lambda record: batch_moves.failed(record, problems, self._now()), "validating")
+        else:
+            await self._move(lambda record: batch_moves.validated(record, validation.lines, self._now()), "validating")
+
+    async def _validation(self) -> Validation:
+        return Validation(self._gateway, self._shared.store, self._record, self._route)
+
+    async def _ask_all(self) -> None:
+        """Every line that has no durable result; then, or when it is stopped, all that was answered is durable."""
+        record = self._record
+        ends_as: Status = "completed"
+        try:
+            with self._gateway.intake.mandates.given(TenantId(record.tenant), KeyId(record.key_id)) as mandate:
+                for _ in range(_ROUNDS):
+                    if not await self._ask_round(mandate):
+                        ends_as = "expired"
+                        break
+                    if self._parts.done.tally.done == record.lines:
+                        break
+        except* ArtifactMissing:
+            problem = LineProblem("file_not_found", "The input file was deleted.")
+            await self._move(lambda record: batch_moves.failed(record, (problem,), self._now()), "in_progress")
+        if not self._is_leaving:
+            await self._move(lambda record: batch_moves.ended(record, ends_as, self._now()), "in_progress")
+
+    async def _ask_round(self, mandate: str) -> bool:
+        """Once through the input file; whether nobody stopped it."""
+        self._parts.go_on()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._parts.keep_writing())
+            try:
+                await self._ask_lines(self._asker(mandate), group)
+            except _Stopped:
+                return False
+            finally:
+                await self._abort_lines()
+                self._parts.stop()
+        return True
+
+    async def _ask_lines(self, asker: Asker, group: asyncio.TaskGroup) -> None:
+        record, store = self._record, self._shared.store
+        async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._gateway)):
+            if raw.ordinal in self._parts.done or raw.text is None:
+                continue
+            question = _question(raw, record.endpoint)
+            if question is not None:
+                await self._until_room(len(question.body))
+                self._begin(asker, question, group)
+        while self._asking:
+            self._check_time()
+            await asyncio.sleep(_LOOK_S)
+
+    def _begin(self, asker: Asker, question: Question, group: asyncio.TaskGroup) -> None:
+        held = contextlib.ExitStack()
+        held.enter_context(self._shared.bodies.taken(self.tenant, len(question.body)))
+
+        async def ask() -> None:
+            self._parts.add(await asker.ask(question))
+
+        task = group.create_task(ask())
+        task.add_done_callback(lambda _: held.close())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _until_room(self, size_bytes: int) -> None:
+        """A line more may be held, and asked, without more being lost to a kill than was said."""
+        limits = self._shared.limits
+        while True:
+            self._check_time()
+            waiting = len(self._asking)
+            if (
+                not self._is_leaving
+                and waiting < _TASKS_PER_PLACE * limits.lines_in_flight_per_batch
+                and waiting + self._parts.undurable < limits.undurable_lines
+                and not self._parts.is_heavy
+                and (not waiting or self._shared.bodies.is_free(self.tenant, size_bytes))
+            ):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _check_time(self) -> None:
+        if self._is_leaving and self._gateway.clock() >= self._leave_by_s:
+            raise _Stopped
+        if self._is_cancelled or self._now() >= self._record.expires_s:
+            raise _Stopped
+
+    async def _abort_lines(self) -> None:
+        lines = list(self._asking)
+        for line in lines:
+            line.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+
+    async def _put_together(self) -> None:
+        shared, record = self._shared, self._record
+        composing = Composing(shared.store, shared.shelf, record, line_bytes(self._gateway), shared.metrics)
+        try:
+            composed = await composing.run(self._parts, self._gateway.wall_clock(), self._look)
+        except PartMissing:
+            await self._look()  # where another ended the batch, that is why
+            await self._parts.recall()
+            raise
+        await self._move(
+            lambda latest: batch_moves.finished(
+                latest, composed.tally, self._now(), has_output=composed.has_output, has_errors=composed.has_errors
+            ),
+            record.status,
+        )
+
+    def _asker(self, mandate: str) -> Asker:
+        shared = self._shared
+        return Asker(
+            shared.gateway, self._route, self._record.id, mandate, self._pace, self.turns, shared.metrics, shared.dice
+        )
+
+    # what is said to others, and by them
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._shared.log.touch(self._record, await self._how_far())
+            except StoreUnavailable as error:
+                _log.warning("batch %s: its marker could not be touched: %s", self._record.id, error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._has_news.wait()
+            self._has_news.clear()
+
+    async def _how_far(self) -> Beat:
+        """Until it is known what is done: as far as the holder before said."""
+        record = self._record
+        before = None
+        if not self._is_recalled:
+            with contextlib.suppress(LogBroken):  # then it says how far we know
+                before = await self._shared.log.beat(record.tenant, record.id)
+        return before or Beat(record.input_file_id, record.lines, self._parts.done.tally)
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._shared.limits.watch_s):
+                    await self._is_looked_for.wait()
+            self._is_looked_for.clear()
+            try:
+                await self._look()
+            except StoreUnavailable as error:
+                _log.warning("batch %s: its log could not be read: %s", self._record.id, error)
+
+    async def _look(self) -> None:
+        async with self._moving:
+            latest = await self._shared.log.follows(self._record)
+            if latest is not None:
+                self._heed(latest)
+
+    def _heed(self, latest: BatchRecord) -> None:
+        """Somebody wrote after us: a wish to cancel leaves the batch ours."""
+        if latest.owner != self._record.owner or latest.claims != self._record.claims:
+            raise Overtaken(latest)
+        self._record = latest
+        if latest.status == "cancelling":
+            self._is_cancelled = True
+
+    async def _move(self, move: Callable[[BatchRecord], BatchRecord], expected: str) -> None:
+        """To the next record; nothing where it is no longer at the status that was expected."""
+
+        async def moved() -> None:
+            async with self._moving:
+                if self._record.status != expected:
+                    return
+                following = move(self._record)
+                try:
+                    await self._shared.log.append(following)
+                    self._record = following
+                    self._has_news.set()
+                except Overtaken as overtaken:
+                    self._heed(overtaken.latest)
+
+        await self._patiently(moved)
+
+    async def _patiently(self, work: Callable[[], Awaitable[_Got]]) -> _Got:
+        """Again until the store is there."""
+        while True:
+            try:
+                return await work()
+            except (StoreUnavailable, Refused) as error:
+                _log.warning("batch %s waits: %s", self._record.id, error)
+                await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
+
+    def _now(self) -> int:
+        return int(self._gateway.wall_clock())
+
+
+def _question(raw: RawLine, endpoint: str) -> Question | None:
+    """What was parsed is let go of before anybody waits. None: it could be read once, and is told of at the end."""
+    try:
+        line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
+    except orjson.JSONDecodeError:
+        return None
+    return Question(line.ordinal, line.custom_id, orjson.dumps(line.body)) if isinstance(line, Line) else None

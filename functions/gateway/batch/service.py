@@ -1,0 +1,96 @@
+"""Files and batches as one thing that a gateway has, or has not: made once, where a store is configured."""
+
+import random
+
+from functions.artifacts.errors import StoreUnavailable
+from functions.artifacts.s3 import S3Store
+from functions.gateway.batch.collecting import Collecting
+from functions.gateway.batch.conductor import Conductor
+from functions.gateway.batch.creations import Creations
+from functions.gateway.batch.files.listings import ListingPlaces
+from functions.gateway.batch.files.shelf import Shelf
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.files.upload import UploadPlaces
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.log import BatchLog, LogBroken
+from functions.gateway.batch.metrics import BatchMetrics
+from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.shared import Shared
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.gateway import Gateway
+
+
+class Batches:
+    """What clients ask for and what batches need go to the store by threads of their own: a client's listings keep no
+    owner from touching its markers.
+    """
+
+    def __init__(self, gateway: Gateway, store: S3Store, limits: BatchLimits) -> None:
+        self.gateway = gateway
+        self.limits = limits
+        self.store, self._owners_store = FileStore(store), FileStore(store)
+        self.shelf = Shelf(self.store, limits.file_retention_s)
+        self.log = BatchLog(self.store)
+        self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
+        self.creations = Creations(limits.open_per_tenant)
+        self.listings = ListingPlaces(limits.listings_per_tenant)
+        places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
+        bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
+        metrics = BatchMetrics(gateway.metrics.registry, lambda: self.conductor.running, lambda: places.held)
+        shared = Shared(
+            gateway,
+            limits,
+            self._owners_store,
+            Shelf(self._owners_store, limits.file_retention_s),
+            BatchLog(self._owners_store),
+            places=places,
+            bodies=bodies,
+            answers=answers,
+            metrics=metrics,
+            dice=random.random,
+        )
+        self.conductor = Conductor(shared)
+        self._collecting = Collecting(shared)
+
+    def start(self) -> None:
+        tasks = self.gateway.tasks
+        tasks.forever("batches", self._conduct, expected=(StoreUnavailable,))
+        tasks.forever("old files", self._collecting.run, expected=(StoreUnavailable,))
+
+    async def close(self) -> None:
+        """What runs stops where another gateway can go on; may be called again, to wait for that."""
+        await self.conductor.leave()
+
+    async def reader_of(self, tenant: str, file_id: str) -> str | None:
+        """The open batch that reads this file."""
+        for one in await self.log.all_open(tenant):
+            try:
+                if await self._reads(tenant, one.id, file_id):
+                    return one.id
+            except LogBroken:
+                return one.id  # nobody knows what it reads
+        return None
+
+    async def _reads(self, tenant: str, batch_id: str, file_id: str) -> bool:
+        beat = await self.log.beat(tenant, batch_id)
+        if beat is None or beat.input_file_id != file_id:
+            return False
+        latest = await self.log.latest(tenant, batch_id)
+        return latest is not None and not latest.is_over  # else its marker is about to go
+
+    def close_store(self) -> None:
+        """After everything that uses it: what still waits for a thread is dropped, connections are closed."""
+        self._owners_store.close()
+        self.store.close()
+
+    async def _conduct(self) -> None:
+        await self.store.ensure_bucket()
+        await self.conductor.run()
+
+
+def offered(gateway: Gateway) -> Batches:
+    """Raises Refused (404) where this installation keeps no files."""
+    if gateway.batches is None:
+        message = "This installation keeps no files and runs no batches. Ask its operator."
+        raise Refused(ErrorAnswer(404, "invalid_request_error", "files_not_offered", message))
+    return gateway.batches

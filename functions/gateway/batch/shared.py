@@ -1,0 +1,28 @@
+"""What all of a gateway's batches share."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from functions.gateway.batch.files.shelf import Shelf
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.log import BatchLog
+from functions.gateway.batch.metrics import BatchMetrics
+from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.gateway import Gateway
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    gateway: Gateway
+    limits: BatchLimits
+    store: FileStore
+    shelf: Shelf
+    log: BatchLog
+    places: LinePlaces
+    bodies: HeldBytes  # of lines that wait for their answer
+    answers: HeldBytes  # room for those in flight
+    metrics: BatchMetrics
+    dice: Callable[[], float]  # in [0, 1)
+    open_batches: Counter[str] = field(default_factory=Counter)  # of each tenant, at all gateways: at the last look

@@ -1,0 +1,99 @@
+"""When a batch's next line may be asked: the batch's pace, the tenant's concurrency and the gateway's places agree.
+
+Beside a line in flight there is room for its answer, as large as the largest that came to this batch: 32 answers of
+32 MiB would be a GiB. The first few come before that is known, at most as many as a batch begins with. Each answer
+takes 2% off what is expected: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after 168.
+(test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
+
+Half of what a tenant may have under way at a time, over all gateways, is left to its own calls. A batch runs on one
+gateway, so that of many gateways no more have lines of a tenant than it has open batches (as the last look saw them):
+
+    lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // min(gateways, its open batches))
+
+Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): of 64, eight
+gateways have 32 for one batch, 16 each for two, and four each for eight or more.
+
+Lines take their turn in the order in which they asked for it; the one in front looks again whenever a line ends, and
+ten times a second.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from functions.api.ids import TenantId
+from functions.decisions.batch.pace import BatchPace
+from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.gateway import Gateway
+
+_LOOK_S = 0.1
+_STAYS_RATIO = 0.98
+
+
+class Turns:
+    """Of one run."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        tenant: TenantId,
+        pace: BatchPace,
+        *,
+        places: LinePlaces,
+        answers: HeldBytes,
+        open_batches: Counter[str],
+        clock: Callable[[], float],
+    ) -> None:
+        """`open_batches`: of each tenant, at all gateways."""
+        self._gateway = gateway
+        self._tenant = tenant
+        self._pace = pace
+        self._places = places
+        self._answers = answers
+        self._open_batches = open_batches
+        self._clock = clock
+        self._front = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._largest_bytes = 0
+        self.in_flight = 0
+
+    def was_answered(self, size_bytes: int) -> None:
+        """Of a line that has its turn."""
+        self._largest_bytes = max(size_bytes, int(self._largest_bytes * _STAYS_RATIO))
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[None]:
+        """Begins when a line may be asked; ends when it was answered."""
+        async with self._front:
+            while not self._may():
+                self._ended.clear()
+                try:
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._ended.wait()
+                except TimeoutError:
+                    continue
+            self.in_flight += 1
+        try:
+            with self._places.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
+                yield
+        finally:
+            self.in_flight -= 1
+            self._ended.set()
+
+    def _may(self) -> bool:
+        return (
+            self._pace.may_begin(self.in_flight, self._clock())
+            and self._places.is_free(self._tenant, self._share())
+            and (not self.in_flight or self._answers.is_free(self._tenant, self._largest_bytes))
+        )
+
+    def _share(self) -> int:
+        catalogue = self._gateway.catalogue
+        quota = catalogue.quota_of(self._tenant) if catalogue is not None else None
+        most = quota.limits.concurrent_requests if quota is not None else None
+        if most is None:
+            return self._places.most
+        leasing = self._gateway.quotas.leasing
+        gateways = leasing.gateways if leasing is not None else 1
+        return max(1, most // 2 // min(gateways, max(1, self._open_batches[self._tenant])))

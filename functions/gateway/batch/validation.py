@@ -1,0 +1,106 @@
+"""Is an input file in order? Each line as it would be judged as a request, before any is asked.
+
+Everything that is wrong is told with its line, up to a bound; one wrong line and nothing of the file is asked. What a
+line needs at the time that it is asked (a quota, a place, a model that still exists) is not looked at here.
+"""
+
+import asyncio
+from hashlib import blake2b
+
+import orjson
+
+from functions.api.ids import KeyId, TenantId
+from functions.artifacts.errors import ArtifactMissing
+from functions.decisions.batch import lines as batch_lines
+from functions.decisions.batch.lines import Line, RawLine
+from functions.decisions.batch.record import BatchRecord, LineProblem
+from functions.decisions.request.access import caller_of
+from functions.gateway import errors
+from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.reading import lines_of
+from functions.gateway.errors import Refused
+from functions.gateway.gateway import Gateway
+from functions.gateway.intake.json_body import parse_object
+from functions.gateway.intake.routes import Route
+
+_LINE_AROUND_BYTES = 4096  # what a line has beside the body that it carries
+_YIELD_EVERY = 16  # lines: about a millisecond
+
+
+class Validation:
+    """Of one batch; `run` once."""
+
+    def __init__(self, gateway: Gateway, store: FileStore, record: BatchRecord, route: Route) -> None:
+        """Raises Refused (503) where the gateway has no snapshot yet."""
+        if gateway.catalogue is None:
+            raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+        self._gateway = gateway
+        self._catalogue = gateway.catalogue
+        tenant, key_id = TenantId(record.tenant), KeyId(record.key_id)
+        # A key that is gone by now is told line by line, when they are asked.
+        self._caller = caller_of(gateway.catalogue, tenant, key_id, gateway.wall_clock())
+        self._store = store
+        self._record = record
+        self._route = route
+        self._max_line_bytes = line_bytes(gateway)
+        self._seen: set[bytes] = set()  # digests: 50,000 ids of a KiB would be 50 MB
+        self._problems: list[LineProblem] = []
+        self.lines = 0
+
+    async def run(self) -> tuple[LineProblem, ...]:
+        """What is wrong; nothing where the file is in order, and has `lines` requests."""
+        record = self._record
+        try:
+            async for line in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):
+                if (problem := batch_lines.too_many_lines(line)) is not None:
+                    return (*self._problems, problem)
+                self._look_at(line)
+                self.lines += 1
+                if len(self._problems) >= batch_lines.MAX_PROBLEMS:
+                    break
+                if self.lines % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
+        except ArtifactMissing:
+            return (LineProblem("file_not_found", "The input file was deleted."),)
+        if not self.lines:
+            return (batch_lines.empty_file(),)
+        return tuple(self._problems)
+
+    def _look_at(self, line: RawLine) -> None:
+        problem = self._problem(line)
+        if problem is not None:
+            self._problems.append(problem)
+
+    def _problem(self, raw: RawLine) -> LineProblem | None:
+        if raw.text is None:
+            return batch_lines.over_long(raw, self._max_line_bytes)
+        limits = self._gateway.limits
+        try:
+            parsed = parse_object(raw.text, limits.json_depth + 1, limits.json_values)
+        except Refused as refused:
+            return _told(raw, "invalid_json_line", refused)
+        line = batch_lines.read_line(raw, parsed, self._record.endpoint)
+        if isinstance(line, LineProblem):
+            return line
+        known_as = blake2b(line.custom_id.encode(), digest_size=16).digest()
+        if known_as in self._seen:
+            return batch_lines.duplicate(raw)
+        self._seen.add(known_as)
+        return self._body_problem(raw, line)
+
+    def _body_problem(self, raw: RawLine, line: Line) -> LineProblem | None:
+        try:
+            body = self._gateway.intake.read_body(self._route, orjson.dumps(line.body))
+            if self._caller is not None:
+                self._gateway.intake.model_for(self._catalogue, self._caller, self._route, body)
+        except Refused as refused:
+            return _told(raw, refused.answer.code, refused)
+        return None
+
+
+def line_bytes(gateway: Gateway) -> int:
+    return gateway.limits.body_bytes + _LINE_AROUND_BYTES
+
+
+def _told(raw: RawLine, code: str, refused: Refused) -> LineProblem:
+    return LineProblem(code, refused.answer.message, raw.number, refused.answer.param)

@@ -1,0 +1,1 @@
+"""Chat compositions: conversations, server-side tools, other dialects on top of chat."""

@@ -1,0 +1,373 @@
+"""One client's chat, conducted: recall, summarise, ask (and call tools, and ask again), remember, answer.
+
+    taken -> recalled -> shortened -> asked <-> tools called -> remembered -> answered
+                                                                    | a stream passes on as it is asked for
+
+Every round is a request of its own to the gateway, with the client's headers and a request id of the client's with a
+number (`req-1.2`), so that quotas, queues and traces see what is really asked of engines. Where tools may be called, a
+stream is only made of the last answer: what comes before it is not the caller's to see. The answer's usage is the sum.
+
+To the lane this is an `Answering`, as an exchange is: it may be left, paused, resumed. However it ends, it ends once.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from functions.api.snapshot import TenantEntry
+from functions.decisions.catalogue import Catalogue
+from functions.gateway import errors
+from functions.gateway.chat.composition import spoken
+from functions.gateway.chat.composition.gathering import Gathered, Passing
+from functions.gateway.chat.composition.recalled_room import too_much
+from functions.gateway.chat.conversations import Conversation
+from functions.gateway.chat.tools import declared as tools
+from functions.gateway.chat.tools.declared import Declared, ToolCall
+from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
+from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.sink import Answering, Headers, Sink
+from functions.gateway.intake import context_overflow
+from functions.gateway.intake.intake import Recognised, WireRequest
+from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.routes import CHAT
+
+if TYPE_CHECKING:
+    from functions.gateway.chat.composition.composer import Composer
+
+_log = logging.getLogger(__name__)
+_ID_CHARS = 120  # of the caller's request id; the round's number comes behind it
+_SESSION_FIELDS = ("session_id", "prompt_cache_key")
+_SUMMARY_TOKENS = 256
+_SUMMARY_CHARS_PER_TOKEN = 3
+_SUMMARY_MAX_BYTES = 4 * _SUMMARY_TOKENS
+_TOLD_TOKENS = _SUMMARY_TOKENS + 64  # the summary, and the words around it
+_ASK_FOR_SUMMARY = (
+    "Summarise this conversation for the one who goes on with it. Keep names, numbers, decisions and open questions. "
+    "Write only the summary.\n\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked for, as far as it was read."""
+
+    catalogue: Catalogue
+    tenant: TenantEntry
+    known: Recognised
+    wire: WireRequest
+    received_s: float
+    session: str | None  # set where a conversation is to be kept
+
+
+class Composition:
+    def __init__(self, composer: "Composer", asked: Asked, body: JsonObject, sink: Sink) -> None:
+        self._composer = composer
+        self._asked = asked
+        self._body = body
+        self._sink = sink
+        self._task: asyncio.Task[None] | None = None
+        self._round: Answering | None = None  # the one under way
+        self._rounds = self._calls = 0
+        self._notes: dict[bytes, bytes] = {}  # headers of the answer
+        self._spent: dict[str, int] = {}  # tokens, of rounds that the client does not see
+        self.begun = self.ended = False
+
+    def start(self) -> None:
+        self._composer.gateway.tasks.once("composition", self._run())
+
+    # what the client's side says: this is an Answering
+
+    def client_left(self) -> None:
+        """Abort the round under way at once; no other follows."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._round is not None:
+            self._round.client_left()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause(self) -> None:
+        if self._round is not None:
+            self._round.pause()
+
+    def resume(self) -> None:
+        if self._round is not None:
+            self._round.resume()
+
+    # from the request to its end
+
+    async def _run(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            if not self.ended:  # left before it began
+                await self._compose()
+        except Refused as refused:
+            self._refuse(refused)
+        except Exception:
+            _log.exception("request %s failed in its composition", self._asked.wire.request_id)
+            self._refuse(Refused(errors.internal_error()))
+        finally:
+            if not self.ended:  # cancelled: the process ends
+                self._end()
+                self._sink.cut()
+
+    async def _compose(self) -> None:
+        offered = tools.expand(self._body, self._asked.tenant.tools)
+        if offered is not None and (self._body.get("n") or 1) > 1:
+            raise errors.bad_request("'n' must be 1 where server tools are named.", param="n")
+        conversation = await self._recall()
+        await self._shorten()
+        if offered is not None:
+            await self._with_tools(offered, conversation)
+        elif self._body.get("stream") is True:
+            await self._stream(conversation)
+        else:
+            await self._whole(await self._ask(self._body), conversation)
+
+    async def _recall(self) -> Conversation | None:
+        """Put what was said before in front of what is new."""
+        conversations, asked = self._composer.conversations, self._asked
+        if asked.session is None or conversations is None:
+            return None
+        figures = self._composer.gateway.metrics.compositions
+        try:
+            async with conversations.places.taken(asked.tenant.name):
+                self._composer.check_quota(asked.known)  # from here to the request's own entry nothing waits
+                conversation = await conversations.load(asked.tenant.name, asked.session)
+        except OverQuota:
+            raise
+        except Refused:
+            figures.conversation("unavailable")
+            raise
+        figures.conversation(conversation.outcome)
+        recalled = self._put_in_front(conversation)
+        self._notes[b"x-shoal-conversation"] = b"recalled=%d" % recalled
+        if self._body.get("store") is False:
+            figures.conversation("not_wished")
+            return None
+        return conversation
+
+    def _put_in_front(self, conversation: Conversation) -> int:
+        """What was said before, ahead of what is new; of how many messages.
+
+        The caller sees nothing of it, so it is ours to make it fit: the latest turns of it that do. Else a conversation
+        that has outgrown its model's window would be refused for ever, whatever is sent in it. Where the tenant has
+        chats slide or summarised, that is done to the whole.
+        """
+        new = self._body["messages"]
+        self._body["messages"] = conversation.continued(new)
+        last = conversation.recalled_until(new)
+        last -= self._forget(too_much(self._body, self._composer.gateway.limits), last)
+        if self._asked.tenant.context_overflow == "refuse":
+            self._forget(self._composer.overflow(self._asked, self._body), last)
+        return len(self._body["messages"]) - len(new)
+
+    def _forget(self, gone: range, last: int) -> int:
+        """Of these messages, those that were said before, which end at `last`; how many they were."""
+        forgotten = range(gone.start, min(gone.stop, last))
+        self._body["messages"][forgotten.start : forgotten.stop] = []
+        return len(forgotten)
+
+    async def _shorten(self) -> None:
+        """Where the tenant has overlong chats summarised: the oldest turns become a summary, if a model makes one.
+
+        If not, they are dropped at admission, as `slide` has it.
+        """
+        asked, composer, messages = self._asked, self._composer, self._body["messages"]
+        if asked.tenant.context_overflow != "summarise" or not composer.overflow(asked, self._body):
+            return
+        gone = composer.overflow(asked, self._body, _TOLD_TOKENS)
+        room = composer.room_tokens(asked, self._body) - _SUMMARY_TOKENS
+        if not gone or room <= 0:
+            return
+        summary = await self._summary(messages[gone.start : gone.stop], room)
+        if not summary:
+            return
+        turns = context_overflow.slide(self._body, gone)
+        told = [
+            {"role": "user", "content": f"What we said before, in short: {summary}"},
+            {"role": "assistant", "content": "I remember."},
+        ]
+        self._body["messages"][gone.start : gone.start] = told
+        if composer.overflow(asked, self._body):  # admission would drop the summary, the oldest turn, first
+            self._body["messages"] = messages
+            return
+        self._notes[b"x-shoal-context"] = b"summarised=%d" % turns
+
+    async def _summary(self, messages: list[JsonObject], room_tokens: int) -> str:
+        text = "\n".join(f"{message['role']}: {_text(message)}" for message in messages)
+        content = _ASK_FOR_SUMMARY + text[-room_tokens * _SUMMARY_CHARS_PER_TOKEN :]
+        body = {name: self._body[name] for name in ("model", *_SESSION_FIELDS) if name in self._body}
+        body |= {"messages": [{"role": "user", "content": content}], "max_tokens": _SUMMARY_TOKENS, "temperature": 0}
+        answer = await self._ask(body)
+        parsed = _parsed(answer)
+        if parsed is None:
+            return ""
+        spoken.add_usage(self._spent, parsed)
+        message = spoken.message_in(parsed)
+        said = str(message["content"]) if message is not None else ""
+        return said.encode(errors="ignore")[:_SUMMARY_MAX_BYTES].decode(errors="ignore")
+
+    async def _with_tools(self, offered: Declared, conversation: Conversation | None) -> None:
+        streamed = self._body.pop("stream", None) is True
+        include_usage = (self._body.pop("stream_options", None) or {}).get("include_usage") is True
+        while True:
+            answer = await self._ask(self._body)
+            parsed = _parsed(answer)
+            message = spoken.message_in(parsed) if parsed is not None else None
+            calls = offered.calls_in(message) if message is not None else None
+            if parsed is None or message is None or not calls or self._rounds >= tools.MAX_ROUNDS:
+                break
+            spoken.add_usage(self._spent, parsed)
+            self._body["messages"] = [*self._body["messages"], message, *await self._call_all(offered, calls)]
+            if self._rounds + 1 >= tools.MAX_ROUNDS:
+                self._body["tool_choice"] = "none"
+            elif type(self._body.get("tool_choice")) is dict or self._body.get("tool_choice") == "required":
+                self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
+        self._composer.gateway.metrics.compositions.tools_answered(self._rounds)
+        self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
+        await self._whole(answer, conversation, as_stream=(include_usage,) if streamed else None)
+
+    async def _call_all(self, offered: Declared, calls: list[ToolCall]) -> list[JsonObject]:
+        """The results, in the order of the calls."""
+        self._calls += len(calls)
+        try:
+            async with asyncio.timeout(self._left_s()):
+                found = await asyncio.gather(*(self._call(offered, call) for call in calls))
+        except TimeoutError as error:
+            raise Refused(_too_late()) from error
+        return [tools.result(call, content) for call, content in zip(calls, found, strict=True)]
+
+    async def _call(self, offered: Declared, call: ToolCall) -> str:
+        gateway, began_s = self._composer.gateway, self._composer.gateway.clock()
+        answer = await self._composer.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
+        gateway.metrics.compositions.tool_called(answer.outcome, gateway.clock() - began_s)
+        return answer.content
+
+    async def _ask(self, body: JsonObject) -> Gathered:
+        return await self._hand_in(body, Gathered())
+
+    async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
+        """One round, to its end. The first began when the request came, each later one begins when it is asked."""
+        self._rounds += 1
+        clock = self._composer.gateway.clock
+        received_s = self._asked.received_s if self._rounds == 1 else clock()
+        self._round = self._composer.round(self._headers(), orjson.dumps(body), sink, received_s)
+        await sink.ended()
+        self._round = None
+        if sink.was_cut:
+            raise Refused(errors.upstream_lost())
+        return sink
+
+    def _headers(self) -> RawHeaders:
+        """The client's, with a request id of the round's own and what is left of the deadline.
+
+        All rounds are one session, so that one version of a model in rollout answers them, and one replica if it can.
+        """
+        wire, left_s = self._asked.wire, self._left_s()
+        changed = {b"x-request-id": b"%b.%d" % (wire.request_id[:_ID_CHARS].encode(), self._rounds)}
+        if self._rounds > 1 and self._asked.known.read.deadline_ms is not None:
+            changed[b"x-shoal-deadline-ms"] = b"%d" % max(1, int(left_s * 1000))
+        if self._asked.known.read.session is None and not any(map(self._body.get, _SESSION_FIELDS)):
+            changed[b"x-session-id"] = wire.request_id.encode()
+        return [header for header in wire.headers if header[0].lower() not in changed] + list(changed.items())
+
+    def _left_s(self) -> float:
+        """Until the deadline, which is one for all rounds and calls; raises Refused (504) where it has passed."""
+        gateway, asked_ms = self._composer.gateway, self._asked.known.read.deadline_ms
+        most_s = gateway.limits.answer_s
+        allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
+        left_s = self._asked.received_s + allowed_s - gateway.clock()
+        if left_s <= 0:
+            raise Refused(_too_late())
+        return left_s
+
+    # the answer
+
+    async def _whole(
+        self, answer: Gathered, conversation: Conversation | None, as_stream: tuple[bool] | None = None
+    ) -> None:
+        parsed = _parsed(answer)
+        if parsed is None:  # an error, or cut
+            self._deliver(answer.status or 502, answer.headers, answer.body)
+            return
+        message = spoken.message_in(parsed)
+        if conversation is not None and message is not None:
+            await self._remember(conversation, message)
+        parsed = spoken.with_usage(parsed, self._spent) if self._spent else parsed
+        if as_stream is None:
+            self._deliver(200, answer.headers, orjson.dumps(parsed))
+            return
+        headers = [header for header in answer.headers if header[0] != b"content-type"]
+        self._end()
+        self._sink.begin(
+            self._dressed([(b"content-type", b"text/event-stream"), *headers]), spoken.as_events(parsed, *as_stream)
+        )
+        self._sink.end(b"")
+
+    async def _stream(self, conversation: Conversation | None) -> None:
+        passing = Passing(self._sink, self._dressed_stream)
+        await self._hand_in(self._body, passing)
+        if not self.begun:
+            self._deliver(passing.status or 502, passing.headers, passing.body)
+            return
+        if conversation is not None and passing.listener.finished:
+            await self._remember(conversation, passing.listener.message)
+        if not self.ended:
+            self._end()
+            self._sink.end(passing.last)
+
+    async def _remember(self, conversation: Conversation, message: JsonObject) -> None:
+        conversations, kept = self._composer.conversations, self._asked.tenant.conversations
+        if conversations is None or kept is None:
+            return
+        saved = await conversations.save(conversation, [*self._body["messages"], message], kept)
+        self._composer.gateway.metrics.compositions.conversation(saved)
+        if saved != "kept":
+            self._notes[b"x-shoal-conversation"] = b"not-kept"
+
+    def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
+        if not self.ended:
+            self._end()
+            self._sink.whole(status, self._dressed(headers), body)
+
+    def _refuse(self, refused: Refused) -> None:
+        if self.ended:
+            return
+        self._end()
+        if self.begun:  # a second answer would corrupt the first
+            self._sink.cut()
+            return
+        self._composer.gateway.turn_away(self._sink, CHAT, self._asked.wire.request_id, refused)
+
+    def _dressed_stream(self, headers: Headers) -> Headers:
+        self.begun = True
+        return self._dressed(headers)
+
+    def _dressed(self, headers: Headers) -> Headers:
+        """A round's headers as the client's own answer has them."""
+        notes = dict(self._notes) | {b"x-request-id": self._asked.wire.request_id.encode()}
+        return [header for header in headers if header[0] not in notes] + list(notes.items())
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+def _too_late() -> ErrorAnswer:
+    return errors.deadline_exceeded("The deadline passed before the answer was whole.")
+
+
+def _parsed(answer: Gathered) -> JsonObject | None:
+    """The object of a whole answer; None where it is an error."""
+    return orjson.loads(answer.body) if answer.status == 200 else None
+
+
+def _text(message: JsonObject) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return " ".join(str(part.get("text") or "") for part in content or ())

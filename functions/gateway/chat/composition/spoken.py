@@ -1,0 +1,129 @@
+"""What models say, as chat answers and as events: read for what must be known of it, written where it was changed.
+
+Pure, bytes and objects in and out. Only choice 0 is read: a conversation goes on with one answer.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from functions.gateway.intake.json_body import JsonObject
+
+_DONE = b"data: [DONE]\n\n"
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def message_in(answer: JsonObject) -> JsonObject | None:
+    """The assistant's message of a whole answer, fit to be said to a model again; None where there is none."""
+    choices = answer.get("choices")
+    first = choices[0] if type(choices) is list and choices else None
+    message = first.get("message") if type(first) is dict else None
+    return _sayable(message) if type(message) is dict else None
+
+
+def with_usage(answer: JsonObject, earlier: dict[str, int]) -> JsonObject:
+    """The answer with what the rounds before it used added to its usage."""
+    usage = answer.get("usage")
+    if type(usage) is not dict:
+        return answer
+    return {**answer, "usage": {**usage, **{name: _count(usage, name) + earlier.get(name, 0) for name in _COUNTS}}}
+
+
+def add_usage(total: dict[str, int], answer: JsonObject) -> None:
+    usage = answer.get("usage")
+    if type(usage) is dict:
+        for name in _COUNTS:
+            total[name] = total.get(name, 0) + _count(usage, name)
+
+
+def as_events(answer: JsonObject, include_usage: bool) -> bytes:
+    """A whole answer as the stream that a caller asked for: an opening, the message, its end."""
+    head = {name: answer.get(name) for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    events = []
+    for choice in answer.get("choices") or ():
+        message = choice.get("message") or {}
+        index, calls = choice.get("index", 0), message.get("tool_calls")
+        more = {name: value for name, value in message.items() if value and name not in ("role", "tool_calls")}
+        delta: JsonObject = {"content": "", **more}
+        if calls:
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
+        events += [
+            _chunk(head, index, {"role": "assistant", "content": ""}, None),
+            _chunk(head, index, delta, None, choice.get("logprobs")),
+            _chunk(head, index, {}, choice.get("finish_reason")),
+        ]
+    if include_usage and answer.get("usage"):
+        events.append({**head, "choices": [], "usage": answer["usage"]})
+    return b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in events) + _DONE
+
+
+@dataclass(slots=True)
+class Listener:
+    """Puts a streamed answer together again. Only whole events come, as the relay passes them on.
+
+    The relay does not read them: one that cannot be read here is the client's all the same, and no more is remembered.
+    """
+
+    finished: bool = False
+    _garbled: bool = False
+    _text: list[str] = field(default_factory=list)
+    _calls: dict[int, JsonObject] = field(default_factory=dict)
+
+    def hear(self, events: bytes) -> None:
+        for event in events.split(b"\n\n"):
+            if event == b"data: [DONE]":
+                self.finished = not self._garbled
+            elif event.startswith(b"data: {") and not self._garbled:
+                self._read(event[len(b"data: ") :])
+
+    @property
+    def message(self) -> JsonObject:
+        said: JsonObject = {"role": "assistant", "content": "".join(self._text)}
+        if self._calls:
+            said["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return said
+
+    def _read(self, data: bytes) -> None:
+        try:
+            self._delta(orjson.loads(data))
+        except (orjson.JSONDecodeError, AttributeError, TypeError):
+            self._garbled = True
+
+    def _delta(self, event: JsonObject) -> None:
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") if choice.get("index", 0) == 0 else None
+            if type(delta) is not dict:
+                continue
+            if type(delta.get("content")) is str:
+                self._text.append(delta["content"])
+            for call in delta.get("tool_calls") or ():
+                self._call(call)
+
+    def _call(self, delta: JsonObject) -> None:
+        """A call comes in pieces: its id and name first, its arguments by and by."""
+        known = self._calls.setdefault(
+            delta.get("index", 0), {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        )
+        known["id"] = delta.get("id") or known["id"]
+        function = delta.get("function") or {}
+        known["function"]["name"] += function.get("name") or ""
+        known["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _sayable(message: JsonObject) -> JsonObject:
+    """Without what only answers have, and chat templates choke on."""
+    said: JsonObject = {"role": "assistant", "content": message.get("content") or ""}
+    if message.get("tool_calls"):
+        said["tool_calls"] = message["tool_calls"]
+    return said
+
+
+def _chunk(head: JsonObject, index: int, delta: JsonObject, finish_reason: Any, logprobs: Any = None) -> JsonObject:
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+    return {**head, "choices": [choice]}
+
+
+def _count(usage: JsonObject, name: str) -> int:
+    value = usage.get(name)
+    return value if type(value) is int else 0

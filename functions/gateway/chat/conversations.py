@@ -1,0 +1,165 @@
+"""A tenant's conversations, kept between requests so that each carries only what is new.
+
+Kept where the tenant says so, for requests with a session id. The name that one lies under is an HMAC of tenant and
+session, and what lies there is sealed (AES-GCM, a key derived from the pepper, the name as associated data): whoever
+reads the bus reads neither who spoke nor what was said, and no value can be put under another name. What cannot be
+opened is no conversation: it begins anew.
+
+    kept       what was said, without system messages' repetition: the latest `maxTokens` of turns, whole ones
+    bounded    by tokens (the tenant's), by bytes (ours), by time since the last request; all of a tenant's by bytes
+    shared     by the keys of a tenant, so that a key may be replaced; whoever wants them apart chooses other sessions
+
+Neighbours: `functions.fleet.conversation_store` is the shelf; `composition` loads before a request and saves after it.
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import ConversationsPart
+from functions.decisions.request.context_window import Said, dropped
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.conversation_store import ConversationStore
+from functions.gateway.chat.recall_places import RecallPlaces
+from functions.gateway.errors import Refused, unavailable
+from functions.gateway.intake.lengths import BYTES_PER_TOKEN, text_bytes
+
+_log = logging.getLogger(__name__)
+_NONCE_BYTES = 12
+_MAX_BYTES = 1024 * 1024  # of one conversation, as JSON
+_WARN_EVERY_S = 60.0
+_MAX_MESSAGES = 1000  # half of what a request may have
+_SYSTEM = ("system", "developer")
+
+Message = dict[str, Any]
+Recalled = Literal["began", "recalled", "unreadable", "unavailable"]
+Saved = Literal["kept", "conflict", "too_long", "not_saved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """As it was when it was read."""
+
+    shelf: str  # its tenant's
+    name: str
+    sealed: bytes | None  # None: there is none yet
+    messages: tuple[Message, ...]
+    outcome: Recalled = "recalled"
+
+    def continued(self, new: list[Message]) -> list[Message]:
+        """All that is to be said to the model. New system messages replace the old ones."""
+        old = [message for message in self.messages if not _is_system(new[:1]) or message["role"] not in _SYSTEM]
+        cut = _system_messages(new)
+        return [*new[:cut], *old, *new[cut:]]
+
+    def recalled_until(self, new: list[Message]) -> int:
+        """Where in `continued(new)` what was said before ends."""
+        return len(self.continued(new)) - len(new) + _system_messages(new)
+
+
+class Conversations:
+    """Owned by one event loop."""
+
+    def __init__(self, store: ConversationStore, pepper: bytes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._warned_s: float | None = None
+        self.places = RecallPlaces()
+        self._name_key = hmac.digest(pepper, b"conversation-name", hashlib.sha256)
+        self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
+
+    async def load(self, tenant: TenantId, session: str) -> Conversation:
+        """What was said; raises Refused (503) where the bus cannot tell."""
+        shelf, name = self._shelf(tenant), self._name(tenant, session)
+        try:
+            sealed = await self._store.read(name)
+        except BusUnavailable as error:
+            message = (
+                "The conversation of this session cannot be read now. Try again shortly, or send the whole "
+                "conversation without a session id."
+            )
+            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+        if sealed is None:
+            return Conversation(shelf, name, None, (), "began")
+        opened = self._opened(name, sealed)
+        return Conversation(shelf, name, sealed, opened or (), "unreadable" if opened is None else "recalled")
+
+    async def forget(self, tenant: TenantId, session: str) -> bool:
+        """Whether there was one; raises Refused (503) where the bus cannot be told."""
+        try:
+            return await self._store.delete(self._shelf(tenant), self._name(tenant, session))
+        except BusUnavailable as error:
+            message = "The conversation of this session cannot be deleted now. Try again shortly."
+            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+
+    async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> Saved:
+        """Whether it is kept: not where another request of the session came first, or the bus is gone.
+
+        Nor where its last turn alone is over the bounds: then the conversation begins anew, for it never has gaps.
+        """
+        latest = _latest(messages, kept.max_tokens)
+        document = msgspec.json.encode(latest)
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._cipher.encrypt(nonce, document, conversation.name.encode())
+        try:
+            replaced = await self._store.replace(
+                conversation.shelf, conversation.name, conversation.sealed, sealed, kept.ttl_s
+            )
+        except BusUnavailable as error:
+            self._warn(error)
+            return "not_saved"
+        if not replaced:
+            return "conflict"
+        return "kept" if latest else "too_long"
+
+    def _warn(self, error: BusUnavailable) -> None:
+        """Once a minute, for it may be so at every turn; a metric counts them all."""
+        now_s = self._clock()
+        if self._warned_s is None or now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            _log.warning("conversations are not kept: %s", error)
+
+    def _shelf(self, tenant: TenantId) -> str:
+        return hmac.digest(self._name_key, b"shelf\0" + tenant.encode(), hashlib.sha256).hex()[:40]
+
+    def _name(self, tenant: TenantId, session: str) -> str:
+        text = tenant.encode() + b"\0" + session.encode(errors="surrogatepass")
+        return hmac.digest(self._name_key, text, hashlib.sha256).hex()[:40]
+
+    def _opened(self, name: str, sealed: bytes) -> tuple[Message, ...] | None:
+        try:
+            document = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+            return msgspec.json.decode(document, type=tuple[Message, ...])
+        except (InvalidTag, ValueError, msgspec.DecodeError):
+            _log.warning("a conversation could not be opened, and begins anew")
+            return None
+
+
+def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
+    """What is kept of it: whole turns, from the end; nothing where not even the last one fits."""
+    most = min(max_tokens, _MAX_BYTES // (2 * BYTES_PER_TOKEN))
+    least = most // _MAX_MESSAGES + 1  # each counts as at least that, so that there are never more
+    said = [Said(message["role"], max(least, text_bytes(message) // BYTES_PER_TOKEN)) for message in messages]
+    gone = dropped(said, most)
+    kept = [message for index, message in enumerate(messages) if index not in gone]
+    kept_tokens = sum(one.tokens for index, one in enumerate(said) if index not in gone)
+    return kept if kept_tokens <= most and len(msgspec.json.encode(kept)) <= _MAX_BYTES else []
+
+
+def _system_messages(messages: list[Message]) -> int:
+    """How many lead."""
+    return next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
+
+
+def _is_system(messages: list[Message]) -> bool:
+    return bool(messages) and messages[0]["role"] in _SYSTEM

@@ -1,0 +1,123 @@
+"""Calling a declared tool: one POST, to an address that was looked at first, within its time and size.
+
+The host is resolved here, every address it has must be of the public internet (or of a network that the operator
+named), and the connection goes to one of exactly these, while TLS verifies the host's name: a name that answers
+differently the second time gains nothing. Redirects are not followed, proxies of the environment not used, and nothing
+of the caller's request but the model's arguments goes along. Whatever goes wrong becomes a sentence for the model.
+
+Names are resolved on threads of their own (`waiting`), for a resolver may take half a minute and cannot be stopped.
+
+Neighbours: `declared` says what is called; `functions.artifacts.ingest.addresses` knows the public internet.
+"""
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+import httpx
+
+from functions.api.snapshot import ToolEntry
+from functions.artifacts.errors import ArtifactRefused, StoreUnavailable
+from functions.artifacts.ingest.addresses import Address, Resolver, resolve, system_resolver
+from functions.gateway.chat.tools.declared import ToolCall
+from functions.gateway.chat.tools.waiting import TenantThreads
+
+_log = logging.getLogger(__name__)
+_MAX_AT_ONCE = 64  # of this gateway; more wait, within their own time
+_MAX_AT_ONCE_OF_TENANT = 16  # so that one tenant's slow tools do not take all the places
+_HTTPS_PORT = 443
+_SECRET_MAX_BYTES = 8 * 1024
+
+
+ToolOutcome = Literal["answered", "not_made", "late", "address_refused", "unreachable", "status", "too_large"]
+
+
+class ToolAnswer(NamedTuple):
+    """What the model reads: the tool's answer, or why there is none; and which of these it is."""
+
+    content: str
+    outcome: ToolOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """What the operator allows."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()  # private ones that tools may lie in
+    ca_file: Path | None = None  # instead of the system's authorities
+    secrets_dir: Path | None = None  # one file a secret: `<tenant>/<name>`
+
+
+class ToolCaller:
+    """Owned by one event loop."""
+
+    def __init__(self, policy: ToolPolicy, resolver: Resolver = system_resolver) -> None:
+        self._policy = policy
+        self._resolver = resolver
+        self._tls = ssl.create_default_context(cafile=str(policy.ca_file) if policy.ca_file else None)
+        self._places = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._threads = TenantThreads()
+        self._of_tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> ToolAnswer:
+        if call.problem:
+            return ToolAnswer(call.problem, "not_made")
+        share = self._of_tenants.setdefault(tenant, asyncio.Semaphore(_MAX_AT_ONCE_OF_TENANT))  # while calls hold it
+        try:
+            async with asyncio.timeout(tool.timeout_s), share, self._places:
+                return await self._post(tenant, tool, call.arguments)
+        except TimeoutError:
+            return ToolAnswer(f"The tool took over {tool.timeout_s:g} s.", "late")
+        except (ArtifactRefused, StoreUnavailable) as error:
+            _log.warning("tool %s of %s was not called: %s", tool.name, tenant, error)
+            return ToolAnswer("The tool's address cannot be used.", "address_refused")
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            _log.warning("tool %s of %s failed: %s", tool.name, tenant, type(error).__name__)
+            return ToolAnswer("The tool could not be reached.", "unreachable")
+
+    async def _post(self, tenant: str, tool: ToolEntry, arguments: bytes) -> ToolAnswer:
+        parts = urlsplit(tool.url)
+        host, port = parts.hostname or "", parts.port or _HTTPS_PORT
+        threads = self._threads
+        addresses = await threads.run(tenant, lambda: resolve(host, port, self._resolver, self._policy.networks))
+        headers = {"host": parts.netloc, "content-type": "application/json", "accept-encoding": "identity"}
+        secret = tool.secret
+        token = await threads.run(tenant, lambda: self._secret(tenant, secret)) if secret else ""
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        url = httpx.URL(tool.url).copy_with(host=_literal(addresses[0]))
+        timeout = httpx.Timeout(tool.timeout_s)
+        async with (
+            httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout) as client,
+            client.stream("POST", url, content=arguments, headers=headers, extensions={"sni_hostname": host}) as answer,
+        ):
+            return await _read(answer, tool.max_bytes)
+
+    def _secret(self, tenant: str, name: str) -> str:
+        """From the tenant's own folder; neither name can hold a slash or be dots alone."""
+        folder = self._policy.secrets_dir
+        if folder is None:
+            raise ValueError("no folder of tool secrets is configured")
+        with (folder / tenant / name).open() as file:
+            return file.read(_SECRET_MAX_BYTES).strip()
+
+
+async def _read(answer: httpx.Response, max_bytes: int) -> ToolAnswer:
+    if not 200 <= answer.status_code < 300:
+        return ToolAnswer(f"The tool answered with status {answer.status_code}.", "status")
+    content = bytearray()
+    async for block in answer.aiter_raw(16 * 1024):
+        content += block
+        if len(content) > max_bytes:
+            return ToolAnswer(f"The tool's answer is over {max_bytes} bytes.", "too_large")
+    return ToolAnswer(content.decode(errors="replace"), "answered")
+
+
+def _literal(address: Address) -> str:
+    return str(address)

@@ -1,0 +1,109 @@
+"""The declared tools that a request names, as functions that a model knows, and what a model's answer calls of them.
+
+Pure. A name may be called as often as its declaration allows within one request, and all of them together `MAX_CALLS`;
+what is over that, or is no JSON, is answered to the model in words, so that it can go on without.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from functions.api.snapshot import ToolEntry
+from functions.gateway.errors import bad_request, quote
+from functions.gateway.intake.json_body import JsonObject
+
+MAX_CALLS = 32  # in one request, of all tools
+MAX_ROUNDS = 8  # how often a model is asked in one request
+_MAX_ARGUMENTS_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that a model asks for; `problem` instead of arguments where it will not be made."""
+
+    call_id: str
+    name: str
+    arguments: bytes = b""
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Declared:
+    """The server tools of one request, with how often each was called."""
+
+    tools: dict[str, ToolEntry]
+    called: dict[str, int] = field(default_factory=dict)
+
+    def calls_in(self, message: JsonObject) -> list[ToolCall] | None:
+        """The calls of an assistant's message where all of them are for us; None: the answer is the caller's."""
+        asked = message.get("tool_calls")
+        if type(asked) is not list or not asked:
+            return None
+        functions = [call.get("function") if type(call) is dict else None for call in asked]
+        if any(type(function) is not dict or function.get("name") not in self.tools for function in functions):
+            return None
+        return [self._call(str(call.get("id")), call["function"]) for call in asked]
+
+    def _call(self, call_id: str, function: JsonObject) -> ToolCall:
+        name = str(function["name"])
+        self.called[name] = self.called.get(name, 0) + 1
+        if self.called[name] > self.tools[name].max_calls or sum(self.called.values()) > MAX_CALLS:
+            return ToolCall(call_id, name, problem="This tool may not be called again in this request.")
+        text = function.get("arguments")
+        arguments = text.encode() if type(text) is str else b""
+        if len(arguments) > _MAX_ARGUMENTS_BYTES or not _is_object(arguments):
+            return ToolCall(call_id, name, problem="The arguments must be a JSON object.")
+        return ToolCall(call_id, name, arguments)
+
+
+def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
+    """Put functions in the place of the server tools that `body` names; None where it names none."""
+    listed: list[JsonObject] = body.get("tools") or []
+    if not any(tool.get("type") == "server" for tool in listed):
+        return None
+    by_name = {tool.name: tool for tool in offered}
+    used: dict[str, ToolEntry] = {}
+    functions: list[JsonObject] = []
+    for tool in listed:
+        if tool.get("type") != "server":
+            functions.append(tool)
+            continue
+        name = tool.get("name")
+        entry = by_name.get(name) if type(name) is str else None
+        if entry is None:
+            known = ", ".join(by_name) or "none"
+            raise bad_request(f"There is no server tool {quote(str(name))}; declared are: {known}.", param="tools")
+        used[entry.name] = entry
+        functions.append(_function(entry))
+    names = [_name_of(tool) for tool in functions]
+    clash = next((name for name in used if names.count(name) > 1), None)
+    if clash is not None:
+        raise bad_request(f"Two tools are called {quote(clash)}; each needs a name of its own.", param="tools")
+    body["tools"] = functions
+    return Declared(used)
+
+
+def result(call: ToolCall, content: str) -> JsonObject:
+    """The message by which the model reads what its call brought."""
+    return {"role": "tool", "tool_call_id": call.call_id, "content": content}
+
+
+def _function(entry: ToolEntry) -> JsonObject:
+    parameters = orjson.loads(entry.parameters)
+    return {
+        "type": "function",
+        "function": {"name": entry.name, "description": entry.description, "parameters": parameters},
+    }
+
+
+def _name_of(tool: JsonObject) -> Any:
+    function = tool.get("function")
+    return function.get("name") if type(function) is dict else None
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        return type(orjson.loads(text)) is dict
+    except orjson.JSONDecodeError:
+        return False

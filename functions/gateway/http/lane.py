@@ -1,0 +1,393 @@
+"""The fast lane's client side: one connection, its hot requests served here, all others handed to uvicorn.
+
+uvicorn is given this class as its `http=` protocol. httptools parses; a POST to a hot route is collected, admitted and
+spliced to an engine without an ASGI call in between. At the first request for anything else the connection moves to
+uvicorn's own protocol and stays there, hot routes included (`plain.py` answers those).
+
+    idle -> head -> body -> busy -> idle …          each phase has a deadline, which `check` enforces
+                            busy -> flushing -> idle    the client has not read its answer yet
+                            busy -> closing         after the last answer of a connection
+    head | body -> linger -> closing                after an early refusal
+
+A client that half-closes has left, as one that closes: the engine is told at once.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer, Refused, bad_request
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.guarded import GuardedHttpTools
+from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
+from functions.gateway.http.sink import Answering, Headers
+from functions.gateway.http.uploads import FREE_BYTES, Upload
+from functions.gateway.intake.routes import HOT_ROUTES, Route
+
+_HOT = {path.encode(): route for path, route in HOT_ROUTES.items()}
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_header_line = b": ".join
+_NEVER_S = float("inf")
+_UNREAD_BYTES = 16 * 1024  # over this the engine is not read on; uvloop's own bound is four times as much
+_LEAST_READ_BYTES = 512 * 1024  # in `write_stall_s`: 17 KB/s, at which the largest answer takes half an hour
+
+
+class _NotHot(Exception):
+    """Stops the parser: this connection is uvicorn's from here on."""
+
+
+class LaneProtocol(asyncio.Protocol):
+    __slots__ = (
+        "_app_state",
+        "_body",
+        "_body_bytes",
+        "_close_after",
+        "_completed",
+        "_config",
+        "_deadline_s",
+        "_exchange",
+        "_expects_continue",
+        "_gateway",
+        "_head_bytes",
+        "_headers",
+        "_loop",
+        "_parser",
+        "_phase",
+        "_pipelined",
+        "_raw",
+        "_received_s",
+        "_refused",
+        "_route",
+        "_state",
+        "_transport",
+        "_unread_bytes",
+        "_upload",
+        "_url",
+        "_write_paused",
+    )
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._config = config
+        self._state = server_state
+        self._app_state = app_state
+        self._loop = _loop
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set in connection_made, before any use
+        self._parser: Any = httptools.HttpRequestParser(self)  # None while a stream runs
+        self._exchange: Answering | None = None
+        self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
+        self._phase = "idle"
+        self._deadline_s = gateway.clock() + gateway.limits.head_s
+        self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
+        self._url = b""
+        self._route: Route = cast(Route, None)  # set with the head, before any use
+        self._headers: RawHeaders = []
+        self._body: bytes | bytearray = b""  # no list: a body of one-byte chunks would cost fifty times its size
+        self._head_bytes = 0
+        self._received_s = 0.0
+        self._unread_bytes = 0  # of answers, when it was last looked
+        self._expects_continue = False
+        self._upload: Upload | None = None  # of a body that is not known to be small
+
+    # what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
+        if len(self._gateway.watched) >= self._gateway.limits.connections:
+            self._close_after, self._phase = True, "busy"
+            answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
+            self._gateway.refuse(self, request_id_of([]), answer)
+            return
+        self._close_after = self._gateway.draining
+        self._gateway.watched.add(self)
+        self._state.connections.add(self)  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self._phase == "closing":
+            return
+        if self._parser is None:
+            self._interrupted(data)
+            return
+        if self._raw is not None:
+            self._raw += data
+        if self._phase == "idle":
+            self._phase, self._deadline_s = "head", self._gateway.clock() + self._gateway.limits.head_s
+        self._completed = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._parser_stopped(error)
+            return
+        if self._phase == "head" and self._raw is not None and len(self._raw) > self._gateway.limits.head_bytes:
+            self._refuse(self._head_too_large())
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes: a half-close is a disconnect
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_left()
+        self._end_upload()
+        self._leave()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+        elif self._phase == "idle":
+            self._flush()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        elif self._phase == "flushing":
+            self._transport.resume_reading()
+            self._next()
+
+    # what uvicorn and the sweep call
+
+    def shutdown(self) -> None:
+        """The server drains: finish what is under way, then close."""
+        self._close_after = True
+        if self._phase == "idle":
+            self._deadline_s = min(self._deadline_s, self._gateway.clock() + self._gateway.limits.lame_duck_s)
+
+    def check(self, now_s: float) -> None:
+        if now_s < self._deadline_s:
+            return
+        if self._phase == "head":
+            self._refuse(errors.request_timeout("The head"))
+        elif self._phase == "body":
+            self._refuse(errors.request_timeout("The body"))
+        elif self._phase in ("closing", "flushing"):
+            self._cut_unless_read(now_s)
+        else:
+            self._close()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        self._pipelined = self._phase == "busy" or self._completed
+        if self._pipelined:
+            raise _NotHot
+        self._reset_request()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._head_bytes += len(url)
+        if self._head_bytes > self._gateway.limits.head_bytes:
+            raise Refused(self._head_too_large())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        limits, headers = self._gateway.limits, self._headers
+        if self._raw is not None:  # else it is a trailer: what comes behind a body has not passed whoever checks heads
+            headers.append((name, value))
+        if len(headers) > limits.header_count:
+            raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
+        self._head_bytes += len(name) + len(value) + 4  # with its colon, space and line end
+        if self._head_bytes > limits.head_bytes:
+            raise Refused(self._head_too_large())
+        if len(name) == 6 and name.lower() == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        route = _HOT.get(self._url)
+        if route is None or self._parser.get_method() != b"POST" or self._parser.get_http_version() != "1.1":
+            raise _NotHot
+        if self._parser.should_upgrade():
+            raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
+        self._route = route
+        self._raw = None
+        self._received_s = now_s = self._gateway.clock()
+        self._phase, self._deadline_s = "body", now_s + self._gateway.limits.body_s
+        announced = announced_bytes(self._headers)
+        if announced is None or announced > FREE_BYTES or self._expects_continue:
+            self._upload = self._gateway.precheck(self._headers)
+        if self._expects_continue:
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        if not self._body:
+            self._body = body  # most come in one piece, which needs no copy
+        elif type(self._body) is bytes:
+            self._body = bytearray(self._body) + body
+        else:
+            self._body += body
+        if len(self._body) > self._gateway.limits.body_bytes:
+            raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
+        if self._upload is not None and len(self._body) > self._upload.bound_bytes:
+            self._upload.came(len(self._body))
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self._close_after = True
+        self._completed = True
+        self._phase, self._deadline_s = "busy", _NEVER_S  # its exchange has times of its own
+        body = bytes(self._body)
+        self._body = self._url = b""
+        if self._upload is not None:
+            self._end_upload()
+        headers, self._headers = self._headers, []  # a stream that runs for minutes keeps nothing of its request
+        exchange = self._gateway.handle(self._route, headers, body, self, self._received_s)
+        if exchange is not None and not exchange.ended:
+            self._exchange = exchange
+
+    # what the exchange calls: this is its Sink
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self._transport.write(self._head(status, headers, b"content-length: %d\r\n" % len(body)) + body)
+        self._answered()
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        self._parser = None  # 1.5 KiB; the next request gets a new one
+        head = self._head(200, headers, b"transfer-encoding: chunked\r\n")
+        self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
+
+    def more(self, data: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self, last: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n%b" % (len(last), last, _LAST_CHUNK) if last else _LAST_CHUNK)
+        self._answered()
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+    # inside
+
+    def _parser_stopped(self, error: Exception) -> None:
+        cause = error.__context__
+        if isinstance(cause, Refused):
+            self._refuse(cause.answer)
+        elif isinstance(cause, _NotHot) and self._pipelined:
+            self._close_after = self._refused = True  # answer what came first; what follows must be sent again
+            if self._phase in ("idle", "flushing"):
+                self._close()
+        elif isinstance(cause, _NotHot):
+            self._hand_over()
+        else:
+            self._refuse(ErrorAnswer(400, "invalid_request_error", "invalid_http", "This is not well-formed HTTP/1.1."))
+
+    def _interrupted(self, data: bytes) -> None:
+        """Something follows on the connection while its answer streams: a request that must be sent again."""
+        if data.strip(b"\r\n"):  # empty lines before a request mean nothing
+            self._close_after = self._refused = True
+
+    def _hand_over(self) -> None:
+        raw, self._raw = self._raw or b"", None
+        self._leave()
+        protocol = GuardedHttpTools(
+            gateway=self._gateway,
+            config=self._config,
+            server_state=self._state,
+            app_state=self._app_state,
+            _loop=self._loop,
+        )
+        protocol.connection_made(self._transport)
+        self._transport.set_protocol(protocol)
+        protocol.data_received(raw)
+        if self._close_after:
+            protocol.shutdown()
+
+    def _refuse(self, answer: ErrorAnswer) -> None:
+        """Answer and close: what follows on this connection cannot be trusted to be a request."""
+        self._close_after = True
+        self._end_upload()
+        if self._phase == "busy":  # an answer is under way; a second one would corrupt it
+            self._transport.abort()
+            return
+        self._refused = True
+        self._phase = "busy"
+        self._gateway.refuse(self, request_id_of(self._headers), answer)
+
+    def _end_upload(self) -> None:
+        """The body is whole, or what came of it goes."""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.end()
+        self._body = b""
+
+    def _head(self, status: int, headers: Headers, framing: bytes) -> bytes:
+        return b"%b%b\r\n%b%b" % (
+            _STATUS_LINES.get(status, _STATUS_LINES[500]),
+            b"\r\n".join(map(_header_line, headers)),  # no bytecode per header
+            framing,
+            b"connection: close\r\n\r\n" if self._close_after else b"\r\n",
+        )
+
+    def _answered(self) -> None:
+        self._exchange = None
+        if self._refused:
+            self._enter("linger", self._gateway.limits.linger_s)
+        elif self._write_paused and not self._close_after:
+            self._flush()
+        else:
+            self._next()
+
+    def _flush(self) -> None:
+        """Take no further request before this answer is read: answers that nobody reads would pile up here."""
+        self._transport.pause_reading()
+        self._until_read("flushing")
+
+    def _next(self) -> None:
+        if self._close_after:
+            self._close()
+            return
+        self._raw = b""
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        self._enter("idle", self._gateway.limits.keep_alive_s)
+
+    def _close(self) -> None:
+        """Close once what was written has gone out; whoever does not read it is cut off."""
+        self._until_read("closing")
+        self._transport.close()
+
+    def _until_read(self, phase: str) -> None:
+        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._enter(phase, self._gateway.limits.write_stall_s)
+
+    def _cut_unless_read(self, now_s: float) -> None:
+        """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
+        left_bytes = self._transport.get_write_buffer_size()
+        if self._unread_bytes - left_bytes < _LEAST_READ_BYTES:
+            self._transport.abort()
+            return
+        self._unread_bytes = left_bytes
+        self._deadline_s = now_s + self._gateway.limits.write_stall_s
+
+    def _head_too_large(self) -> ErrorAnswer:
+        return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
+
+    def _enter(self, phase: str, within_s: float) -> None:
+        """Go to a phase that may last so long."""
+        self._phase = phase
+        self._deadline_s = self._gateway.clock() + within_s
+
+    def _reset_request(self) -> None:
+        self._url = b""
+        self._headers = []
+        self._body = b""
+        self._head_bytes = 0
+        self._expects_continue = False
+
+    def _leave(self) -> None:
+        self._gateway.watched.discard(self)
+        self._state.connections.discard(self)

@@ -1,0 +1,155 @@
+"""The engine routes as plain ASGI, for connections that cannot take the fast lane.
+
+The same intake and the same exchange as the lane's; only the client side differs. ASGI hides three things that the
+lane sees for itself, so each is watched here: a client that left (only `receive` tells, `send` is silent), one that
+does not read (`send` blocks for ever), and a body that does not come.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from functions.gateway import errors
+from functions.gateway.errors import Refused
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.headers import request_id_of
+from functions.gateway.http.sink import Answering, Headers
+from functions.gateway.http.uploads import Upload
+from functions.gateway.intake.routes import Route
+from functions.gateway.limits import Limits
+
+_PAUSE_ABOVE_BYTES = 64 * 1024
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its request was whole."""
+
+
+class PlainEndpoint:
+    """One engine route as an ASGI application."""
+
+    def __init__(self, gateway: Gateway, route: Route) -> None:
+        self._gateway = gateway
+        self._route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gateway = self._gateway
+        received_s = gateway.clock()
+        headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        sink = PlainSink()
+        exchange: Answering | None = None
+        try:
+            with gateway.precheck(headers) as upload:
+                body = await _read_body(receive, gateway.limits, upload)
+        except Refused as refused:
+            gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
+        except ClientLeft:
+            return
+        else:
+            exchange = gateway.handle(self._route, headers, body, sink, received_s)
+        await _answer(sink, exchange, receive, send, gateway.limits)
+
+
+class PlainSink:
+    """ASGI messages in waiting; asks the exchange to pause when they pile up."""
+
+    def __init__(self) -> None:
+        self.exchange: Answering | None = None
+        self._messages: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._paused = self._closed = False
+        self._changed = asyncio.Event()
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        length = (b"content-length", b"%d" % len(body))
+        self._put({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        self._put({"type": "http.response.body", "body": body, "more_body": False})
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        self._put({"type": "http.response.start", "status": 200, "headers": headers})
+        self.more(first)
+
+    def more(self, data: bytes) -> None:
+        self._queued_bytes += len(data)
+        self._put({"type": "http.response.body", "body": data, "more_body": True})
+        if self._queued_bytes > _PAUSE_ABOVE_BYTES and not self._paused and self.exchange is not None:
+            self._paused = True
+            self.exchange.pause()
+
+    def end(self, last: bytes) -> None:
+        self._put({"type": "http.response.body", "body": last, "more_body": False})
+
+    def cut(self) -> None:
+        self._closed = True
+        self._changed.set()
+
+    async def next(self) -> Message | None:
+        """The next message, or None once the sink was cut."""
+        while not self._messages and not self._closed:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._closed:
+            return None
+        message = self._messages.popleft()
+        self._queued_bytes -= len(message.get("body", b"")) if message.get("more_body") else 0
+        if self._paused and self._queued_bytes <= _PAUSE_ABOVE_BYTES // 2 and self.exchange is not None:
+            self._paused = False
+            self.exchange.resume()
+        return message
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._messages.append(message)
+        self._changed.set()
+
+
+async def _read_body(receive: Receive, limits: Limits, upload: Upload) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(limits.body_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                part = message.get("body", b"")
+                size_bytes += len(part)
+                if size_bytes > limits.body_bytes:
+                    raise Refused(errors.body_too_large(limits.body_bytes))
+                if size_bytes > upload.bound_bytes:
+                    upload.came(size_bytes)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError as error:
+        raise Refused(errors.request_timeout("The body")) from error
+
+
+async def _answer(sink: PlainSink, exchange: Answering | None, receive: Receive, send: Send, limits: Limits) -> None:
+    sink.exchange = exchange
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(_watch(receive, sink))
+        try:
+            await _pump(sink, send, limits)
+        finally:
+            watcher.cancel()
+            if exchange is not None:
+                exchange.client_left()  # does nothing where the exchange has ended
+
+
+async def _pump(sink: PlainSink, send: Send, limits: Limits) -> None:
+    while (message := await sink.next()) is not None:
+        try:
+            async with asyncio.timeout(limits.write_stall_s):
+                await send(message)
+        except TimeoutError:
+            return  # returning with the answer unfinished makes the server drop the connection
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            return
+
+
+async def _watch(receive: Receive, sink: PlainSink) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    sink.cut()

@@ -1,0 +1,1 @@
+"""From bytes to an admitted request: authentication, strict bodies, field rules, lengths."""

@@ -1,0 +1,26 @@
+"""Who calls a route that is no engine's: the same keys, the same refusals, and a bound of its own."""
+
+from fastapi import Request
+
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.request.access import Caller
+from functions.gateway import errors
+from functions.gateway.errors import Refused
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.headers import read_headers
+
+
+def identify_lookup(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+    """The same for models, files and batches, of which calls are counted; raises Refused (429), too."""
+    catalogue, caller = identify(gateway, request)
+    gateway.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
+    return catalogue, caller
+
+
+def identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+    """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
+    if gateway.catalogue is None:
+        raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+    read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
+    caller = gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
+    return gateway.catalogue, caller

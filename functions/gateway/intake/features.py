@@ -1,0 +1,115 @@
+"""A request's features, made at admission; what its answer taught, at the end.
+
+Nothing here tokenises: a prompt of text is as many tokens as its bytes make by what was learnt of this tenant and base
+model (`length_model`); token ids are counted. Only whole answers teach (status 200 with the engine's usage), and only
+their own tenant's numbers, so that nobody can spoil another's.
+
+Neighbours: `intake` asks at admission; `prompt_text` says what of a request is its prompt; the exchange reports ends.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from functions.api.ids import TenantId
+from functions.decisions.catalogue import ResolvedModel
+from functions.decisions.prefix.text_blocks import block_bytes_for, seed_of, text_blocks
+from functions.decisions.request.features import RequestFeatures
+from functions.decisions.request.length_model import MAX_ENTRIES, LengthModel
+from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.lengths import OutputFields, field_in_force
+from functions.gateway.intake.pairs import read_again_bytes
+from functions.gateway.prefix.prompt_text import MEDIA_TOKENS, prompt_text
+from functions.gateway.request.relay import Usage
+
+if TYPE_CHECKING:
+    from functions.gateway.intake.intake import Admitted
+
+_MAX_SEEDS = 20_000  # (tenant's salt, engine's name): 5 MB
+
+
+class Features:
+    """Owned by one event loop."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self.lengths = LengthModel(max_entries)
+        self._seed_of = lru_cache(_MAX_SEEDS)(seed_of)
+
+    def of(
+        self,
+        parsed: JsonObject,
+        output: OutputFields | None,
+        model: ResolvedModel,
+        tenant: TenantId,
+        salt: str | None,
+        *,
+        asked_tokens: int = 0,
+        pairs: bool = False,
+    ) -> RequestFeatures:
+        """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared.
+
+        `asked_tokens`: how long an answer its caller named, before caps bounded it. `pairs`: the model scores texts.
+        """
+        text, ids, media = prompt_text(parsed, output)
+        prompt_bytes = len(text) + (read_again_bytes(parsed) if pairs else 0)
+        if ids is not None:
+            prompt_tokens = ids
+        else:
+            prompt_tokens = self.lengths.prompt_tokens(model.pool, tenant, prompt_bytes) + MEDIA_TOKENS * media
+        choices, most, expected = 1, 0, 0
+        if output is not None:
+            choices = _choices(parsed, output)
+            most = choices * _most_of_one(parsed, output, model.context_window_tokens)
+            expected = min(most, choices * self.lengths.output_tokens(model.id, tenant))
+        block_bytes = block_bytes_for(prompt_bytes)
+        return RequestFeatures(
+            prompt_bytes,
+            prompt_tokens,
+            ids is not None,
+            most,
+            expected,
+            text_blocks(text, self._seed_of(salt or "", model.engine_name), block_bytes),
+            block_bytes,
+            choices,
+            ids is None and not media,
+            choices * min(asked_tokens, model.context_window_tokens),
+        )
+
+    def learn(self, admitted: "Admitted", usage: Usage) -> None:
+        """A request was answered whole, and the engine counted this."""
+        features, model, tenant = admitted.features, admitted.model, admitted.caller.tenant
+        if features.learnable:
+            self.lengths.learn_prompt(model.pool, tenant, features.prompt_bytes, usage.prompt_tokens)
+        if features.max_output_tokens > 0 and usage.completion_tokens > 0:
+            cut = usage.completion_tokens >= features.max_output_tokens
+            self.lengths.learn_answer(model.id, tenant, usage.completion_tokens // features.choices, cut)
+
+
+def for_other_model(
+    features: RequestFeatures, upstream: JsonObject, output: OutputFields | None, engine_name: str
+) -> RequestFeatures:
+    """The features of a request that goes to another model than it was admitted for: its blocks are hashed anew."""
+    text = prompt_text(upstream, output).text
+    salt = upstream.get("cache_salt") or ""  # the tenant's: it was put there at admission
+    blocks = text_blocks(text, seed_of(salt, engine_name), features.text_block_bytes)
+    return msgspec.structs.replace(features, text_blocks=blocks)
+
+
+def _choices(parsed: JsonObject, output: OutputFields) -> int:
+    """Answers that are generated: `n` (or `best_of`) for each of the prompts, on the routes that have these."""
+    if not output.has_choices:
+        return 1
+    choices: int = parsed.get("n") or 1
+    if output.prompt == "prompt":
+        choices = max(choices, parsed.get("best_of") or 1)
+        prompt = parsed["prompt"]
+        if type(prompt) is list and type(prompt[0]) is not int:
+            choices *= len(prompt)
+    return choices
+
+
+def _most_of_one(parsed: JsonObject, output: OutputFields, window_tokens: int) -> int:
+    wished = parsed.get(field_in_force(parsed, output.names))
+    most: int = wished if wished is not None else output.default_tokens or window_tokens
+    return min(most, window_tokens)

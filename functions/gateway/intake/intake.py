@@ -1,0 +1,298 @@
+"""From a request on the wire to one that may be routed: who calls, what for, which version answers.
+
+In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
+lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's
+reading, which is an argument, and the memory of which session got which version of a model in rollout (`splits`).
+Both lanes come this way; nothing here knows which.
+"""
+
+import hashlib
+import hmac
+from functools import lru_cache
+
+import msgspec
+import orjson
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import KeyEntry, QuotaEntry, RoutingEntry, ServiceClass
+from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.quota.caps import within_key
+from functions.decisions.request.access import Caller
+from functions.decisions.request.features import RequestFeatures
+from functions.decisions.routing.choice import RouteRequest
+from functions.gateway.batch.mandates import Mandates
+from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
+from functions.gateway.http.headers import (
+    RawHeaders,
+    RequestHeaders,
+    announced_bytes,
+    check_json_body,
+    read_headers,
+)
+from functions.gateway.intake import context_overflow, fields
+from functions.gateway.intake.classified import classified
+from functions.gateway.intake.features import Features, for_other_model
+from functions.gateway.intake.json_body import JsonObject, parse_object
+from functions.gateway.intake.known_keys import KnownKeys
+from functions.gateway.intake.lengths import asked_tokens, hold_to_caps
+from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, RERANK, ROUTES, SCORE, Route, routes_for
+from functions.gateway.limits import Limits
+from functions.gateway.routing.splits import Sender, Splits, SplitUse
+
+_RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
+_MAX_SALTS = 10_000  # tenants
+_SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "batch"}
+
+
+# One of each is made per request: as frozen dataclasses they would cost 2 us more.
+
+
+class WireRequest(msgspec.Struct, frozen=True):
+    """A request to an engine route, as it came."""
+
+    request_id: str
+    headers: RawHeaders
+    body: bytes
+
+
+class Recognised(msgspec.Struct, frozen=True):
+    """Who sent a request, and the tier that bounds it; None: unlimited."""
+
+    read: RequestHeaders
+    caller: Caller
+    key: KeyEntry | None
+    tier: QuotaEntry | None
+    quota: QuotaEntry | None  # the tier's, with the key's own caps
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A request that may be routed; all that it needs of its snapshot."""
+
+    request_id: str
+    caller: Caller
+    route: Route
+    model: ResolvedModel
+    routing: RoutingEntry
+    service_class: ServiceClass
+    stream: bool
+    wants_usage: bool  # the caller asked for the usage event of a stream
+    deadline_ms: int | None
+    features: RequestFeatures
+    upstream_body: bytes
+    split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
+    session: str | None = None  # what it belongs to, as the caller named it
+    trace_id: str = ""  # of the caller's `traceparent`
+    slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
+
+    def let_go_of_body(self) -> None:
+        """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
+        msgspec.structs.force_setattr(self, "upstream_body", b"")
+
+    def route_request(self) -> RouteRequest:
+        return RouteRequest(
+            engine_name=self.model.engine_name,
+            is_adapter=self.model.is_adapter,
+            prompt_tokens=self.features.prompt_tokens,
+            tie_key=self.request_id,
+        )
+
+
+class Intake:
+    """What admission needs besides the request: built once, its tables with it."""
+
+    def __init__(self, pepper: bytes, limits: Limits, splits: Splits) -> None:
+        self.limits = limits
+        self.features = Features()
+        self._splits = splits
+        self._pepper = pepper
+        self._keys = KnownKeys(pepper)
+        self.mandates = Mandates()
+        self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
+        self._tables = {route.path: route.table(limits) for route in ROUTES}
+
+    def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> Caller:
+        """Before a body is read: `admit`'s first steps in `admit`'s order, so that both refuse alike."""
+        if (announced_bytes(headers) or 0) > self.limits.body_bytes:
+            raise Refused(body_too_large(self.limits.body_bytes))
+        read = read_headers(headers, "", self.limits)
+        check_json_body(headers)
+        return self.identify(catalogue, read, now_unix_s)
+
+    def recognise(self, catalogue: Catalogue, wire: WireRequest, now_unix_s: float) -> Recognised:
+        """Who calls; raises Refused where the headers are not in order or the key opens nothing."""
+        read = read_headers(wire.headers, wire.request_id, self.limits)
+        check_json_body(wire.headers)
+        caller = self.identify(catalogue, read, now_unix_s)
+        key, tier = catalogue.keys.get(caller.key_id), catalogue.quota_of(caller.tenant)
+        return Recognised(read, caller, key, tier, within_key(tier, key))
+
+    def admit(self, catalogue: Catalogue, route: Route, wire: WireRequest, known: Recognised) -> Admitted:
+        """The admitted request; raises Refused with the answer where one of the steps says no."""
+        parsed = self.read_body(route, wire.body)
+        caller = known.caller
+        service_class = _service_class(known.read, parsed, caller)
+        session = _session(known.read, parsed)
+        model = _resolve(catalogue, caller, parsed, len(wire.body))
+        _check_task(catalogue, model, route)
+        routing = catalogue.routing_for(model.pool)
+        split: SplitUse | None = None
+        if model.split is not None:
+            sender = Sender(caller.tenant, session, wire.request_id)
+            model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
+        elif session is not None and model.is_adapter:  # a base model has one version
+            self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
+        slid_turns = self._fit(catalogue, route, parsed, known, model)
+        asked = asked_tokens(parsed, route.output)
+        if known.quota is not None and route.output is not None:
+            hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
+        salt = self._cache_salt(catalogue, caller.tenant)
+        pairs = _reads_pairs(catalogue, model, route)
+        features = self.features.of(parsed, route.output, model, caller.tenant, salt, asked_tokens=asked, pairs=pairs)
+        stream = route.streams and parsed.get("stream") is True
+        wants_usage = (
+            stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True
+        )
+        return Admitted(
+            request_id=wire.request_id,
+            caller=caller,
+            route=route,
+            model=model,
+            routing=routing,
+            service_class=service_class,
+            stream=stream,
+            wants_usage=wants_usage,
+            deadline_ms=known.read.deadline_ms,
+            features=features,
+            upstream_body=_upstream_body(parsed, model, route, stream, salt),
+            split=split,
+            session=session,
+            trace_id=known.read.trace_id,
+            slid_turns=slid_turns,
+        )
+
+    def read_body(self, route: Route, body: bytes) -> JsonObject:
+        """A body whose fields are in order; raises Refused (400)."""
+        parsed = parse_object(body, self.limits.json_depth, self.limits.json_values)
+        fields.check_fields(parsed, self._tables[route.path])
+        _check_required(parsed, route)
+        return parsed
+
+    def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
+        """The model that a checked body names, where it answers this route; raises Refused (400, 404)."""
+        model = _resolve(catalogue, caller, parsed, 0)
+        _check_task(catalogue, model, route)
+        return model
+
+    def _fit(
+        self, catalogue: Catalogue, route: Route, parsed: JsonObject, known: Recognised, model: ResolvedModel
+    ) -> int:
+        """Make a chat fit its context window, where its tenant wants that; how many turns it lost."""
+        tenant = known.caller.tenant
+        if catalogue.tenants[tenant].context_overflow == "refuse" or route is not CHAT:
+            return 0
+        room = context_overflow.room_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
+        lengths = self.features.lengths
+        gone = context_overflow.overflow(
+            parsed, room, lambda size_bytes: lengths.prompt_tokens(model.pool, tenant, size_bytes)
+        )
+        return context_overflow.slide(parsed, gone)
+
+    def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
+        """Who calls, with a key that may call models; raises Refused (401, 403)."""
+        caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
+        if caller is None:
+            caller = self.mandates.caller(catalogue, read.authorization, now_unix_s)
+        if caller is None:
+            raise unauthorized()
+        if "inference" not in caller.scopes:
+            raise forbidden("This key lacks the scope 'inference'.")
+        return caller
+
+    def _cache_salt(self, catalogue: Catalogue, tenant: TenantId) -> str | None:
+        """Keeps one tenant's prefix cache from answering questions about another's: equal prompts, unequal blocks."""
+        return None if catalogue.tenants[tenant].cache_salt == "shared" else self._salt_of(tenant)
+
+    def _make_salt(self, tenant: TenantId) -> str:
+        return hmac.digest(self._pepper, b"cache-salt\0" + tenant.encode(), hashlib.sha256).hex()[:32]
+
+
+def as_control(admitted: Admitted, splits: Splits) -> Admitted:
+    """The same request on the control version of its rollout: no replica has the candidate."""
+    if admitted.split is None:
+        return admitted
+    control = admitted.split.control
+    parsed = orjson.loads(admitted.upstream_body)
+    parsed["model"] = control.engine_name
+    split, body = splits.fall_back(admitted.split), orjson.dumps(parsed)
+    features = for_other_model(admitted.features, parsed, admitted.route.output, control.engine_name)
+    return msgspec.structs.replace(admitted, model=control, split=split, features=features, upstream_body=body)
+
+
+def _check_required(parsed: JsonObject, route: Route) -> None:
+    for group in route.required:
+        if parsed.get(group[0]) is None and all(parsed.get(name) is None for name in group):
+            raise bad_request(f"'{' or '.join(group)}' is required.", param=group[0])
+
+
+def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
+    """What the request belongs to, where it says so. `session_id` is ours: tenants' ids must not meet in an engine."""
+    in_body = parsed.pop("session_id", None)
+    return read.session or in_body or parsed.get("prompt_cache_key") or None
+
+
+def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
+    requested = parsed.get("model")
+    if type(requested) is not str or not requested:
+        raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
+    model = catalogue.resolve(caller.tenant, requested)
+    if model is None:
+        model = classified(catalogue, caller.tenant, requested, parsed, body_bytes)
+    if model is None:
+        raise model_not_found(requested)
+    return model
+
+
+def _reads_pairs(catalogue: Catalogue, model: ResolvedModel, route: Route) -> bool:
+    """Whether the model reads a query with each of its documents; one that embeds reads each text once."""
+    pool = catalogue.pools.get(model.pool) if route is SCORE or route is RERANK else None
+    return pool is not None and pool.task == "score"
+
+
+def _check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
+    """An engine answers a route that its model is not made for with 404, as if there were no such model."""
+    pool = catalogue.pools.get(model.pool)
+    if pool is not None and pool.task not in route.tasks:
+        usable = ", ".join(routes_for(pool.task))
+        message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
+        raise bad_request(message, param="model", code="wrong_model_type")
+
+
+def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> ServiceClass:
+    asked = read.service_class or _SERVICE_TIERS.get(parsed.get("service_tier") or "")
+    if asked is None:
+        return caller.max_class
+    if _RANK[asked] < _RANK[caller.max_class]:
+        raise forbidden(
+            f"This key may ask for the class {caller.max_class} or less urgent, not {asked}.", "class_not_allowed"
+        )
+    return asked
+
+
+def _upstream_body(
+    parsed: JsonObject, model: ResolvedModel, route: Route, stream: bool, cache_salt: str | None
+) -> bytes:
+    """What the engine gets: what was checked, under the engine's name for the model, with the tenant's own salt.
+
+    A stream's usage is always asked for, since tokens are counted from it; the relay takes it out again for callers
+    who did not ask.
+    """
+    parsed["model"] = model.engine_name
+    parsed.pop("cache_salt", None)
+    if cache_salt is not None:
+        parsed["cache_salt"] = cache_salt
+    if stream and route.stream_options:
+        parsed["stream_options"] = (parsed.get("stream_options") or {}) | {"include_usage": True}
+    route.prepare(parsed)
+    body = orjson.dumps(parsed)
+    # orjson's bytes keep the size of its buffer, 8 KiB for a body of 1, and a stream keeps its body until it begins.
+    return bytes(memoryview(body)) if stream else body

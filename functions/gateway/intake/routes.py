@@ -1,0 +1,180 @@
+"""The engine routes that the gateway offers: what each takes, where it goes, which models it fits, how it speaks.
+
+A row here and a field table are all that a route is; admission, routing and relaying are the same for every one. Only
+the hot ones have the fast lane.
+
+Neighbours: `fields` and `fields_more` have the tables, `dialects` what answers look like, `intake` admits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from functions.api.snapshot import Task
+from functions.gateway.intake import fields, fields_more
+from functions.gateway.intake.fields import Check
+from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.lengths import OutputFields
+from functions.gateway.limits import Limits
+from functions.gateway.request.dialects import ANTHROPIC, OPENAI, POOLING, RESPONSES, Dialect
+
+_GENERATE: frozenset[Task] = frozenset({"generate"})
+_EMBED: frozenset[Task] = frozenset({"embed"})
+_CLASSIFY: frozenset[Task] = frozenset({"classify"})
+_SCORE: frozenset[Task] = frozenset({"score", "embed"})  # of two embeddings, engines answer the cosine
+_ANY: frozenset[Task] = frozenset({"generate", "embed", "classify", "score"})
+
+
+def _as_it_is(body: JsonObject) -> None:
+    """Nothing is to be said to the engine besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One engine route that the gateway offers."""
+
+    path: str
+    upstream_path: bytes
+    table: Callable[[Limits], dict[str, Check]]
+    required: tuple[tuple[str, ...], ...]  # of each group, one field must be there
+    streams: bool
+    output: OutputFields | None  # None: nothing is generated
+    tasks: frozenset[Task] = _GENERATE  # of models that answer it
+    dialect: Dialect = OPENAI
+    stream_options: bool = True  # usage of a stream must be asked for
+    prepare: Callable[[JsonObject], None] = field(default=_as_it_is)  # last touches to a checked body
+    is_read: bool = True  # a model reads it, rather than a tokenizer: tokens are used
+
+
+CHAT_OUTPUT = OutputFields("messages", ("max_completion_tokens", "max_tokens"), has_choices=True)
+CHAT = Route(
+    "/v1/chat/completions",
+    b"/v1/chat/completions",
+    fields.chat_table,
+    (("messages",),),
+    streams=True,
+    output=CHAT_OUTPUT,
+)
+COMPLETIONS = Route(
+    "/v1/completions",
+    b"/v1/completions",
+    fields.completion_table,
+    (("prompt",),),
+    streams=True,
+    output=OutputFields("prompt", ("max_tokens",), default_tokens=16, has_choices=True),
+)
+RESPONSES_ROUTE = Route(
+    "/v1/responses",
+    b"/v1/responses",
+    fields_more.responses_table,
+    (("input",),),
+    streams=True,
+    output=OutputFields("input", ("max_output_tokens",)),
+    dialect=RESPONSES,
+    stream_options=False,
+    prepare=fields_more.keep_nothing,
+)
+MESSAGES = Route(
+    "/v1/messages",
+    b"/v1/messages",
+    fields_more.messages_table,
+    (("messages",), ("max_tokens",)),
+    streams=True,
+    output=OutputFields("messages", ("max_tokens",)),
+    dialect=ANTHROPIC,
+    stream_options=False,
+)
+COUNT_TOKENS = Route(
+    "/v1/messages/count_tokens",
+    b"/v1/messages/count_tokens",
+    fields_more.messages_table,
+    (("messages",),),
+    streams=False,
+    output=None,
+    dialect=ANTHROPIC,
+    is_read=False,
+)
+EMBEDDINGS = Route(
+    "/v1/embeddings",
+    b"/v1/embeddings",
+    fields_more.embeddings_table,
+    (("input", "messages"),),
+    streams=False,
+    output=None,
+    tasks=_EMBED,
+    dialect=POOLING,
+)
+CLASSIFY = Route(
+    "/v1/classify",
+    b"/classify",
+    fields_more.classify_table,
+    (("input", "messages"),),
+    streams=False,
+    output=None,
+    tasks=_CLASSIFY,
+    dialect=POOLING,
+)
+SCORE = Route(
+    "/v1/score",
+    b"/score",
+    fields_more.score_table,
+    (("queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2")),
+    streams=False,
+    output=None,
+    tasks=_SCORE,
+    dialect=POOLING,
+)
+RERANK = Route(
+    "/v1/rerank",
+    b"/rerank",
+    fields_more.rerank_table,
+    (("query",), ("documents",)),
+    streams=False,
+    output=None,
+    tasks=_SCORE,
+    dialect=POOLING,
+)
+TOKENIZE = Route(
+    "/v1/tokenize",
+    b"/tokenize",
+    fields.tokenize_table,
+    (("messages", "prompt"),),
+    streams=False,
+    output=None,
+    tasks=_ANY,
+    is_read=False,
+)
+DETOKENIZE = Route(
+    "/v1/detokenize",
+    b"/detokenize",
+    fields.detokenize_table,
+    (("tokens",),),
+    streams=False,
+    output=None,
+    tasks=_ANY,
+    is_read=False,
+)
+ROUTES = (
+    CHAT,
+    COMPLETIONS,
+    RESPONSES_ROUTE,
+    MESSAGES,
+    COUNT_TOKENS,
+    EMBEDDINGS,
+    CLASSIFY,
+    SCORE,
+    RERANK,
+    TOKENIZE,
+    DETOKENIZE,
+)
+HOT_ROUTES = {route.path: route for route in (CHAT, COMPLETIONS)}
+_DIALECTS = {route.path: route.dialect for route in ROUTES}
+
+
+def dialect_of(path: str) -> Dialect:
+    """How errors are worded at a path; OpenAI's where no route is."""
+    return _DIALECTS.get(path, OPENAI)
+
+
+def routes_for(task: Task) -> tuple[str, ...]:
+    """The paths that models of this task answer, for people."""
+    return tuple(route.path for route in ROUTES if task in route.tasks and route.tasks != _ANY)

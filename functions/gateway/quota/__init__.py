@@ -1,0 +1,1 @@
+"""Tenants' accounts at this gateway: reservation, leases, settlement, refusals."""

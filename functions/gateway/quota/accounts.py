@@ -1,0 +1,343 @@
+"""What each tenant, and each key that has limits of its own, may still ask of this gateway.
+
+    enter -> reserve -> progress ... -> settle -> leave       `leave` settles where nobody did
+
+The decisions are `functions.decisions.quota.account` and `quota_reservation`; this keeps the accounts, which outlive
+snapshots, and raises the 429 that `quota_answers` words. Alone, or without a bus, a gateway keeps limits exactly by
+itself; several share them out by leases (`quota_leasing`), and then `reserve` may answer False: what is missing has to
+be asked for, which takes milliseconds (`TenantQuotas.ask`).
+
+The accounts are bounded by who may call: only tenants and keys of a snapshot get one, and the sweep forgets, a few at a
+time, those that would decide nothing any more. That is also how tenants go that have vanished from the snapshot.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from functions.api.ids import TenantId
+from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
+from functions.decisions.quota.account import (
+    FREES_UP_S,
+    GRAINS,
+    REQUESTS,
+    UNLIMITED,
+    Costs,
+    OverLimit,
+    QuotaAccount,
+)
+from functions.decisions.quota.outage import Regime
+from functions.decisions.quota.reservation import Reservation
+from functions.decisions.quota.token_bucket import US_PER_S
+from functions.decisions.request.features import RequestFeatures
+from functions.gateway import errors
+from functions.gateway.errors import Refused
+from functions.gateway.http.sink import MoreHeaders
+from functions.gateway.quota import refusals as quota_answers
+from functions.gateway.request.relay import Usage
+
+_ONE_REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
+_NO_REQUEST: Costs = (-GRAINS[REQUESTS], 0, 0, 0, 0)
+_LOOKED_AT_PER_SWEEP = 256  # 50,000 idle accounts are gone in less than a minute, at 20 us a sweep
+_GOLDEN_RATIO = 0.6180339887498949  # its multiples spread evenly over 0..1, however many there are
+ALONE = Regime("share", 1)
+_BATCH_BACK_S = 60
+_LIMITS_UNKNOWN = (
+    "How much your limits leave is not known while the gateways have lost touch, and what is left goes to urgent "
+    "requests. Send batch requests again later."
+)
+
+
+class Leasing(Protocol):
+    """Where several gateways share limits."""
+
+    regime: Regime
+    gateways: int  # that share the limits, as far as is known
+
+    @property
+    def asks(self) -> Mapping[str, int]:
+        """How many requests had to ask, by outcome."""
+
+    def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
+        """Keep this account's limits in today's way."""
+
+    def ask(self, entry: "Entry", done: Callable[[OverLimit | None], None]) -> None:
+        """Ask for what the entry lacks; `done` is told once what it still lacks, None: nothing."""
+
+
+class Settled:
+    """What accounts were charged since the process began; each request once."""
+
+    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "kv_token_s", "output_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.input_tokens = self.cached_tokens = self.output_tokens = 0
+        self.kv_token_s = self.gpu_s = 0.0
+
+    def add(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        self.requests += 1
+        self.input_tokens += input_tokens
+        self.cached_tokens += cached_tokens
+        self.output_tokens += output_tokens
+
+
+class Entry:
+    """One request that entered: its accounts, and what the answer says of their limits."""
+
+    __slots__ = ("_cached_weight_ratio", "_quotas", "_tier", "accounts", "headers", "keys", "reservation")
+
+    def __init__(
+        self,
+        quotas: "TenantQuotas",
+        keys: tuple[str, ...],
+        accounts: tuple[QuotaAccount, ...],
+        quota: QuotaEntry | None,
+        headers: MoreHeaders,
+    ) -> None:
+        self._quotas = quotas
+        self._cached_weight_ratio = quota.cached_token_weight_ratio if quota is not None else 0.0
+        self._tier = quota.name if quota is not None else ""
+        self.accounts = accounts
+        self.keys = keys
+        self.reservation = Reservation(accounts)
+        self.headers = headers
+
+    def reserve(self, features: RequestFeatures, now_s: float, service_class: ServiceClass = "interactive") -> bool:
+        """Take what the request is expected to cost, all of it or nothing.
+
+        Raises OverQuota (429, or 400 where no waiting would help). False: what is missing here has to be asked for,
+        and is taken meanwhile, so that nobody else counts on it; `TenantQuotas.ask` comes next.
+        """
+        now_us = int(now_s * US_PER_S)
+        reservation = self.reservation
+        over = reservation.too_large(features)
+        if over is not None:
+            self._give_back(now_us)
+            raise quota_answers.larger_than_all(over, _whose(over, self.accounts, self._tier))
+        costs = reservation.costs(features)
+        step = self._quotas.regime.step
+        if step == "leased":
+            over = self._short(costs, now_us)
+        elif step == "urgent_only" and service_class == "batch":
+            self._give_back(now_us)
+            raise Refused(errors.unavailable(_LIMITS_UNKNOWN, "limits_unknown", _BATCH_BACK_S))
+        else:
+            over = self._lacks(costs, now_us)
+        if over is not None and over.retry_after_s > 0.0:
+            self._refuse(over, now_us)
+        reservation.take(features, costs, now_us)
+        self._say_tokens()
+        return over is None
+
+    def answered(self, over: OverLimit | None, now_s: float) -> None:
+        """What was asked for has come, or raises OverQuota."""
+        if over is not None:
+            now_us = int(now_s * US_PER_S)
+            self.reservation.release(now_us)
+            self._refuse(over, now_us)
+
+    def keyed_accounts(self) -> Iterable[tuple[str, QuotaAccount]]:
+        return zip(self.keys, self.accounts, strict=True)
+
+    def progress(self, output_tokens_total: int, now_s: float) -> None:
+        """A stream has come this far."""
+        if output_tokens_total > self.reservation.output_tokens:
+            self.reservation.extend(output_tokens_total, int(now_s * US_PER_S))
+
+    def settle(
+        self,
+        usage: Usage | None,
+        counted_output_tokens: int,
+        kv_token_seconds: float,
+        gpu_seconds: float,
+        now_s: float,
+        *,
+        beside: Usage | None = None,
+        worked: bool = False,
+    ) -> None:
+        """Charge what it really cost; what comes after the first call changes nothing.
+
+        Without a usage: what was delivered, and the prompt as it was reserved if an engine `worked` on it, for however
+        short a time. `beside`: what another model was asked for the same request.
+        """
+        reservation = self.reservation
+        if usage is not None:
+            prompt_tokens, cached_tokens = usage.prompt_tokens, min(usage.cached_tokens, usage.prompt_tokens)
+            output_tokens = usage.completion_tokens
+        else:
+            pays = worked or counted_output_tokens > 0 or kv_token_seconds > 0.0
+            prompt_tokens, cached_tokens = (reservation.input_tokens if pays else 0), 0
+            output_tokens = counted_output_tokens
+        if beside is not None:
+            prompt_tokens += beside.prompt_tokens
+            output_tokens += beside.completion_tokens
+            cached_tokens += min(beside.cached_tokens, beside.prompt_tokens)
+        charged_tokens = prompt_tokens - cached_tokens + round(cached_tokens * self._cached_weight_ratio)
+        now_us = int(now_s * US_PER_S)
+        if reservation.settle(charged_tokens, output_tokens, kv_token_seconds, gpu_seconds, now_us):
+            by_whom = self._quotas.settled_by_engine if usage is not None else self._quotas.settled_by_count
+            by_whom.add(charged_tokens, cached_tokens, output_tokens)
+            by_whom.kv_token_s += kv_token_seconds
+            by_whom.gpu_s += gpu_seconds
+
+    def leave(self, now_s: float) -> None:
+        """The request has ended. Called once."""
+        if self.reservation.state != "settled":
+            self.settle(None, 0, 0.0, 0.0, now_s)
+        for account in self.accounts:
+            account.leave()
+
+    def _lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
+        """What has to be waited for longest."""
+        worst: OverLimit | None = None
+        for account in self.accounts:
+            worst = _longer(worst, account.lacks(costs, now_us))
+        return worst
+
+    def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
+        """The same over leases, where what is not here may still be had: then it says to come back in 0 s."""
+        worst: OverLimit | None = None
+        for account in self.accounts:
+            if account.lease is not None:
+                worst = _longer(worst, account.lease.short(account, costs, now_us))
+        return worst
+
+    def _refuse(self, over: OverLimit, now_us: int) -> None:
+        """What was refused for one reason costs nothing of any limit."""
+        self._give_back(now_us)
+        accounts = self.accounts
+        headers = quota_answers.request_headers(accounts) + quota_answers.token_headers(accounts)
+        refused = quota_answers.over_quota(over, _whose(over, accounts, self._tier), self._quotas.dice(), headers)
+        self.headers = refused.headers
+        raise refused
+
+    def _give_back(self, now_us: int) -> None:
+        for account in self.accounts:
+            account.take(_NO_REQUEST, now_us)
+
+    def _say_tokens(self) -> None:
+        more = quota_answers.token_headers(self.accounts)
+        if more:
+            self.headers = (*self.headers, *more)
+
+
+class TenantQuotas:
+    """Owned by one event loop. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.accounts: OrderedDict[str, QuotaAccount] = OrderedDict()  # by tenant, or `tenant/key`
+        self.leasing: Leasing | None = None
+        self.settled_by_engine = Settled()  # as a usage said
+        self.settled_by_count = Settled()  # as was counted here, where no usage came
+        self._dice = -_GOLDEN_RATIO
+
+    @property
+    def regime(self) -> Regime:
+        return self.leasing.regime if self.leasing is not None else ALONE
+
+    def enter(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> Entry:
+        """Count one more request of a tenant; raises OverQuota (429) where that is one too many."""
+        now_us = int(now_s * US_PER_S)
+        keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
+        for account in accounts:
+            account.in_flight += 1
+            account.take(_ONE_REQUEST, now_us)
+        return Entry(self, keys, accounts, quota, quota_answers.request_headers(accounts))
+
+    def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
+        """Whether one more request could enter now, which is not counted; raises OverQuota (429) where not."""
+        self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
+
+    def ask(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+        """Have what `reserve` lacked asked for; `done` is called once, later, with the refusal or None."""
+        if self.leasing is None:
+            raise ValueError("limits are not shared: there is nobody to ask")
+        self.leasing.ask(entry, _Asked(entry, now, done))
+
+    def in_flight(self, tenant: TenantId) -> int:
+        account = self.accounts.get(tenant)
+        return account.in_flight if account is not None else 0
+
+    def dice(self) -> float:
+        """Between 0 and 1, evenly spread over those who are refused."""
+        self._dice = (self._dice + _GOLDEN_RATIO) % 1.0
+        return self._dice
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop accounts that are as good as new; the rest of those looked at go to the end of the line."""
+        now_us = int(now_s * US_PER_S)
+        for _ in range(min(_LOOKED_AT_PER_SWEEP, len(self.accounts))):
+            key, account = self.accounts.popitem(last=False)
+            if not account.is_idle(now_us):
+                self.accounts[key] = account
+
+    def _that_may_enter(
+        self, tenant: TenantId, quota: QuotaEntry | None, now_us: int, key: KeyEntry | None
+    ) -> tuple[tuple[str, ...], tuple[QuotaAccount, ...]]:
+        """The accounts of a request, and their names; raises OverQuota (429) where one of them is full."""
+        limits = quota.limits if quota is not None else UNLIMITED
+        keys: tuple[str, ...] = (tenant,)
+        accounts: tuple[QuotaAccount, ...] = (self._account(tenant, limits, now_us),)
+        if key is not None and key.limits is not None:
+            keys = (tenant, f"{tenant}/{key.key_id}")
+            accounts = (*accounts, self._account(keys[1], key.limits, now_us))
+        over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
+        if over is not None:
+            whose = _whose(over, accounts, quota.name if quota is not None else "")
+            raise quota_answers.over_quota(over, whose, self.dice(), quota_answers.request_headers(accounts))
+        return keys, accounts
+
+    def _account(self, key: str, limits: QuotaLimits, now_us: int) -> QuotaAccount:
+        account = self.accounts.get(key)
+        if account is None:
+            account = self.accounts[key] = QuotaAccount()
+        if limits is not account.limits:
+            account.hold(limits, now_us)
+        if self.leasing is not None:
+            self.leasing.fit(key, account, now_us)
+        return account
+
+    def __len__(self) -> int:
+        return len(self.accounts)
+
+
+class _Asked:
+    """Tells whoever waits for an answer, in the words of the edge."""
+
+    __slots__ = ("_done", "_entry", "_now")
+
+    def __init__(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+        self._entry, self._now, self._done = entry, now, done
+
+    def __call__(self, over: OverLimit | None) -> None:
+        try:
+            self._entry.answered(over, self._now())
+        except Refused as refused:
+            self._done(refused)
+        else:
+            self._done(None)
+
+
+def _longer(one: OverLimit | None, other: OverLimit | None) -> OverLimit | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return other if other.retry_after_s > one.retry_after_s else one
+
+
+def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> str:
+    """Whose limit it is, for people: a tenant's accounts are its own, by its tier, and then its key's."""
+    of_tenant = getattr(accounts[0].limits, over.dimension)
+    return f"The tier '{tier}'" if of_tenant == over.limit or len(accounts) == 1 else "This key"
+
+
+def _over_on_entry(accounts: tuple[QuotaAccount, ...], now_us: int, leased: bool) -> OverLimit | None:
+    worst: OverLimit | None = None
+    for account in accounts:
+        if leased and account.lease is not None:
+            over = account.lease.denies_entry(account, now_us)
+        elif account.is_full():
+            over = OverLimit("concurrent_requests", account.limits.concurrent_requests or 0, FREES_UP_S)
+        else:
+            over = account.lacks_request(now_us)
+        worst = _longer(worst, over)
+    return worst

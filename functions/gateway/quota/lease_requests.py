@@ -1,0 +1,150 @@
+"""What this gateway wants of accounts' limits, as the bus is asked for it, and what becomes of its answers.
+
+    a round     wish_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
+    a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
+
+Amounts here are grains, on the wire millionths. Neighbours: `quota_leasing` asks; `functions.decisions.quota.lease`
+knows what to want; `functions.fleet.quota_leases` has the messages.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from functions.decisions.quota.account import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit, QuotaAccount
+from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, shared_burst
+from functions.decisions.quota.token_bucket import US_PER_S
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, RateWish, Wish
+from functions.gateway.quota.accounts import Entry
+
+_DENIED_AT_MOST_US = US_PER_S // 2  # a large request's wait must not keep small ones away
+_BACK_S = 1.0  # where nobody has said when
+
+
+def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> Wish:
+    """What is given back is gone from here at once: it must not be spent while the call is under way."""
+    lease = _lease_of(account)
+    idle = lease.is_idle(now_us)
+    rates = []
+    for index, bucket in account.limited:
+        period_s = PERIODS_S[index]
+        wanted_micro = int(lease.rate(index).want(bucket, idle) / period_s)
+        if wanted_micro < 0:
+            lease.rate(index).give_back(bucket, -wanted_micro * period_s)
+        rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
+    limit = account.limits.concurrent_requests
+    if limit is None:
+        return Wish(key, NO_LIMIT, 0, 0, tuple(rates))
+    places = -lease.places if idle and not account.in_flight else lease.wants_places(account)
+    if places < 0:
+        account.slots = max(0, lease.places + places)
+    return Wish(key, limit, lease.places, places, tuple(rates))
+
+
+def take_round(account: QuotaAccount, wish: Wish, granted: Granted, now_us: int) -> None:
+    lease, grant = _lease_of(account), granted.grants[0]
+    _take_places(account, wish, grant.places)
+    for rate_wish, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
+        bucket = account.buckets[rate_wish.dimension]
+        if bucket is not None:  # no snapshot took the limit away meanwhile
+            grains = max(0, amount) * rate_wish.period_s
+            lease.rate(rate_wish.dimension).granted(bucket, grains, left * rate_wish.period_s)
+            lease.rate(rate_wish.dimension).round_ended(now_us)
+
+
+def _take_places(account: QuotaAccount, wish: Wish, places: int) -> None:
+    if wish.places_limit != NO_LIMIT and account.slots is not None:
+        _lease_of(account).places = account.slots = places
+
+
+def is_done_with(account: QuotaAccount, now_us: int) -> bool:
+    """Nobody has asked for a while, and nothing is held or owed."""
+    lease = _lease_of(account)
+    idle = lease.is_idle(now_us) and not account.in_flight and not lease.places
+    return idle and all(-bucket.grain < bucket.level <= 0 for _, bucket in account.limited)
+
+
+def places_of(entry: Entry) -> tuple[int, ...]:
+    """How many of each of its accounts are under way, it among them: asked as it enters."""
+    return tuple(account.in_flight for account in entry.accounts)
+
+
+def missing(entry: Entry, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[Wish]:
+    """Of each account; empty where enough has come meanwhile. `taken`: `places_of` the entry."""
+    for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
+        if account.lease is None or active.get(key) is not account:
+            continue
+        missing = account.lease.missing(account, entry.reservation.held, place)
+        places = missing.pop(CONCURRENCY, 0)
+        rates = _rates(account, missing)
+        limit = account.limits.concurrent_requests
+        if places or rates:
+            yield Wish(key, limit if places and limit is not None else NO_LIMIT, account.lease.places, places, rates)
+
+
+def owed(entries: Iterable[Entry], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
+    """What the accounts of those who ask together owe: each account's once, however many there are."""
+    found: dict[str, Group] = {}
+    for entry in entries:
+        for key, account in entry.keyed_accounts():
+            if key in found or account.lease is None or active.get(key) is not account:
+                continue
+            debts = account.lease.owed(account, entry.reservation.held)
+            if debts:
+                found[key] = Group(True, (Wish(key, NO_LIMIT, account.lease.places, 0, _rates(account, debts)),))
+    return found
+
+
+def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateWish, ...]:
+    """Grains, by dimension."""
+    rates = []
+    for index, grains in wanted.items():
+        bucket = account.buckets[index]
+        if bucket is not None:
+            micro = -(-grains // PERIODS_S[index])
+            rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
+    return tuple(rates)
+
+
+def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:
+    """Put what was granted where it was missing, or remember what there is none of."""
+    over: OverLimit | None = None
+    for wish, grant in zip(group.wishes, granted.grants, strict=True):
+        account = active.get(wish.account)
+        if account is None or account.lease is None:
+            continue  # touch was lost and found again meanwhile
+        lease = account.lease
+        if granted.ok:
+            # answers of calls that cross: a smaller one that comes last takes nothing back (the next round sets it)
+            _take_places(account, wish, max(account.slots or 0, grant.places))
+            for rate, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
+                bucket = account.buckets[rate.dimension]
+                if bucket is not None:
+                    lease.rate(rate.dimension).granted(bucket, amount * rate.period_s, left * rate.period_s)
+            continue
+        denied = min(granted.wait_us, _DENIED_AT_MOST_US)
+        for rate, left in zip(wish.rates, grant.left_micro, strict=True):
+            if left < min(rate.wanted_micro, rate.burst_micro):
+                lease.deny(rate.dimension, denied, now_us)
+                over = over or OverLimit(DIMENSIONS[rate.dimension], rate.limit, granted.wait_us / US_PER_S)
+        if over is None and wish.places_wanted:
+            lease.deny(CONCURRENCY, denied, now_us)
+            over = OverLimit("concurrent_requests", wish.places_limit, FREES_UP_S)
+    return over
+
+
+def judged_here(entry: Entry, gateways: int) -> OverLimit | None:
+    """Nobody has answered: may it come on credit? What it needs has been taken."""
+    for _, account in entry.keyed_accounts():
+        for index, bucket in account.limited:
+            owed = -bucket.room
+            if owed > bucket.burst * bucket.grain // (CREDIT_DIVISOR * gateways):
+                return OverLimit(DIMENSIONS[index], bucket.limit, _BACK_S)
+        limit = account.limits.concurrent_requests
+        if limit is not None and account.in_flight > max(1, limit // gateways):
+            return OverLimit("concurrent_requests", limit, FREES_UP_S)
+    return None
+
+
+def _lease_of(account: QuotaAccount) -> AccountLease:
+    if account.lease is None:
+        raise ValueError("the account was never fitted to a lease")
+    return account.lease

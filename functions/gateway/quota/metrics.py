@@ -1,0 +1,47 @@
+"""What Prometheus sees of limits: how they are kept now, what was asked of the bus, and what accounts were charged.
+
+No tenant is named: sums over all of them. `shoal_quota_settled_tokens_total{by="engine"}` over all gateways is what the
+engines say they computed for answers that they finished, to the token; `count` is what was delivered of the others.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from functions.decisions.quota.outage import Step
+
+if TYPE_CHECKING:
+    from functions.gateway.quota.accounts import TenantQuotas
+
+
+class QuotaCollector(Collector):
+    def __init__(self, quotas: "TenantQuotas") -> None:
+        self._quotas = quotas
+
+    def collect(self) -> Iterator[Metric]:
+        regime = self._quotas.regime
+        tokens = CounterMetricFamily("shoal_quota_settled_tokens", "Charged to accounts", labels=["kind", "by"])
+        requests = CounterMetricFamily("shoal_quota_settled_requests", "Whose accounts were charged", labels=["by"])
+        held = CounterMetricFamily("shoal_quota_settled_kv_token_seconds", "Charged to accounts", labels=["by"])
+        worked = CounterMetricFamily("shoal_quota_settled_gpu_seconds", "Charged to accounts", labels=["by"])
+        for by, settled in (("engine", self._quotas.settled_by_engine), ("count", self._quotas.settled_by_count)):
+            tokens.add_metric(["input", by], settled.input_tokens)
+            tokens.add_metric(["cached", by], settled.cached_tokens)
+            tokens.add_metric(["output", by], settled.output_tokens)
+            requests.add_metric([by], settled.requests)
+            held.add_metric([by], settled.kv_token_s)
+            worked.add_metric([by], settled.gpu_s)
+        steps = GaugeMetricFamily("shoal_quota_step", "1 for how limits are kept now", labels=["step"])
+        for step in get_args(Step):
+            steps.add_metric([step], float(regime.step == step))
+        gateways = GaugeMetricFamily("shoal_quota_gateways", "Gateways that share the limits")
+        gateways.add_metric([], self._quotas.leasing.gateways if self._quotas.leasing is not None else 1)
+        accounts = GaugeMetricFamily("shoal_quota_accounts", "Tenants and keys that are counted here")
+        accounts.add_metric([], len(self._quotas))
+        asks = CounterMetricFamily("shoal_quota_asks", "Requests that had to ask the bus", labels=["outcome"])
+        leasing = self._quotas.leasing
+        for outcome, count in leasing.asks.items() if leasing is not None else ():
+            asks.add_metric([outcome], count)
+        yield from (tokens, requests, held, worked, steps, gateways, accounts, asks)

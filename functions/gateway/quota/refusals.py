@@ -1,0 +1,122 @@
+"""What the gateway says of limits: the 429 that names one and what to do, the 400 of what can never come, and the
+`x-ratelimit-*` headers.
+
+The headers hold as of admission, of streams too. Where several limits on tokens hold (input, output, the key's), the
+one speaks that is nearest its end. `remaining` is what may come at once, `reset` the time until all of that is there
+again, both as OpenAI has them.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from functions.decisions.quota.account import INPUT, OUTPUT, REQUESTS, OverLimit, QuotaAccount
+from functions.decisions.quota.lease import shared_burst
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.gateway.errors import ErrorAnswer, OverQuota
+from functions.gateway.http.sink import MoreHeaders
+
+_TYPES = {"concurrent_requests": "concurrency", "requests_per_minute": "requests"}
+_WORDS = {
+    "requests_per_minute": "requests a minute",
+    "input_tokens_per_minute": "input tokens a minute",
+    "output_tokens_per_minute": "output tokens a minute",
+    "kv_token_seconds_per_minute": "KV-token-seconds a minute",
+    "gpu_seconds_per_hour": "GPU-seconds an hour",
+}
+_JITTER_RATIO = 0.1
+
+
+def over_quota(over: OverLimit, whose: str, dice: float, headers: MoreHeaders = ()) -> OverQuota:
+    """429. `whose` limit it is; `dice` in 0..1 spreads those who come back: up to 10 % later than they could."""
+    wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * dice)
+    seconds = max(1, ceil(over.retry_after_s))
+    if over.dimension == "concurrent_requests":
+        message = (
+            f"{whose} allows {over.limit} requests at a time, and that many are under way. "
+            "Wait for one to end, or ask for more."
+        )
+    else:
+        message = (
+            f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and they are used up. "
+            f"Try again in {seconds} s, or ask for more."
+        )
+    kind = _TYPES.get(over.dimension, "tokens")
+    answer = ErrorAnswer(
+        429, kind, "rate_limit_exceeded", message, retry_after_s=max(1, ceil(over.retry_after_s + _spread(over, dice)))
+    )
+    return OverQuota(answer, over.dimension, (*headers, (b"retry-after-ms", b"%d" % max(1, ceil(wait_s * 1000)))))
+
+
+def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
+    """400: waiting would not help."""
+    message = (
+        f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and the request needs more than that, so that it could "
+        "never come. Send a shorter prompt, ask for less output, or ask for a higher limit."
+    )
+    answer = ErrorAnswer(400, "invalid_request_error", "request_over_quota", message)
+    return OverQuota(answer, over.dimension)
+
+
+def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
+    """As of the last time that the buckets were looked at, which was on this request's way in."""
+    least: TokenBucket | None = None
+    of: QuotaAccount | None = None
+    for account in accounts:
+        bucket = account.buckets[REQUESTS]
+        if bucket is not None and (least is None or bucket.room * least.limit < least.room * bucket.limit):
+            least, of = bucket, account
+    if least is None or of is None:
+        return ()
+    limit, remaining, reset_us = _left(of, REQUESTS, least)
+    return (
+        (b"x-ratelimit-limit-requests", b"%d" % limit),
+        (b"x-ratelimit-remaining-requests", b"%d" % remaining),
+        (b"x-ratelimit-reset-requests", duration(reset_us)),
+    )
+
+
+def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
+    least: TokenBucket | None = None
+    of: QuotaAccount | None = None
+    for account in accounts:
+        for bucket in account.buckets[INPUT : OUTPUT + 1]:
+            if bucket is not None and (least is None or bucket.room * least.limit < least.room * bucket.limit):
+                least, of = bucket, account
+    if least is None or of is None:
+        return ()
+    limit, remaining, reset_us = _left(of, INPUT if least is of.buckets[INPUT] else OUTPUT, least)
+    return (
+        (b"x-ratelimit-limit-tokens", b"%d" % limit),
+        (b"x-ratelimit-remaining-tokens", b"%d" % remaining),
+        (b"x-ratelimit-reset-tokens", duration(reset_us)),
+    )
+
+
+def _left(account: QuotaAccount, index: int, bucket: TokenBucket) -> tuple[int, int, int]:
+    """Limit, what may come at once, microseconds until all of that is there again.
+
+    Of a lease: what is in hand here, and what the bus had left when it was last asked.
+    """
+    if not bucket.leased or account.lease is None:
+        room = bucket.capacity - bucket.level
+        return bucket.limit, room // bucket.grain if room > 0 else 0, bucket.full_again_us()
+    remaining = bucket.room + account.lease.rate(index).left
+    at_once = shared_burst(index, bucket)
+    missing_us = max(0, at_once * bucket.grain - remaining) // max(1, bucket.limit)
+    return bucket.limit, max(0, min(at_once, remaining // bucket.grain)), missing_us
+
+
+def duration(us: int) -> bytes:
+    """As OpenAI writes it, never too short: `20ms`, `8.6s`, `1m0s`."""
+    if us < US_PER_S:
+        return b"%dms" % -(-us // 1000)
+    if us < 60 * US_PER_S:
+        seconds, tenths = divmod(-(-us // 100_000), 10)
+        return b"%d.%ds" % (seconds, tenths)
+    minutes, seconds = divmod(-(-us // US_PER_S), 60)
+    return b"%dm%ds" % (minutes, seconds)
+
+
+def _spread(over: OverLimit, dice: float) -> float:
+    """None for waits below ten seconds: a whole second more would be far more than a tenth."""
+    return over.retry_after_s * _JITTER_RATIO * dice if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0

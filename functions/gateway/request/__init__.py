@@ -1,0 +1,1 @@
+"""One request under way: the exchange, its attempts, the engine connections, the relay."""

@@ -1,0 +1,370 @@
+"""One try of one request on one replica: dial, send, read what comes, and tell the owner how it went.
+
+    begin -> connecting -> waiting -> (a stream) passing -> over
+                 |            |            |
+                 `---------- failed ----- broke off
+
+A connection that was idle may be closed by the engine just as it is taken: that is no failure, and the same replica is
+dialled. But not where the engine had the request for longer than a closing takes, or takes no new connection either:
+then it broke with the request in its hands, which is what quarantine has to know.
+
+Nothing is said to a client here: the owner (the exchange) is told of an opening worth passing on, of what follows, and
+of exactly one end, after which the attempt holds neither a connection nor a place at its replica. `drop` ends it
+silently, at any time. An owner may have two attempts at once, so an attempt touches nothing of its owner but `Owner`.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from functions.decisions.routing.choice import Prediction
+from functions.decisions.routing.own_load import Place
+from functions.decisions.routing.retry import Failure, told_to_wait_s
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.request import replies as answers
+from functions.gateway.request.dialects import Relay
+from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
+from functions.gateway.request.upstream import UpstreamConnection
+from functions.telemetry.gap_histogram import Gaps
+
+if TYPE_CHECKING:
+    from functions.gateway.gateway import Gateway
+
+_SAYS_WHY_BYTES = 4096  # of the end of what the engine said, which has its finish_reason
+_OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it begins
+_CLOSING_S = 1.0  # what was under way when we wrote: a round trip, on a busy machine
+
+
+class Owner(Protocol):
+    """Who has the attempt made. Of the last five exactly one is called, after which nothing more comes."""
+
+    def attempt_began(self, attempt: "Attempt", first: bytes) -> None:
+        """A stream's first events that are an answer."""
+
+    def attempt_streamed(self, attempt: "Attempt", out: bytes) -> None:
+        """Further events."""
+
+    def attempt_finished(self, attempt: "Attempt") -> None:
+        """`[DONE]` has passed and the stream has ended."""
+
+    def attempt_answered(self, attempt: "Attempt", answer: WholeAnswer) -> None:
+        """A whole answer, not streamed."""
+
+    def attempt_refused(self, attempt: "Attempt", answer: ErrorAnswer) -> None:
+        """The engine says that the request is wrong."""
+
+    def attempt_failed(self, attempt: "Attempt", failure: Failure, detail: str) -> None:
+        """No answer, and nothing of one was passed on: it may be tried elsewhere."""
+
+    def attempt_broke(self, attempt: "Attempt", answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+        """A stream that had begun cannot go on; `answer` is for the client."""
+
+
+class Attempt:
+    __slots__ = (
+        "_admitted",
+        "_before_last",
+        "_connection",
+        "_content_type",
+        "_gateway",
+        "_last",
+        "_opening",
+        "_owner",
+        "_parts",
+        "_parts_bytes",
+        "_place",
+        "_relay",
+        "_renaming",
+        "_status",
+        "_was_reset",
+        "begun",
+        "connected_s",
+        "gaps",
+        "over",
+        "prediction",
+        "replica",
+        "told_to_wait_s",
+        "waiting_since_s",
+    )
+
+    def __init__(
+        self, gateway: "Gateway", owner: Owner, admitted: Admitted, prediction: Prediction, renaming: Renaming
+    ) -> None:
+        self._gateway = gateway
+        self._owner = owner
+        self._admitted = admitted
+        self._renaming = renaming
+        self.prediction = prediction  # why this replica
+        self.replica = prediction.replica
+        self._place: Place | None = None  # at the replica
+        self._connection: UpstreamConnection | None = None
+        self._relay: Relay | None = None
+        self._status = 0
+        self._content_type = self._opening = b""
+        self._parts: list[bytes] | None = None
+        self._parts_bytes = 0
+        self._was_reset = False  # an idle connection broke as it was used
+        self.begun = self.over = False  # begun: the owner has the opening of the stream
+        self.connected_s = self.waiting_since_s = 0.0  # monotonic
+        self.told_to_wait_s = 0.0  # by an engine that is full
+        self.gaps: Gaps | None = None  # between the pieces of a stream
+        self._before_last = self._last = b""  # pieces that were passed on
+
+    def begin(self) -> None:
+        """Take a place at the replica, and ask it."""
+        self._place = self._gateway.router.sent(self._admitted, self.prediction)
+        self._connect()
+
+    def drop(self) -> None:
+        """It is over: the engine stops at once, and nobody is told. Does nothing where it is."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+        self._leave()
+
+    @property
+    def sent_s(self) -> float:
+        """When it began; monotonic."""
+        return self._place.sent_s if self._place is not None else 0.0
+
+    @property
+    def done(self) -> bool:
+        """`[DONE]` has passed: the answer is whole, whatever becomes of the connection."""
+        return self._relay is not None and self._relay.done
+
+    @property
+    def usage(self) -> Usage | None:
+        """As a stream's last event told it."""
+        return self._relay.usage if self._relay is not None else None
+
+    @property
+    def events(self) -> int:
+        """Of the stream, with choices, so about one a token."""
+        return self._relay.events if self._relay is not None else 0
+
+    @property
+    def passed(self) -> int:
+        """Of the stream, events of all kinds."""
+        return self._relay.passed if self._relay is not None else 0
+
+    @property
+    def last(self) -> tuple[bytes, ...]:
+        """What the engine said last, in which it says why it ended; pieces may be large, their ends are not."""
+        return (self._before_last[-_SAYS_WHY_BYTES:], self._last[-_SAYS_WHY_BYTES:])
+
+    def pause(self) -> None:
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self.waiting_since_s = self._gateway.clock()
+        if self._connection is not None:
+            self._connection.resume()
+
+    def fail(self, failure: Failure, detail: str) -> None:
+        """It has not begun and is given up: by what it saw itself, or by the clock or the fleet."""
+        self.drop()
+        self._owner.attempt_failed(self, failure, detail)
+
+    def break_off(self, failure: Failure, detail: str) -> None:
+        """It has begun and cannot go on: what was passed on stands, and is all there is, unless it was whole."""
+        self._break_off(errors.upstream_lost(), failure, detail)
+
+    # to the engine
+
+    def _connect(self) -> None:
+        self.waiting_since_s = self._gateway.clock()
+        # After one that had been closed the others are likely to be, too: each would cost the client its round trip.
+        pooled = self._gateway.upstreams.take(self.replica.id) if not self._was_reset else None
+        if pooled is not None:
+            self._send(pooled)
+        else:
+            self._gateway.tasks.once("dial", self._dial())
+
+    async def _dial(self) -> None:
+        upstreams, replica = self._gateway.upstreams, self.replica
+        try:
+            connection = await upstreams.dial(replica.id, replica.host, replica.port, self._gateway.limits.connect_s)
+        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
+            if not self.over:
+                self.fail(Failure.RESET if self._was_reset else Failure.CONNECT, str(error))
+            return
+        if self.over:  # the client left, or the replica was lost, while we dialled
+            upstreams.give_back(connection)
+        else:
+            self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._connection = connection
+        self.connected_s = self._gateway.clock()
+        connection.send(self, answers.upstream_request(self._admitted, self.replica, self._gateway.wall_clock()))
+
+    # what the engine says
+
+    def on_head(self, status: int, content_type: bytes) -> None:
+        self._status, self._content_type = status, content_type
+        if status in (429, 503) and self._connection is not None:
+            self.told_to_wait_s = told_to_wait_s(self._connection.retry_after)
+        stream = self._admitted.stream
+        if status == 200:
+            expected = b"text/event-stream" if stream else b"application/json"
+            if not content_type.lower().startswith(expected):
+                self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
+            elif stream:
+                admitted, limits = self._admitted, self._gateway.limits
+                self._relay = admitted.route.dialect.relay(self._renaming, admitted.wants_usage, limits.event_bytes)
+
+    def on_body(self, data: bytes) -> None:
+        now_s = self._gateway.clock()
+        if self.gaps is not None:
+            self.gaps.add(now_s - self.waiting_since_s)
+        self.waiting_since_s = now_s
+        if self._relay is not None:
+            self._pass_on(self._relay, data)
+        else:
+            self._collect(data)
+
+    def on_end(self) -> None:
+        self._connection = None
+        if self._relay is not None:
+            self._stream_ended()
+        elif self._status == 200:
+            self._answered_whole(b"".join(self._parts or ()))
+        else:
+            self._engine_refused(self._status, b"".join(self._parts or ()))
+
+    def on_failure(self, failure: Failure, detail: str) -> None:
+        connection, self._connection = self._connection, None
+        if self.begun:
+            self.break_off(failure, detail)
+        elif connection is not None and failure is Failure.RESET and self._was_stale(connection):
+            self._was_reset = True
+            self._connect()
+        else:
+            self.fail(failure, detail)
+
+    def _was_stale(self, connection: UpstreamConnection) -> bool:
+        """Whether the engine closed an idle connection as we took it: then it never saw the request."""
+        is_early = self._gateway.clock() - self.connected_s <= _CLOSING_S
+        return not connection.fresh and self._status == 0 and is_early
+
+    def _pass_on(self, relay: Relay, data: bytes) -> None:
+        try:
+            out = relay.feed(data)
+        except AnswerTooLarge as error:
+            self._too_large(str(error))
+            return
+        except BadAnswer as error:
+            if self.begun:
+                self.break_off(Failure.BAD_ANSWER, str(error))
+            else:
+                self.fail(Failure.BAD_ANSWER, str(error))
+            return
+        if relay.error is not None:
+            self._stream_failed(out, relay.error)
+        elif self.begun:
+            if out:
+                self._before_last, self._last = self._last, out
+                self._owner.attempt_streamed(self, out)
+        elif out:
+            self._consider(self._opening + out)
+
+    def _consider(self, opening: bytes) -> None:
+        """Nothing was passed on yet: is this an answer?"""
+        sign = self._admitted.route.dialect.first_sign(opening)
+        if sign == "dropped":
+            self.fail(Failure.ABORTED, "the engine is draining")
+        elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
+            self.begun, self._opening = True, b""
+            self.gaps, self._last = Gaps(), opening
+            if self._place is not None:
+                self._gateway.router.started(self._place)
+            self._owner.attempt_began(self, opening)
+        else:
+            self._opening = opening
+
+    def _stream_failed(self, out: bytes, error_body: bytes) -> None:
+        """The engine put an error into its stream: before the first event it is an answer, after it the end."""
+        if self.begun:
+            if out:
+                self._owner.attempt_streamed(self, out)
+            if self.over:
+                return  # the owner wants no more of it
+            self._break_off(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
+        else:
+            self._engine_refused(answers.status_in_error(error_body), error_body)
+
+    def _stream_ended(self) -> None:
+        if not self.begun:
+            self.fail(Failure.BAD_ANSWER, "an empty stream")
+        elif self.done:
+            self._leave()
+            self._owner.attempt_finished(self)
+        else:
+            self.break_off(Failure.BAD_ANSWER, "the stream ended without [DONE]")
+
+    def _collect(self, data: bytes) -> None:
+        self._parts_bytes += len(data)
+        if self._parts_bytes > self._bound_bytes():
+            self._outgrown(f"an answer of over {self._bound_bytes()} bytes")
+        elif self._parts is None:
+            self._parts = [data]
+        else:
+            self._parts.append(data)
+
+    def _bound_bytes(self) -> int:
+        """Of an answer that is collected."""
+        limits = self._gateway.limits
+        return limits.answer_bytes if self._status == 200 else limits.error_body_bytes
+
+    def _outgrown(self, detail: str) -> None:
+        if self._status == 200:
+            self._too_large(detail)
+        else:
+            self.fail(Failure.BAD_ANSWER, detail)
+
+    def _too_large(self, detail: str) -> None:
+        """Not the replica's fault, and no other one's answer would be smaller: the request is told to ask for less."""
+        answer = errors.answer_too_large(detail)
+        if self.begun:
+            self._break_off(answer, Failure.TOO_LARGE, detail)
+        else:
+            self.drop()
+            self._owner.attempt_refused(self, answer)
+
+    def _answered_whole(self, body: bytes) -> None:
+        try:
+            answer = self._admitted.route.dialect.whole(body, self._renaming)
+        except BadAnswer as error:
+            self.fail(Failure.BAD_ANSWER, str(error))
+            return
+        if answer.aborted:
+            self.fail(Failure.ABORTED, "the engine is draining")
+            return
+        self._leave()
+        self._last = answer.body[-_SAYS_WHY_BYTES:]
+        self._owner.attempt_answered(self, answer)
+
+    def _engine_refused(self, status: int, body: bytes) -> None:
+        refusal = answers.engine_refusal(status, body, self._renaming)
+        if isinstance(refusal, Failure):
+            self.fail(refusal, f"status {status}")
+        else:
+            self.drop()
+            self._owner.attempt_refused(self, refusal)
+
+    # the end
+
+    def _break_off(self, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+        self.drop()
+        if self.done:
+            self._owner.attempt_finished(self)
+        else:
+            self._owner.attempt_broke(self, answer, failure, detail)
+
+    def _leave(self) -> None:
+        if self.over:
+            return
+        self.over = True
+        if self._place is not None:
+            self._gateway.router.left(self._place)

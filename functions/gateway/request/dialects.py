@@ -1,0 +1,220 @@
+"""How each family of routes speaks: what passes of a stream, what a whole answer is, what an error looks like.
+
+    OPENAI      chat and plain completions: `data:` events to `[DONE]`; tokenize and detokenize
+    RESPONSES   named events to `response.completed`; the error event is flat, as OpenAI's SDK reads it
+    ANTHROPIC   named events to `message_stop`; errors as Anthropic's SDK reads them
+    POOLING     whole answers only, which are large and not searched for choices
+
+Neighbours: `relay` and `named_events` read streams; `attempt` and `exchange` ask the dialect of their route.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.request import named_events, relay
+from functions.gateway.request.named_events import Grammar, NamedEventRelay
+from functions.gateway.request.relay import BadAnswer, Renaming, Sign, StreamRelay, Usage, WholeAnswer
+
+_NAMED_EVENT_FACTOR = 8  # one event repeats the whole request and the whole answer
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class Relay(Protocol):
+    """One streamed answer on its way."""
+
+    usage: Usage | None
+    done: bool
+    error: bytes | None
+    events: int
+
+    @property
+    def passed(self) -> int:
+        """Events of all kinds that went to the client."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    relay: Callable[[Renaming, bool, int], Relay]  # keep the usage event?, the most bytes of an event
+    first_sign: Callable[[bytes], Sign]
+    whole: Callable[[bytes, Renaming], WholeAnswer]
+    error_body: Callable[[ErrorAnswer, str], bytes]  # with the request's id
+    error_event: Callable[[ErrorAnswer, str, int], bytes]  # and how many events came before it
+
+
+class _Nested(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+class _Reported(msgspec.Struct):
+    """Usage stands at the top, in a response, or in a message."""
+
+    usage: dict[str, Any] | None = None
+    response: _Nested | None = None
+    message: _Nested | None = None
+
+
+_reported = msgspec.json.Decoder(_Reported)
+
+
+def _counts(data: bytes) -> dict[str, Any] | None:
+    try:
+        found = _reported.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    inner = found.response or found.message
+    return found.usage or (inner.usage if inner is not None else None)
+
+
+def generated_nothing(data: bytes) -> bool:
+    """Of an answer that is whole: who generates has made one token at least, unless the engine was draining."""
+    counts = _counts(data)
+    made = counts.get("output_tokens") if counts is not None else None
+    return type(made) is int and made == 0
+
+
+def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
+    """`input_tokens`, `output_tokens`, and of the former what was cached."""
+    counts = _counts(data)
+    if counts is None:
+        return known
+    details = counts.get("input_tokens_details")
+    cached = details.get("cached_tokens") if type(details) is dict else 0
+    return relay.usage_of(counts.get("input_tokens"), counts.get("output_tokens"), cached)
+
+
+def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
+    """Anthropic counts what was read from and written to the cache beside `input_tokens`, not within it.
+
+    Worked example (test_cached_tokens_are_part_of_the_prompt): 10 in, 90 read, 28 written are a prompt of 128 tokens.
+    """
+    counts = _counts(data)
+    if counts is None:
+        return known
+    read = counts.get("cache_read_input_tokens")
+    parts = (counts.get("input_tokens"), read, counts.get("cache_creation_input_tokens"))
+    prompt = sum(part for part in parts if type(part) is int and part > 0)
+    if prompt == 0 and known is not None:  # an event that only counts what was written
+        return relay.usage_of(known.prompt_tokens, counts.get("output_tokens"), known.cached_tokens)
+    return relay.usage_of(prompt, counts.get("output_tokens"), read)
+
+
+_RESPONSES_GRAMMAR = Grammar(
+    openings=frozenset(
+        (
+            b"response.created",
+            b"response.in_progress",
+            b"response.queued",
+            b"response.output_item.added",
+            b"response.content_part.added",
+            b"response.output_text.done",  # these three end what had no delta: nothing
+            b"response.content_part.done",
+            b"response.output_item.done",
+        )
+    ),
+    ends=frozenset((b"response.completed", b"response.incomplete")),
+    failures=frozenset((b"error", b"response.failed")),
+    reports=frozenset((b"response.completed", b"response.incomplete", b"response.failed")),
+    totals=frozenset((b"response.completed", b"response.incomplete")),
+    read_usage=read_responses_usage,
+    is_empty=generated_nothing,
+)
+_MESSAGES_GRAMMAR = Grammar(
+    openings=frozenset((b"message_start", b"content_block_start", b"content_block_stop", b"ping")),
+    ends=frozenset((b"message_stop",)),
+    failures=frozenset((b"error",)),
+    reports=frozenset((b"message_start", b"message_delta")),
+    totals=frozenset((b"message_delta",)),
+    read_usage=read_messages_usage,
+    is_empty=generated_nothing,
+)
+
+
+def _openai_stream(renaming: Renaming, keep_usage: bool, max_event_bytes: int) -> Relay:
+    return StreamRelay(renaming, keep_usage, max_event_bytes)
+
+
+def _named_stream(grammar: Grammar, renaming: Renaming, _keep_usage: bool, max_event_bytes: int) -> Relay:
+    return NamedEventRelay(grammar, renaming, _NAMED_EVENT_FACTOR * max_event_bytes)
+
+
+def _named_sign(grammar: Grammar, opening: bytes) -> Sign:
+    return named_events.first_sign(opening, grammar)
+
+
+def _whole_with(
+    read_usage: Callable[[bytes, Usage | None], Usage | None], body: bytes, renaming: Renaming
+) -> WholeAnswer:
+    usage = read_usage(body, None)
+    _check_object(body)
+    return WholeAnswer(renaming.fields(body), usage, aborted=generated_nothing(body))
+
+
+def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
+    """Megabytes of numbers: looked through once, and no object is made of them."""
+    _check_object(body)
+    return WholeAnswer(renaming.fields(body), relay.read_usage(body), aborted=False)
+
+
+def _check_object(body: bytes) -> None:
+    try:
+        _reported.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer("not a JSON object") from error
+
+
+def _openai_body(answer: ErrorAnswer, _request_id: str) -> bytes:
+    return answer.body()
+
+
+def _openai_event(answer: ErrorAnswer, _request_id: str, _passed: int) -> bytes:
+    return answer.event()
+
+
+def _responses_event(answer: ErrorAnswer, _request_id: str, passed: int) -> bytes:
+    """Events are numbered from 0, and clients hold who repeats a number for a stream that began again."""
+    content = {"type": "error", "code": answer.code, "message": answer.message, "param": answer.param}
+    return b"event: error\ndata: %b\n\n" % orjson.dumps(content | {"sequence_number": passed})
+
+
+def _anthropic_body(answer: ErrorAnswer, request_id: str) -> bytes:
+    kind = _ANTHROPIC_TYPES.get(answer.status, "invalid_request_error" if answer.status < 500 else "api_error")
+    error = {"type": kind, "message": answer.message}
+    return orjson.dumps({"type": "error", "error": error, "request_id": request_id})
+
+
+def _anthropic_event(answer: ErrorAnswer, request_id: str, _passed: int) -> bytes:
+    return b"event: error\ndata: %b\n\n" % _anthropic_body(answer, request_id)
+
+
+OPENAI = Dialect(_openai_stream, relay.first_sign, relay.whole_answer, _openai_body, _openai_event)
+POOLING = Dialect(_openai_stream, relay.first_sign, _whole_pooled, _openai_body, _openai_event)
+RESPONSES = Dialect(
+    partial(_named_stream, _RESPONSES_GRAMMAR),
+    partial(_named_sign, _RESPONSES_GRAMMAR),
+    partial(_whole_with, read_responses_usage),
+    _openai_body,
+    _responses_event,
+)
+ANTHROPIC = Dialect(
+    partial(_named_stream, _MESSAGES_GRAMMAR),
+    partial(_named_sign, _MESSAGES_GRAMMAR),
+    partial(_whole_with, read_messages_usage),
+    _anthropic_body,
+    _anthropic_event,
+)

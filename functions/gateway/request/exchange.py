@@ -1,0 +1,458 @@
+"""One admitted request, from its start to its one outcome.
+
+    start -> waiting room -> dispatched -> decide -> attempt -> outcome
+                  ^                          ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take the
+                  |                          |       rollout's control version
+                  |                          |_______ the attempt failed, nothing sent yet
+                  |__________________________________ its pool cannot: another one (`detour`)
+
+Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
+failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
+error event and without `[DONE]`. However it ends, it ends once: `_end` accounts for it. What one try does on the wire
+is `attempt`'s affair.
+"""
+
+from typing import TYPE_CHECKING
+
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import FallbackWhen
+from functions.decisions.admission.queue import GIVES_WAY
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
+from functions.decisions.routing.retry import EVIDENCE, Failure, may_retry
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.sink import Headers, Sink
+from functions.gateway.intake.intake import Admitted, as_control
+from functions.gateway.quota import settlement as quota_settlement
+from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.settlement import Aside
+from functions.gateway.request import replies as answers
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
+from functions.gateway.request.timeline import Timeline
+from functions.gateway.routing.adapter_loads import ColdFailed
+from functions.gateway.routing.cascade import Trial
+from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
+from functions.gateway.routing.detour import Detour
+
+if TYPE_CHECKING:
+    from functions.gateway.gateway import Gateway
+
+CLIENT_LEFT = 499
+
+
+class Exchange:
+    __slots__ = (
+        "_attempt", "_cold", "_deadline_s", "_fingerprint", "_gateway", "_paused_at_s", "_renaming", "_second",
+        "_sink", "_tried", "admitted", "all_failures", "aside", "attempts", "begun", "catalogue", "detour", "ended",
+        "entry", "failures", "timeline", "usage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        gateway: "Gateway",
+        catalogue: Catalogue,
+        admitted: Admitted,
+        sink: Sink,
+        *,
+        timeline: Timeline,
+        entry: Entry,
+    ) -> None:
+        limits = gateway.limits
+        self._gateway = gateway
+        self._sink = sink
+        self.catalogue = catalogue  # the snapshot that it began with, to its end
+        self.admitted = admitted
+        self.timeline = timeline
+        self.entry = entry
+        asked_s = admitted.deadline_ms / 1000 if admitted.deadline_ms is not None else limits.answer_s
+        self._deadline_s = timeline.received_s + min(asked_s, limits.answer_s)
+        self._renaming = Renaming(admitted.model.engine_name, admitted.model.requested)
+        self._tried: dict[ReplicaId, Failure | None] = {}  # in the pool where it is, and how it failed
+        self.failures: tuple[Failure, ...] = ()  # in the pool where it is
+        self.all_failures: tuple[Failure, ...] = ()  # there, and in those that it came from
+        self._fingerprint: bytes | None = None
+        self._attempt: Attempt | None = None  # the one under way, or the last one
+        self._second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
+        self._cold: ColdWait | None = None
+        self.detour: Detour | None = None  # where there are other ways than its own pool
+        self.attempts = 0
+        self._paused_at_s: float | None = None
+        self.usage: Usage | None = None  # of the answer
+        self.aside: Aside | None = None  # what was spent besides
+        self.begun = self.ended = False
+
+    # the life of a request
+
+    def start(self) -> None:
+        self._gateway.opened(self)
+        routing = self.admitted.routing
+        if routing.fallback or routing.cascade:
+            self.detour = Detour(self, self.catalogue, self.admitted)
+            asked = self.admitted
+            self._take(self.detour.first(asked, self._decide, self._gateway.rooms.shift_ratio(asked.model.pool)))
+            if self.detour.degraded is not None:
+                self._gateway.rooms.sent_elsewhere(asked)
+        self._gateway.rooms.submit(self)
+
+    def dispatched(self) -> None:
+        """Its turn has come: to a replica. Those who wait behind it have theirs, whatever becomes of it."""
+        try:
+            self._route()
+        except Exception:
+            self._gateway.failed_here(self)
+
+    def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
+        """There is no room for it, now or in time; `reason` is a metric label."""
+        self._cannot("saturated", answer, reason)
+
+    def attempt_held(self, attempt: Attempt) -> float:
+        self._gateway.rooms.read(self)
+        return self._gateway.clock()
+
+    def escalate(self, trial: Trial, attempt: Attempt) -> bool:
+        """The small model was not sure of its answer: ask the larger one, if one is there."""
+        if self.detour is None or isinstance(self._decide(trial.larger), NoReplica):
+            return False
+        self.aside = quota_settlement.of_trial(trial, attempt, self._gateway)
+        self.detour.escalate()
+        self._move(trial.larger)
+        return True
+
+    def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
+        """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
+        moved = None
+        if self.detour is not None and self._gateway.clock() < self._deadline_s and not self._gives_way(reason):
+            moved = self.detour.onward(self.admitted, when, answer, self.failures, reason)
+        if self.detour is not None and moved is not None:
+            if moved is self.detour.came_home:
+                self._gateway.rooms.comes_home(moved)
+            self.aside = None  # the larger model has failed, and the small one is asked again: that is paid for once
+            self._move(moved)
+            return
+        if reason:
+            self._gateway.metrics.shed(reason)
+            self._gateway.rooms.pools.shed(self.admitted, reason, self.detour.degraded if self.detour else None)
+        self._give_up(self.detour.told(answer) if self.detour is not None else answer)
+
+    def _gives_way(self, reason: str) -> bool:
+        """Whether its own pool has refused it for more urgent ones: those come first in other pools, too."""
+        return reason == GIVES_WAY and self.detour is not None and not self.detour.is_away
+
+    def _why(self) -> FallbackWhen:
+        """What is wrong with the pool, after the last failure."""
+        return "saturated" if self.failures[-1:] == (Failure.OVERLOADED,) else "unavailable"
+
+    def _move(self, moved: Admitted) -> None:
+        """To another pool, through its waiting room."""
+        self._gateway.rooms.ended(self, quota_settlement.cost_in_room(self, self._attempt))
+        self._drop_attempts()
+        self._attempt = self._second = None  # what they were is not the new pool's
+        self._tried, self.failures = {}, ()
+        self._take(moved)
+        self._gateway.rooms.submit(self)
+
+    def _take(self, other: Admitted) -> None:
+        self.fingerprint()
+        self.admitted = other
+        self._renaming = Renaming(other.model.engine_name, other.model.requested)
+
+    def fingerprint(self) -> bytes:
+        """Of the request as it came: taken before its body changes, or goes."""
+        if self._fingerprint is None:
+            self._fingerprint = self._gateway.quarantine.fingerprint(self.admitted)
+        return self._fingerprint
+
+    def _route(self) -> None:
+        gateway = self._gateway
+        decision = self._decide(self.admitted)
+        gateway.metrics.routed(decision)
+        if isinstance(decision, NoReplica):
+            self._without_replica(decision)
+            return
+        self._tried[decision.replica.id] = None
+        self.timeline.routed_s = gateway.clock()
+        self.attempts += 1
+        self._attempt = Attempt(gateway, self._judge() or self, self.admitted, decision, self._renaming)
+        self._attempt.begin()
+
+    def _decide(self, admitted: Admitted) -> Prediction | NoReplica:
+        """The one place that asks for a replica."""
+        return self._gateway.router.decide(admitted, self._tried)
+
+    def _judge(self) -> Trial | None:
+        """Who listens to the attempt in the exchange's place."""
+        return self.detour.judge(self.admitted) if self.detour is not None else None
+
+    def _without_replica(self, decision: NoReplica) -> None:
+        """Nobody can take the request as it is: the rollout's old version may, or a replica that loads the adapter."""
+        if not lacks_adapter(decision, self.failures, self._tried):
+            when = "saturated" if decision.reason == "told_to_wait" else self._why()
+            self._cannot(when, answers.no_replica(decision, self.failures, self.admitted), decision.reason)
+        elif self._gateway.may_fall_back(self.admitted):
+            self._take_control()
+        else:
+            self._load_cold()
+
+    def _take_control(self) -> None:
+        """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
+        self._gateway.candidate_unavailable(self.admitted)
+        control = as_control(self.admitted, self._gateway.splits)
+        if self.detour is not None:
+            self.detour.asks_instead(self.admitted, control)
+        self._tried = failed_otherwise(self._tried)  # in the same pool: what failed there has failed
+        self._take(control)
+        self._route()
+
+    def _load_cold(self) -> None:
+        """Wait for the adapter; `_cold_loaded` or `_cold_failed` is called, unless the request ends before."""
+        gateway = self._gateway
+        if self._cold is None:
+            self._cold = ColdWait(gateway.cold, gateway.clock, loaded=self._cold_loaded, failed=self._cold_failed)
+        gateway.rooms.put_off(self)
+        failed = self._cold.begin(self.admitted.route_request(), self.admitted, self._tried)
+        if failed is not None:
+            self._cold_failed(failed, 0.0)
+
+    def _cold_loaded(self, replica: ReplicaView, waited_s: float) -> None:
+        self.timeline.load_s += waited_s
+        if self._tried.get(replica.id) is Failure.ADAPTER_MISSING:
+            del self._tried[replica.id]
+        self._route()
+
+    def _cold_failed(self, failed: ColdFailed, waited_s: float) -> None:
+        self.timeline.load_s += waited_s
+        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many") else "unavailable"
+        self._cannot(when, answers.not_loaded(failed, self.admitted), "adapter_not_loaded")
+
+    # what the attempt says: this is its Owner
+
+    def attempt_began(self, attempt: Attempt, first: bytes) -> None:
+        self._keep_only(attempt)
+        self.begun = True
+        self._let_go_of_body()
+        self._gateway.answering(self.admitted)
+        self._first_token(attempt)
+        self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
+        self.entry.headers = ()  # they are told once: 1 KiB less for as long as it streams
+
+    def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
+        self.entry.progress(attempt.events, attempt.waiting_since_s)
+        self._sink.more(out)
+
+    def attempt_finished(self, attempt: Attempt) -> None:
+        self.usage = attempt.usage
+        self._sink.end(b"")
+        self._end(200)
+
+    def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        self.usage = answer.usage
+        self._first_token(attempt)
+        self._sink.whole(200, self._headers(attempt, b"application/json"), answer.body)
+        self._end(200)
+
+    def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
+        if self.detour is not None and self.detour.is_away:
+            self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
+        else:
+            if answer.code == errors.ANSWER_TOO_LARGE:
+                self.usage = quota_settlement.unread(self.admitted)
+            self._give_up(answer)
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+        gateway, now_s = self._gateway, self._gateway.clock()
+        self._blame(attempt, failure, detail)
+        if failure is Failure.ADAPTER_MISSING:
+            gateway.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
+        if self._goes_on_without(attempt):
+            return
+        max_attempts = self.admitted.routing.retry_max_attempts
+        may = may_retry(self.failures, max_attempts, now_s, self._deadline_s, int(self.begun))
+        if may and not gateway.quarantine.holds(self, now_s) and gateway.may_spend_retry(self):
+            gateway.metrics.retried()
+            self._route()
+        else:
+            self._cannot(self._why(), answers.all_failed(self.failures, now_s >= self._deadline_s, self.admitted))
+
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+        self._blame(attempt, failure, detail)
+        self._lost(attempt, answer)
+
+    def _let_go_of_body(self) -> None:
+        """A stream that has begun is sent nowhere else, and may run for minutes."""
+        if self._gateway.quarantine.on:
+            self.fingerprint()
+        self.admitted.let_go_of_body()
+        if self.detour is not None:
+            self.detour.let_go_of_bodies()
+
+    def _first_token(self, attempt: Attempt) -> None:
+        self._gateway.rooms.read(self)
+        if self.detour is not None and self.detour.degraded is not None:
+            self._gateway.degraded(self.detour.degraded.asked.model.pool, self.admitted.model.pool)
+        self.timeline.connected_s = attempt.connected_s
+        self.timeline.first_token_s = self._gateway.clock()
+        self._gateway.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
+
+    def _headers(self, attempt: Attempt, content_type: bytes) -> Headers:
+        more = answers.more_headers(self.admitted, self.entry.headers)
+        if self.detour is not None:
+            more = self.detour.headers(more)
+        return answers.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
+
+    def _blame(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+        self.failures += (failure,)
+        self.all_failures += (failure,)
+        self._tried[attempt.replica.id] = failure
+        gateway = self._gateway
+        gateway.quarantine.failed(self, attempt.replica.id, failure, gateway.clock())
+        gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in EVIDENCE)
+
+    # what the clock, the fleet and the client say
+
+    def check(self, now_s: float) -> None:
+        """Called a few times a second: is anything waiting for too long?"""
+        limits, attempt = self._gateway.limits, self._attempt
+        if now_s >= self._deadline_s:
+            self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
+            self._stop(errors.deadline_exceeded("The deadline passed before the answer was whole."))
+        elif self._paused_at_s is not None:
+            if now_s - self._paused_at_s > limits.write_stall_s:
+                self.client_left()
+                self._sink.cut()
+        elif attempt is None or attempt.over:
+            return  # what it waits for has its own time
+        elif attempt.begun and now_s - attempt.waiting_since_s > limits.idle_s:
+            attempt.break_off(Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
+        elif not attempt.begun and self.admitted.stream and now_s - attempt.waiting_since_s > limits.first_byte_s:
+            attempt.fail(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
+        elif self._second is None and self._gateway.hedging.is_late(self.admitted, attempt, now_s):
+            self._hedge()
+
+    def replica_lost(self, replica_id: ReplicaId) -> None:
+        """The fleet says that the replica is dead or hung: while nothing was sent, go elsewhere.
+
+        If there is an elsewhere. When a whole pool looks hung it is usually starved, and waiting is the better bet.
+        """
+        for attempt in (self._attempt, self._second):
+            if attempt is None or attempt.over or attempt.replica.id != replica_id or self.begun:
+                continue
+            if self._second is not None or not isinstance(self._decide(self.admitted), NoReplica):
+                attempt.fail(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+
+    def snapshot_swapped(self) -> None:
+        """Whoever waits for a version that was rolled back meanwhile waits no more."""
+        if self._cold is not None and self._cold.waiting and self._gateway.may_fall_back(self.admitted):
+            self._cold.leave()
+            self._take_control()
+
+    def client_left(self) -> None:
+        """Abort the engine at once; whatever comes from it now has no reader."""
+        if self.ended:
+            return
+        self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
+        self._end(CLIENT_LEFT)
+
+    def cut_short(self, answer: ErrorAnswer) -> None:
+        """It cannot go on, through no fault of its own: the process stops, say."""
+        if not self.ended:
+            self._stop(answer)
+
+    def cut_off(self) -> None:
+        """Its client cannot even be told."""
+        self._sink.cut()
+        self._end(500, "internal_error")
+
+    def pause(self) -> None:
+        """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
+        self._paused_at_s = self._gateway.clock()
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        self._paused_at_s = None
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    # the end
+
+    def _stop(self, answer: ErrorAnswer) -> None:
+        """It ends with this answer, or with a whole one that has just passed."""
+        self._drop_attempts()
+        attempt = self._attempt
+        if attempt is None or not self.begun:
+            self._give_up(answer)
+        elif attempt.done:
+            self.attempt_finished(attempt)
+        else:
+            self._lost(attempt, answer)
+
+    def _lost(self, attempt: Attempt, answer: ErrorAnswer) -> None:
+        """After the first byte: an error event, no `[DONE]`, a clean end of the body."""
+        event = self.admitted.route.dialect.error_event(answer, self.admitted.request_id, attempt.passed)
+        self._sink.end(event)
+        self._end(answer.status, answer.code)
+
+    def _give_up(self, answer: ErrorAnswer) -> None:
+        more = answers.more_headers(self.admitted, self.entry.headers)
+        body = self.admitted.route.dialect.error_body(answer, self.admitted.request_id)
+        self._sink.whole(answer.status, answers.error_headers(self.admitted.request_id, answer, more), body)
+        self._end(answer.status, answer.code)
+
+    def _end(self, status: int, code: str = "") -> None:
+        """Once, whatever happened; the gateway accounts for it, in the order that `Gateway.closed` says."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._cold is not None:
+            self._cold.leave()
+        self._drop_attempts()
+        attempt = self._attempt
+        if attempt is not None:
+            self.timeline.connected_s = attempt.connected_s
+            if self.begun and self.usage is None:  # it was cut off; its engine may have counted before
+                self.usage = quota_settlement.told(self, attempt)
+        self.timeline.ended_s = self._gateway.clock()
+        self._gateway.closed(self, attempt, status, code)
+        self._attempt = None  # which knows its owner: a circle would keep both, and a body, for the collector
+
+    def _drop_attempts(self) -> None:
+        for attempt in (self._attempt, self._second):
+            if attempt is not None:
+                attempt.drop()
+
+    # two attempts at once
+
+    def _hedge(self) -> None:
+        """The first attempt is late: a second one beside it, where there is a replica and budget for it."""
+        gateway, decision = self._gateway, self._decide(self.admitted)
+        if isinstance(decision, NoReplica) or self._judge() is not None or not gateway.may_spend_retry(self):
+            return
+        self._tried[decision.replica.id] = None
+        self.attempts += 1
+        gateway.hedging.begun_total += 1
+        self._second = Attempt(gateway, self, self.admitted, decision, self._renaming)
+        self._second.begin()
+
+    def _keep_only(self, winner: Attempt) -> None:
+        first, second = self._attempt, self._second
+        if second is None:
+            return
+        self._attempt, self._second = winner, None
+        loser = second
+        if winner is second:
+            self._gateway.hedging.won_total += 1
+            loser = first or second
+        loser.drop()
+        lost_tokens = self.admitted.features.prompt_tokens - loser.prediction.cached_tokens
+        self._gateway.metrics.hedge_lost(self.admitted.model.pool, max(0, lost_tokens))
+
+    def _goes_on_without(self, failed: Attempt) -> bool:
+        """Whether another attempt is still under way."""
+        other = self._second if failed is self._attempt else self._attempt
+        self._second = None
+        if other is None or other.over:
+            return False
+        self._attempt = other
+        return True

@@ -1,0 +1,149 @@
+"""What goes out: requests to engines, headers to clients, and which answer each kind of failure earns."""
+
+import zlib
+
+import orjson
+
+from functions.decisions.admission.bands import engine_priority
+from functions.decisions.admission.drain_rate import retry_after_s
+from functions.decisions.routing.choice import NoReplica, ReplicaView
+from functions.decisions.routing.retry import Failure
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.sink import Headers, MoreHeaders
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.relay import Renaming, engine_error
+from functions.gateway.request.timeline import Timeline
+from functions.gateway.routing.adapter_loads import ColdFailed
+
+_RETRY_AFTER_MAX_S = 4
+
+
+def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
+    """The request as the engine gets it: headers of our own making only. Of priorities, the least goes first."""
+    return (
+        b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+        b"x-vllm-priority: %d\r\ncontent-length: %d\r\n\r\n%b"
+        % (
+            admitted.route.upstream_path,
+            replica.host.encode(),
+            replica.port,
+            admitted.request_id.encode(),
+            engine_priority(admitted.service_class, int(now_unix_s * 1000)),
+            len(admitted.upstream_body),
+            admitted.upstream_body,
+        )
+    )
+
+
+def headers(
+    admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
+) -> Headers:
+    """An answer's headers; every value is ours or was validated, never the engine's."""
+    return [
+        (b"content-type", content_type),
+        (b"x-request-id", admitted.request_id.encode()),
+        (b"x-shoal-model", admitted.model.served_as.encode()),
+        (b"x-shoal-digest", admitted.model.digest.encode()),
+        (b"x-shoal-replica", replica.id.encode() if replica is not None else b""),
+        (b"server-timing", timeline.server_timing()),
+        (b"cache-control", b"no-store"),
+        *more,
+    ]
+
+
+def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
+    """What every answer to an admitted request says besides: what of it was dropped, its rollout, its quota."""
+    if admitted.slid_turns:
+        quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
+    return quota if admitted.split is None else ((b"x-shoal-rollout", admitted.split.header()), *quota)
+
+
+def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) -> Headers:
+    found = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *more]
+    if answer.retry_after_s is not None:
+        found.append((b"retry-after", b"%d" % answer.retry_after_s))
+    if answer.status == 401:
+        found.append((b"www-authenticate", b"Bearer"))
+    return found
+
+
+def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
+    """Nobody can take the request, though no adapter is missing: the fault of the pool, or of all that was tried."""
+    if decision.reason == "told_to_wait":
+        after_s = max(retry_after_s(decision.after_s, admitted.request_id), _retry_after_s(admitted))
+        message = f"The engines of the pool {admitted.model.pool} are full. Try again in {after_s} s."
+        return errors.unavailable(message, "overloaded", after_s)
+    if failures:
+        return all_failed(failures, False, admitted)
+    message = f"The pool {admitted.model.pool} has no replica ready. Try again shortly."
+    return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
+
+
+def all_failed(failures: tuple[Failure, ...], past_deadline: bool, admitted: Admitted) -> ErrorAnswer:
+    if past_deadline:
+        return errors.deadline_exceeded("The deadline passed before a replica answered.")
+    last = failures[-1]
+    if last is Failure.OVERLOADED:
+        return errors.unavailable("Every replica is full. Try again shortly.", "overloaded", _retry_after_s(admitted))
+    if last is Failure.ADAPTER_MISSING:
+        message = f"{admitted.model.served_as} is being loaded. Try again shortly."
+        return errors.unavailable(message, "model_not_ready", _retry_after_s(admitted))
+    if last is Failure.FIRST_BYTE:
+        return errors.deadline_exceeded("No replica began to answer in time. Try again.")
+    tries = "replica" if len(failures) == 1 else f"{len(failures)} replicas"
+    return errors.bad_gateway(f"The {tries} tried for this request failed ({last.value}). Send it again.")
+
+
+def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
+    """Why an adapter that was asked for did not come."""
+    model, retry_after_s = admitted.model.served_as, _retry_after_s(admitted)
+    if failed.outcome == "refused":
+        why = f": {failed.reason}" if failed.reason else ""
+        message = f"{model} cannot be loaded{why}. Ask for another version, or have this one's owner publish a new one."
+        return errors.unavailable(message, "model_unavailable", None)
+    if failed.outcome == "no_room":
+        message = f"Every replica's adapters are in use, so that there is no room for {model} now. Try again shortly."
+        return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "too_many":
+        message = f"{model} is being loaded, and as many requests as may wait for it do. Try again shortly."
+        return errors.unavailable(message, "overloaded", retry_after_s)
+    if failed.outcome == "slow":
+        return errors.unavailable(f"{model} is being loaded. Try again shortly.", "model_not_ready", retry_after_s)
+    message = f"{model} is not loaded on any replica, and none could load it. Try again shortly."
+    return errors.unavailable(message, "model_not_ready", retry_after_s)
+
+
+def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | Failure:
+    """What an engine's error status means: the caller's mistake, passed on, or a failure of the attempt."""
+    if status in (400, 413, 422):
+        message, param = engine_error(renaming.everywhere(body))
+        code = "context_length_exceeded" if "context length" in message else "invalid_request"
+        return ErrorAnswer(400, "invalid_request_error", code, message or "The engine refused the request.", param)
+    if status in (404, 405, 501) and _lacks_route(status, body):
+        message = "The engines of this model do not offer this route. Use /v1/chat/completions, or ask the operator."
+        return ErrorAnswer(400, "invalid_request_error", "route_not_offered", message)
+    if status == 404:
+        return Failure.ADAPTER_MISSING
+    if status in (429, 503):
+        return Failure.OVERLOADED
+    return Failure.ENGINE_ERROR
+
+
+def _lacks_route(status: int, body: bytes) -> bool:
+    """Whether the engine has no such route, or its model none: an unknown model is answered with 404 too, in prose."""
+    return status != 404 or engine_error(body)[0] == "Not Found" or body == b'{"detail":"Not Found"}'
+
+
+def status_in_error(error_body: bytes) -> int:
+    """The status inside an error event; 500 where it has none."""
+    try:
+        code = orjson.loads(error_body)["error"]["code"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return 500
+    return code if type(code) is int and 400 <= code <= 599 else 500
+
+
+def _retry_after_s(admitted: Admitted) -> int:
+    """1 to 4 seconds, spread over callers by their request ids so that they do not all come back at once."""
+    return 1 + zlib.crc32(admitted.request_id.encode()) % _RETRY_AFTER_MAX_S

@@ -1,0 +1,1 @@
+"""Which replica and which version: router, fallback, cascade, adapter loads, rollouts."""

@@ -1,0 +1,64 @@
+"""Second copies of hot adapters, loaded in the background: no request waits for one.
+
+Routing says where a copy would pay (`functions.decisions.adapters.copies`); here the replica's agent is asked, once per
+adapter at a time, at most MAX_AT_ONCE in all, and not again within PAUSE_S, whatever came of it: by then the beats tell
+of the copy, and the load has had time to move.
+
+Neighbours: `router` passes the wish on; `cold_load` is the other way to a replica's agent, for requests that wait.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.fleet.tasks import Supervised
+from functions.fleet.view import FleetView
+from functions.gateway.routing.load_client import Loader
+
+_log = logging.getLogger(__name__)
+MAX_AT_ONCE = 8
+PAUSE_S = 10.0
+_WAIT_S = 30.0
+_MAX_REMEMBERED = 4096
+
+
+class AdapterCopies:
+    """Owned by one event loop. Without a loader nothing happens."""
+
+    def __init__(self, loader: Loader | None, fleet: FleetView, tasks: Supervised, clock: Callable[[], float]) -> None:
+        self._loader = loader
+        self._fleet = fleet
+        self._tasks = tasks
+        self._clock = clock
+        self._asked_s: OrderedDict[EngineName, float] = OrderedDict()
+        self.under_way = 0
+
+    def wanted(self, name: EngineName, replica_id: ReplicaId) -> None:
+        """A copy there would have answered sooner."""
+        now_s = self._clock()
+        if self._loader is None or self.under_way >= MAX_AT_ONCE:
+            return
+        if now_s - self._asked_s.get(name, -PAUSE_S) < PAUSE_S:
+            return
+        self._asked_s[name] = now_s
+        self._asked_s.move_to_end(name)
+        if len(self._asked_s) > _MAX_REMEMBERED:
+            self._asked_s.popitem(last=False)
+        self.under_way += 1
+        self._tasks.once(f"copy of {name}", self._load(self._loader, name, replica_id))
+
+    async def _load(self, loader: Loader, name: EngineName, replica_id: ReplicaId) -> None:
+        try:
+            replica = self._fleet.replica(replica_id)
+            if replica is None:
+                return
+            self._fleet.take_room(replica_id)
+            answer = await loader.load(replica, name, _WAIT_S)
+            if answer.state == "loaded":
+                self._fleet.note_adapter(replica_id, name, self._clock())
+                _log.info("adapter %s is on %s too: its other replicas were busy", name, replica_id)
+            else:
+                _log.info("no copy of adapter %s on %s: %s %s", name, replica_id, answer.state, answer.reason)
+        finally:
+            self.under_way -= 1

@@ -1,0 +1,299 @@
+"""A small model's answer under judgement: held back until its first tokens have shown whether it was sure of itself.
+
+The small model is asked for log probabilities beside its answer. A `Trial` stands between the attempt and the exchange
+while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly what it
+would have seen without a cascade: the log probabilities are taken out again.
+
+    judging --(sampled enough, or the end)--> kept: passed on       doubt <= threshold, or nobody is there to ask
+                                          |-> unjudged: passed on   there are no log probabilities
+                                          `-> escalated: dropped, the larger pool is asked
+
+What is held is bounded: by the policy's sample, and by `_HELD_MAX_BYTES`. Not every request is tried: not one that asks
+for log probabilities itself, nor for several answers, nor on a route whose answers have none.
+
+A tenant pays for what its policy asked for: for both answers where the larger model was asked, so the small one is also
+asked to count as it goes (vLLM's `continuous_usage_stats`). Where it then answers after all, it is paid for once.
+
+Neighbours: `functions.decisions.routing.cascade` measures; `fallback.in_pool` rewrites the request; `exchange` goes
+there.
+"""
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+import orjson
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import CascadeEntry
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.routing import cascade as decisions
+from functions.decisions.routing.retry import Failure
+from functions.gateway import errors
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.intake.routes import CHAT, COMPLETIONS
+from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.relay import BadAnswer, Usage, WholeAnswer, usage_in
+from functions.gateway.routing import fallback
+
+_HELD_MAX_BYTES = 512 * 1024
+_EVENT_END = b"\n\n"
+_DATA = b"data: "
+_LOGPROBS = b'"logprobs":{'
+_USAGE = b'"usage":{'
+
+Verdict = Literal["judging", "kept", "escalated", "unjudged"]
+
+
+class Judged(Protocol):
+    """The exchange, as a trial sees it."""
+
+    def attempt_began(self, attempt: Attempt, first: bytes) -> None: ...
+    def attempt_streamed(self, attempt: Attempt, out: bytes) -> None: ...
+    def attempt_finished(self, attempt: Attempt) -> None: ...
+    def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None: ...
+    def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None: ...
+    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None: ...
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None: ...
+
+    def attempt_held(self, attempt: Attempt) -> float:
+        """Its first token has come, and is held back. When that is; monotonic seconds."""
+
+    def escalate(self, trial: "Trial", attempt: Attempt) -> bool:
+        """Ask the larger pool instead, and say whether it will be; the attempt is dropped then."""
+
+
+def trial_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Trial | None":
+    """The trial of a request for a pool with a larger one behind it; None where there is nothing to try."""
+    model = admitted.model
+    tier = catalogue.tenants[admitted.caller.tenant].tier
+    step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
+    if step is None or admitted.route not in (CHAT, COMPLETIONS):
+        return None
+    parsed = orjson.loads(admitted.upstream_body)
+    if not _may_be_judged(parsed):
+        return None
+    larger = fallback.in_pool(catalogue, admitted, step.target_pool)
+    if larger is None:
+        return None
+    if admitted.route is CHAT:
+        parsed |= {"logprobs": True, "top_logprobs": decisions.TOP_LOGPROBS}
+    else:
+        parsed["logprobs"] = decisions.TOP_LOGPROBS
+    if admitted.stream:
+        parsed["stream_options"] |= {"continuous_usage_stats": True}
+    asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed))
+    return Trial(exchange, step, plain=admitted, asking=asking, larger=larger)
+
+
+def _may_be_judged(parsed: dict[str, Any]) -> bool:
+    """Whether there will be one answer, with figures that only we have asked for."""
+    wishes = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
+    asks_itself = any(wish is not None and wish is not False for wish in wishes)  # 0 is a wish
+    counts_itself = (parsed.get("stream_options") or {}).get("continuous_usage_stats")
+    prompt = parsed.get("prompt")
+    is_one = type(prompt) is not list or type(prompt[0]) is int or len(prompt) == 1
+    several = max(parsed.get("n") or 1, parsed.get("best_of") or 1) > 1
+    return is_one and not (asks_itself or counts_itself or several or parsed.get("echo"))
+
+
+class Trial:
+    """Owner of the small model's attempts; what it learnt stays for the trace."""
+
+    __slots__ = (
+        "_entropies",
+        "_exchange",
+        "_held",
+        "_held_bytes",
+        "_step",
+        "asking",
+        "doubt",
+        "first_token_s",
+        "larger",
+        "plain",
+        "usage",
+        "verdict",
+    )
+
+    def __init__(
+        self, exchange: Judged, step: CascadeEntry, *, plain: Admitted, asking: Admitted, larger: Admitted
+    ) -> None:
+        self._exchange = exchange
+        self._step = step
+        self.plain, self.asking, self.larger = plain, asking, larger
+        self.verdict: Verdict = "judging"
+        self.doubt: float | None = None  # nats
+        self.first_token_s = 0.0  # monotonic; 0: none came, or none was seen to come
+        self.usage: Usage | None = None  # of the answer that is judged, as far as the engine has told
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._entropies: list[float] = []
+
+    def explain(self) -> dict[str, Any]:
+        """For the request's trace: from these rows thresholds are chosen."""
+        return {
+            "from": self._step.source_pool,
+            "to": self._step.target_pool,
+            "verdict": self.verdict,
+            "doubt_nats": None if self.doubt is None else round(self.doubt, 4),
+            "threshold_nats": self._step.threshold_nats,
+            "prompt_tokens": self.usage.prompt_tokens if self.usage is not None else None,
+            "completion_tokens": self.usage.completion_tokens if self.usage is not None else None,
+        }
+
+    def asks_instead(self, other: Admitted) -> None:
+        """The small model is asked in another version: what `asking` was rewritten to."""
+        parsed = orjson.loads(self.plain.upstream_body)
+        parsed["model"] = other.model.engine_name
+        self.plain = msgspec.structs.replace(other, upstream_body=orjson.dumps(parsed))
+        self.asking = other
+
+    def let_go_of_bodies(self) -> None:
+        """The answer has begun, whosesoever it is."""
+        for each in (self.plain, self.asking, self.larger):
+            each.let_go_of_body()
+
+    @property
+    def counted_tokens(self) -> int:
+        """Of the answer so far, where the engine has not told."""
+        return len(self._entropies)
+
+    def outcome(self) -> tuple[PoolName, PoolName, Verdict]:
+        """From which pool, to which, and what became of it: metric labels."""
+        return self._step.source_pool, self._step.target_pool, self.verdict
+
+    # what the attempt says: this is its Owner
+
+    def attempt_began(self, attempt: Attempt, first: bytes) -> None:
+        self._reset()
+        self.first_token_s = self._exchange.attempt_held(attempt)
+        self.attempt_streamed(attempt, first)
+
+    def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
+        try:
+            if self.verdict == "judging":
+                self._hold(attempt, out)
+            else:
+                self._exchange.attempt_streamed(attempt, without_figures(out))
+        except BadAnswer as error:
+            attempt.drop()
+            self.attempt_broke(attempt, errors.upstream_lost(), Failure.BAD_ANSWER, str(error))
+
+    def attempt_finished(self, attempt: Attempt) -> None:
+        if self.verdict == "judging":
+            self._judge(attempt)
+        if self.verdict != "escalated":
+            self._exchange.attempt_finished(attempt)
+
+    def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
+        document = orjson.loads(answer.body)
+        self._entropies, self.usage = _entropies_in(document), answer.usage
+        if self._is_kept(attempt):
+            _strip(document)
+            kept = WholeAnswer(orjson.dumps(document), answer.usage, aborted=False)
+            self._exchange.attempt_answered(attempt, kept)
+
+    def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
+        self._exchange.attempt_refused(attempt, answer)
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+        self._exchange.attempt_failed(attempt, failure, detail)
+
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+        if self.verdict == "judging":  # nothing of it was passed on
+            self._exchange.attempt_failed(attempt, failure, detail)
+        else:
+            self._exchange.attempt_broke(attempt, answer, failure, detail)
+
+    # inside
+
+    def _reset(self) -> None:
+        self._held, self._held_bytes, self._entropies, self.usage = [], 0, [], None
+
+    def _hold(self, attempt: Attempt, out: bytes) -> None:
+        entropies, usage = figures(out)
+        self._held.append(out)
+        self._held_bytes += len(out)
+        self._entropies += entropies
+        self.usage = usage or self.usage
+        if len(self._entropies) >= self._step.sample_tokens or self._held_bytes > _HELD_MAX_BYTES:
+            self._judge(attempt)
+
+    def _judge(self, attempt: Attempt) -> None:
+        """Of a stream: pass on what was held, or drop it."""
+        held, self._held = self._held, []
+        if self._is_kept(attempt):
+            self._exchange.attempt_began(attempt, without_figures(b"".join(held)))
+
+    def _is_kept(self, attempt: Attempt) -> bool:
+        step = self._step
+        self.doubt = decisions.doubt(self._entropies[: step.sample_tokens], step.measure)
+        if self.doubt is None:
+            self.verdict = "unjudged"
+        elif self.doubt <= step.threshold_nats or not self._exchange.escalate(self, attempt):
+            self.verdict = "kept"
+        else:
+            self.verdict = "escalated"
+        return self.verdict != "escalated"
+
+
+def figures(events: bytes) -> tuple[list[float], Usage | None]:
+    """Of whole events: the entropies of their tokens, in order, and the engine's last count."""
+    found: list[float] = []
+    usage: Usage | None = None
+    for event in events.split(_EVENT_END):
+        if event.startswith(_DATA) and (_LOGPROBS in event or _USAGE in event):
+            document = _parsed(event)
+            found += _entropies_in(document)
+            usage = usage_in(document.get("usage")) or usage
+    return found, usage
+
+
+def without_figures(events: bytes) -> bytes:
+    """The same events as they are where nobody asked for log probabilities, nor for a count of each event."""
+    passed = []
+    for event in events.split(_EVENT_END):
+        if event.startswith(_DATA) and (_LOGPROBS in event or _USAGE in event):
+            document = _parsed(event)
+            if document.get("choices"):  # else it is the last count, and passes if its caller wants it
+                document.pop("usage", None)
+            _strip(document)
+            passed.append(_DATA + orjson.dumps(document))
+        else:
+            passed.append(event)
+    return _EVENT_END.join(passed)
+
+
+def _parsed(event: bytes) -> dict[str, Any]:
+    """BadAnswer where the event is no JSON object."""
+    try:
+        document = orjson.loads(event[len(_DATA) :])
+    except orjson.JSONDecodeError as error:
+        raise BadAnswer("an event that is not JSON") from error
+    if type(document) is not dict:
+        raise BadAnswer("an event that is no JSON object")
+    return document
+
+
+def _entropies_in(document: dict[str, Any]) -> list[float]:
+    """Of the first choice; what is not as it should be counts for nothing."""
+    choices = document.get("choices")
+    logprobs = choices[0].get("logprobs") if type(choices) is list and choices and type(choices[0]) is dict else None
+    if type(logprobs) is not dict:
+        return []
+    content, top_logprobs = logprobs.get("content"), logprobs.get("top_logprobs")
+    ranked: list[list[Any]] = []
+    if type(content) is list:
+        tokens = [entry.get("top_logprobs") for entry in content if type(entry) is dict]
+        ranked = [[one.get("logprob") for one in top if type(one) is dict] for top in tokens if type(top) is list]
+    elif type(top_logprobs) is list:
+        ranked = [list(top.values()) for top in top_logprobs if type(top) is dict]
+    numbers = [[one for one in top if type(one) in (int, float)] for top in ranked]
+    return [decisions.token_entropy(top) for top in numbers if top]
+
+
+def _strip(document: dict[str, Any]) -> None:
+    choices = document.get("choices")
+    for choice in choices if type(choices) is list else ():
+        if type(choice) is dict:
+            choice["logprobs"] = None

@@ -1,0 +1,169 @@
+"""What this gateway has seen of each rollout's stage: every ended exchange counted once, in its group.
+
+Counted is a request that came by a channel's name and ended in an answer or in a failure of ours:
+
+    answered    status 200, to its end
+    failed      500 and above, or an error inside a stream that had begun
+    neither     4xx (the caller's), 499 (left), and 503 for want of room: they say nothing about the version
+
+A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
+first token counts wherever one came, the mean between tokens and the whole time only of whole answers.
+
+Counts are cumulative from when this process first saw the stage; `beats` says them to the registry, each second what
+changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_beat`).
+Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capacity` make 3 requests with 1 error.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from functions.api.ids import ModelId, RolloutId
+from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
+from functions.decisions.rollout.split import Group
+from functions.fleet.rollout_beat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
+from functions.gateway.request.timeline import Timeline
+from functions.gateway.routing.splits import SplitUse
+
+WHOLE_EVERY_S = 15.0
+MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
+FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
+_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a beat
+
+# 503 that say that the platform is full, whatever the version.
+_WANT_OF_ROOM = frozenset({"no_capacity", "overloaded", "restarting", "not_ready"})
+_NOT_LOADED = frozenset({"model_not_ready"})
+
+
+def judge(status: int, code: str, group: Group) -> Literal["answered", "failed"] | None:
+    """What an ended exchange says about the version that it was for; None: nothing."""
+    if status == 200:
+        return "answered"
+    if status < 500 or code in _WANT_OF_ROOM or (code in _NOT_LOADED and group == "control"):
+        return None
+    return "failed"
+
+
+@dataclass(slots=True)
+class _Stage:
+    model: ModelId
+    touched_s: float
+    candidate: GroupStats = field(default_factory=GroupStats)
+    control: GroupStats = field(default_factory=GroupStats)
+    changed: bool = True
+
+    def group(self, group: Group) -> GroupStats:
+        return self.candidate if group == "candidate" else self.control
+
+
+class RolloutEvidence:
+    """Owned by one event loop."""
+
+    def __init__(
+        self, gateway_id: str, incarnation: int, clock: Callable[[], float], wall_clock: Callable[[], float]
+    ) -> None:
+        self._gateway_id = gateway_id
+        self._incarnation = incarnation
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._stages: OrderedDict[tuple[RolloutId, int], _Stage] = OrderedDict()  # the longest quiet first
+        self._sequence = 0
+        self._whole_s = float("-inf")
+
+    def ended(self, use: SplitUse, status: int, code: str, timeline: Timeline, gaps: int) -> None:
+        """One exchange has ended; `gaps` are those between a stream's tokens, 0 where there was no stream."""
+        verdict = judge(status, code, use.group)
+        if verdict is None:
+            return
+        stats = self._stats(use, use.group)
+        stats.requests += 1
+        if timeline.first_token_s:
+            stats.ttft_ms.add((timeline.first_token_s - timeline.received_s) * 1000)
+        if verdict == "failed":
+            stats.errors += 1
+            return
+        stats.total_ms.add((timeline.ended_s - timeline.received_s) * 1000)
+        if gaps > 0:
+            stats.inter_token_ms.add((timeline.ended_s - timeline.first_token_s) * 1000 / gaps)
+
+    def candidate_unavailable(self, use: SplitUse) -> None:
+        """No replica had the candidate; the request goes on as control's and is counted there too."""
+        stats = self._stats(use, "candidate")
+        stats.requests += 1
+        stats.errors += 1
+
+    def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:
+        """Candidate's and control's, of a stage that was seen."""
+        found = self._stages.get((rollout, stage))
+        return (found.candidate, found.control) if found is not None else None
+
+    def beats(self) -> list[RolloutBeat]:
+        """What is to be said now: nothing where there is no rollout, else at least that we are here."""
+        now_s = self._clock()
+        whole = now_s - self._whole_s >= WHOLE_EVERY_S
+        if whole:
+            self._whole_s = now_s
+        said = [self._said(key, stage) for key, stage in self._stages.items() if whole or stage.changed]
+        if not self._stages:
+            return []
+        return [self._beat(part) for part in _parts(said)] or [self._beat(())]
+
+    def forget_passed(self, is_split: Callable[[RolloutId, ModelId, int], bool]) -> None:
+        """Drop stages that no snapshot has any more and that nothing ended in for a while.
+
+        One that is under way is young, however quiet: counts that began anew would take back what was said.
+        """
+        now_s = self._clock()
+        for (rollout, number), stage in list(self._stages.items()):
+            if now_s - stage.touched_s <= FORGET_AFTER_S / 2:
+                return  # the others are younger
+            if is_split(rollout, stage.model, number):
+                stage.touched_s = now_s
+                self._stages.move_to_end((rollout, number))
+            elif now_s - stage.touched_s > FORGET_AFTER_S:
+                del self._stages[rollout, number]
+
+    def say_all_again(self) -> None:
+        """What was said may not have been heard."""
+        self._whole_s = float("-inf")
+
+    # inside
+
+    def _stats(self, use: SplitUse, group: Group) -> GroupStats:
+        key = (use.rollout, use.stage)
+        stage = self._stages.get(key)
+        if stage is None:
+            stage = self._stages[key] = _Stage(use.model, self._clock())
+            while len(self._stages) > MAX_STAGES:
+                self._stages.popitem(last=False)
+        stage.changed, stage.touched_s = True, self._clock()
+        self._stages.move_to_end(key)
+        return stage.group(group)
+
+    def _said(self, key: tuple[RolloutId, int], stage: _Stage) -> StageStats:
+        stage.changed = False
+        return StageStats(key[0], key[1], wire_of(stage.candidate), wire_of(stage.control))
+
+    def _beat(self, said: tuple[StageStats, ...]) -> RolloutBeat:
+        self._sequence += 1
+        return RolloutBeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
+
+
+def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
+    """As many at once as one beat may carry."""
+    part: list[StageStats] = []
+    buckets = 0
+    for stats in said:
+        weight = _buckets(stats.candidate) + _buckets(stats.control)
+        if part and (len(part) >= MAX_STAGES_PER_BEAT or buckets + weight > _MESSAGE_BUCKETS):
+            yield tuple(part)
+            part, buckets = [], 0
+        part.append(stats)
+        buckets += weight
+    if part:
+        yield tuple(part)
+
+
+def _buckets(group: GroupWire) -> int:
+    return len(group.ttft_ms) + len(group.inter_token_ms) + len(group.total_ms)

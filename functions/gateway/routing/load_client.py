@@ -1,0 +1,103 @@
+"""Asking an agent to load an adapter: `POST /adapters/load` at its peer port, with the internal token.
+
+One connection pool for all agents, off the request path; whatever an agent answers becomes one of a few states.
+Neighbours: `functions.replica.peer_app` answers, `cold_load` decides whom to ask and what the answer means.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import httpx
+import msgspec
+
+from functions.api.ids import EngineName
+from functions.decisions.routing.choice import ReplicaView
+
+LoadState = Literal[
+    "loaded",
+    "unknown",  # its snapshot does not have it yet
+    "no_room",  # all that is loaded there is in use
+    "not_ready",  # it drains, or its engine is not ready
+    "slow",  # not within the time; the load goes on
+    "refused",  # the artifact, or the engine's verdict on it
+    "unreachable",
+]
+
+_STATES: dict[int, LoadState] = {
+    200: "loaded",
+    404: "unknown",
+    409: "no_room",
+    422: "refused",
+    503: "not_ready",
+    504: "slow",
+}
+_CONNECT_S = 2.0
+_READ_SLACK_S = 2.0  # the agent keeps to `wait_s`; its answer may take a moment
+_ANSWER_MAX_BYTES = 16 * 1024
+_REASON_MAX_CHARS = 300
+_CONNECTIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAnswer:
+    state: LoadState
+    reason: str = ""  # for people
+
+
+class Loader(Protocol):
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        """Ask the replica's agent; returns within about `wait_s`, whatever happens."""
+
+    async def close(self) -> None: ...
+
+
+class _Reason(msgspec.Struct):
+    reason: str = ""
+
+
+class LoadClient:
+    """The Loader of production."""
+
+    def __init__(self, token: str) -> None:
+        self._http = httpx.AsyncClient(
+            headers={"authorization": f"Bearer {token}"},
+            trust_env=False,
+            limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=4.0),
+        )
+
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        timeout = httpx.Timeout(wait_s + _READ_SLACK_S, connect=_CONNECT_S)
+        url = f"http://{_host(replica.host)}:{replica.peer_port}/adapters/load"
+        body = {"engine_name": engine_name, "wait_s": round(wait_s, 3)}
+        try:
+            async with self._http.stream("POST", url, json=body, timeout=timeout) as answer:
+                return _meaning(answer.status_code, await _bounded(answer))
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            return LoadAnswer("unreachable", str(error) or type(error).__name__)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+async def _bounded(answer: httpx.Response) -> bytes:
+    """As much of a body as an agent may need for its reason."""
+    found = b""
+    async for part in answer.aiter_bytes():
+        found += part
+        if len(found) > _ANSWER_MAX_BYTES:
+            return b""
+    return found
+
+
+def _meaning(status: int, body: bytes) -> LoadAnswer:
+    state = _STATES.get(status, "unreachable")
+    try:
+        reason = msgspec.json.decode(body, type=_Reason).reason
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        reason = ""
+    printable = "".join(char if char.isprintable() else " " for char in reason[:_REASON_MAX_CHARS])
+    return LoadAnswer(state, printable or (f"status {status}" if state == "unreachable" else ""))
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

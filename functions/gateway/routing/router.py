@@ -1,0 +1,169 @@
+"""From an admitted request to a replica: gathers what routing needs to know, and is told how it went.
+
+    decide -> sent -> started -> left
+
+`decide` asks everybody who knows something (the fleet, the prefix sources, the sessions) and lets the pure function
+choose. An attempt says `sent` when it begins, `started` with its first token, and `left` once it is over, each exactly
+once, so that what is counted is what is there.
+
+By the setting SHOAL_GATEWAY_ROUTER another router's published algorithm chooses instead, for comparison
+(`functions.decisions.baselines`): same candidates, same accounting. It also says who loads what nobody has.
+"""
+
+from collections.abc import Callable, Collection
+from heapq import heappop, heappush
+
+import msgspec
+
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import RoutingEntry
+from functions.decisions.adapters.cold import choose_cold
+from functions.decisions.baselines import RouterName, baseline
+from functions.decisions.baselines.compared import Compared
+from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.session_affinity import SessionAffinity
+from functions.fleet.standing import Standing
+from functions.fleet.view import FleetView
+from functions.gateway.intake.intake import Admitted
+from functions.gateway.prefix.index import Prefixes
+from functions.gateway.routing.adapter_copies import AdapterCopies
+
+_UNSEEN_MAX_S = 60.0
+
+
+class Router:
+    """Owned by one event loop. Times are monotonic seconds."""
+
+    def __init__(
+        self,
+        fleet: FleetView,
+        prefixes: Prefixes,
+        clock: Callable[[], float],
+        copies: AdapterCopies,
+        *,
+        zone: str = "",
+        name: RouterName = "shoal",
+    ) -> None:
+        self._fleet = fleet
+        self._prefixes = prefixes
+        self._clock = clock
+        self._zone = zone
+        self.copies = copies
+        other = baseline(name)
+        self._compared = Compared(other) if other is not None else None
+        self._unseen: list[tuple[float, int, Place]] = []  # when their prompts should have been computed
+        self.load = OwnLoad()
+        self.sessions = SessionAffinity(clock)
+
+    def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
+        """Where it should go; `tried` are those that failed it already."""
+        now_s, pool = self._clock(), admitted.model.pool
+        self._assume_started(now_s)
+        standing = self._fleet.standing(pool, now_s)
+        out = standing.out.union(tried) if tried else standing.out
+        excluded = out.union(standing.resting_s) if standing.resting_s else out
+        if self._compared is not None:
+            features, model = admitted.features, admitted.model
+            request = RouteRequest(model.engine_name, model.is_adapter, features.prompt_tokens, admitted.request_id)
+            return self._compared.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
+        decision = route(
+            self._request(admitted, now_s),
+            self._fleet.index(pool),
+            admitted.routing,
+            self.load,
+            excluded=excluded,
+            penalties_ms=standing.penalties_ms,
+        )
+        if isinstance(decision, NoReplica):
+            return self._may_rest(decision, standing, admitted)
+        return msgspec.structs.replace(decision, reason="panic") if standing.panic else decision
+
+    def choose_cold(
+        self,
+        request: RouteRequest,
+        pool: PoolView,
+        policy: RoutingEntry,
+        load: OwnLoad,
+        excluded: Collection[ReplicaId],
+    ) -> ReplicaView | NoReplica:
+        """Who is asked to load an adapter that nobody has."""
+        if self._compared is None:
+            return choose_cold(request, pool, policy, load, excluded)
+        return self._compared.choose_cold(request, self._fleet.index(pool.name), load, excluded)
+
+    def _may_rest(self, decision: NoReplica, standing: Standing, admitted: Admitted) -> NoReplica:
+        """Whether those who could take it are there, and have only asked to be left alone."""
+        resting_s, model = standing.resting_s, admitted.model
+        if resting_s and model.is_adapter:
+            holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
+            resting_s = {each: rest_s for each, rest_s in resting_s.items() if each in holders}
+        waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
+        return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
+
+    def sent(self, admitted: Admitted, decision: Prediction) -> Place:
+        """An attempt begins."""
+        now_s, replica_id = self._clock(), decision.replica.id
+        place = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
+        if not admitted.stream:
+            heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(place), place))
+        self._fleet.sent(replica_id, now_s)
+        if decision.load_elsewhere is not None:
+            self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
+        if self._compared is None:
+            self._prefixes.sent(admitted, replica_id, now_s)
+            if admitted.session is not None:
+                ttl_s = admitted.routing.session_ttl_s
+                self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
+        return place
+
+    def started(self, place: Place) -> None:
+        """A stream's first token has come."""
+        self._fleet.started(place.replica_id, place.sent_s, self._clock(), place.prefill_tokens)
+        self.load.start(place)
+
+    def left(self, place: Place) -> None:
+        """An attempt is over, however it ended."""
+        self.load.leave(place)
+
+    def failed(self, replica_id: ReplicaId, failure: Failure, told_to_wait_s: float, *, is_evidence: bool) -> float:
+        """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""
+        now_s = self._clock()
+        if is_evidence:
+            return self._fleet.eject(replica_id, now_s)
+        if failure is Failure.ENGINE_ERROR:
+            return self._fleet.fault(replica_id, now_s)
+        if failure is Failure.OVERLOADED:
+            self._fleet.refuse(replica_id, now_s, told_to_wait_s)
+            return told_to_wait_s
+        return 0.0
+
+    def sweep(self, now_s: float) -> list[ReplicaId]:
+        """A few times a second: forget old sessions, and eject who does much worse than his fellows. Who that was."""
+        self.sessions.expire()
+        return self._fleet.judge(now_s)
+
+    def _assume_started(self, now_s: float) -> None:
+        """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
+        unseen = self._unseen
+        while unseen and unseen[0][0] <= now_s:
+            place = heappop(unseen)[2]
+            if place.prefill_tokens:  # most have ended long since
+                self.load.start(place)
+
+    def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
+        model, session, features = admitted.model, admitted.session, admitted.features
+        home = None
+        if session is not None:
+            home = self.sessions.replica_of(model.pool, admitted.caller.tenant, session)
+        return RouteRequest(
+            model.engine_name,
+            model.is_adapter,
+            features.prompt_tokens,
+            session or admitted.request_id,
+            self._prefixes.cached_tokens(admitted, now_s),
+            home,
+            self._zone,
+            features.expected_output_tokens,
+        )

@@ -1,0 +1,63 @@
+"""What the routes of the catalogue work with, put together once by the composition root."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from fastapi import Request
+
+from functions.api.ids import Digest, TenantId
+from functions.artifacts.ingest import Expectation
+from functions.fleet.rollout_stats import EvidenceBook
+from functions.registry.declared import Declared
+from functions.registry.ingesting import Ingesting
+from functions.registry.principal import Authenticator, Principal
+from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.database import Database
+from functions.registry.sql.transaction import Write
+
+# Checks of content against a base that are under way, so that the same one is made once, however many ask for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """A lock for each, kept for as long as somebody has or awaits it. Owned by one event loop."""
+
+    locks: WeakValueDictionary[tuple[TenantId, Digest, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def of(self, tenant: TenantId, digest: Digest, fingerprint: str) -> asyncio.Lock:
+        return self.locks.setdefault((tenant, digest, fingerprint), asyncio.Lock())
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryServices:
+    database: Database
+    declared: Declared
+    authenticator: Authenticator
+    limits: Limits
+    evidence: EvidenceBook
+    ingesting: Ingesting | None  # None: no object store is configured, nothing can be brought in
+    pepper: bytes | None
+    key_environment: str = "live"  # a part of each key's text
+    max_keys_per_tenant: int = 100
+    checks: Checks = field(default_factory=Checks)
+
+    async def expectation(self, tenant: TenantId | None, base: str) -> Expectation:
+        """What an adapter of the tenant over this base must be; only where something can be brought in."""
+        assert self.ingesting is not None
+        return await self.ingesting.expectation(tenant, base, self.declared.folder_of(base))
+
+    async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
+        """One audited transaction. A caller who leaves does not undo it: it is short, and whole or not at all."""
+        actor = principal.actor(request)
+        write = self.database.run(lambda: self.database.write(actor, work), for_operator=principal.is_operator)
+        return await _to_its_end(write)
+
+
+async def _to_its_end(work: Awaitable[Answer]) -> Answer:
+    return await asyncio.shield(work)
