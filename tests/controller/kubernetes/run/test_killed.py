@@ -64,7 +64,7 @@ def test_killed_after_every_write_it_always_converges(rig: Rig, monkeypatch: pyt
     for number, dies_at in enumerate(range(0, MOST_WRITES, every)):
         change_everything(rig, number)
         monkeypatch.setenv("MORTAL_AT", str(dies_at))
-        victim = rig.controller(module=("-m", "tests.controller.kubernetes.run.mortal"), **QUICK)
+        victim = rig.controller(module="tests.controller.kubernetes.run.mortal", **QUICK)
         died = dies(victim, rig, number)
         if died:
             heir = rig.controller(**QUICK)
