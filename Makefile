@@ -13,8 +13,11 @@ ENGINE_VENV ?= $(or $(SHOAL_ENGINE_VENV),$(CURDIR)/.venv-engine)
 STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
+# Hundreds of the tests' processes import the same modules: bytecode is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench bench-peers seeds fuzz fmt lock
+.PHONY: help up down test soak check bench bench-peers seeds fuzz fmt lock
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,15 +33,21 @@ check: $(STAMP) ## lint, types, import law, unit tests: three to five minutes on
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
 	$(BIN)/python -m tests.newest_python
 
 # Tests with servers mostly wait, so two go at once; drills and the real engine have the machine to themselves. A few
 # that fail are tried once more, alone, and named at the end (docs/decisions/0020).
 test: check ## everything, with real servers and the real engine
 	$(SHOAL) prepare
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "servers and not engine and not drill"
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "engine or drill"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "servers and not engine and not drill and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "(engine or drill) and not soak"
+
+# Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.
+soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release
+	$(SHOAL) prepare
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "soak and not engine and not drill"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"
 
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)

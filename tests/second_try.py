@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     if len(names) > MOST:
         return _say(f"{len(names)} tests failed, more than are tried again ({MOST})", names, code)
     print(f"\n{len(names)} failed; tried once more, alone", flush=True)
-    again = subprocess.run([sys.executable, "-m", "pytest", "-q", *names], check=False).returncode
+    again = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "", *names], check=False).returncode
     if again:
         return _say("failed again, alone", names, again)
     return _say("failed beside others and passed alone: each is a fault to be found, in the test or in shoal", names, 0)

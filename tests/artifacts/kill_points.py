@@ -21,11 +21,18 @@ _MOST_STEPS = 1000
 
 
 def killed_at_each_step(
-    folder: Path, *, prepare: Callable[[], object], work: Callable[[], object], check: Callable[[], object]
+    folder: Path,
+    *,
+    prepare: Callable[[], object],
+    work: Callable[[], object],
+    check: Callable[[], object],
+    every: int = 1,
 ) -> list[str]:
-    """`prepare`, `work` killed at step n, `check` what is left; for each n until `work` ends. The steps' names."""
+    """`prepare`, `work` killed at step n, `check` what is left; for each n, or each `every`-th, until `work` ends.
+
+    The names of the steps at which it was killed."""
     steps: list[str] = []
-    for step in range(1, _MOST_STEPS):
+    for step in range(1, _MOST_STEPS, every):
         prepare()
         reader, writer = os.pipe()
         child = os.fork()

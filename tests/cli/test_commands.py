@@ -14,6 +14,7 @@ from functions.controller.local.layout import StateLayout
 from functions.controller.local.prepare.certificates import ensure_certificates
 from functions.controller.local.prepare.configuration import ensure_configuration
 from functions.controller.local.prepare.secret_files import ensure_secrets
+from tests import roles
 
 PROJECT = Path(__file__).parents[2]
 Shoal = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,15 +28,9 @@ def state_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def shoal(state_dir: Path) -> Shoal:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "functions.cli.main", *arguments],
-            env=os.environ | {"SHOAL_STATE_DIR": str(state_dir), "SHOAL_PROJECT_DIR": str(PROJECT)} | variables,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            input=variables.pop("stdin", ""),
-            check=False,
-        )
+        given = variables.pop("stdin", "")
+        environment = os.environ | {"SHOAL_STATE_DIR": str(state_dir), "SHOAL_PROJECT_DIR": str(PROJECT)} | variables
+        return roles.run("functions.cli.main", *arguments, env=environment, input=given)
 
     return run
 

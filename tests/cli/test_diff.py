@@ -4,7 +4,6 @@ import json
 import os
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.controller.configs import base, load, lora, pool, tenant, tier
 from tests.gateway.certificates import self_signed
 from tests.ports import free_port
 from tests.registry.test_process import TOKEN, environment, registry
+from tests.roles import run
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
@@ -35,15 +35,7 @@ class Setting:
         (self.config / "policies" / "all.yaml").write_text("---\n".join(documents))
 
     def diff(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "functions.cli.main", "diff", *arguments],
-            cwd=self.config,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run("functions.cli.main", "diff", *arguments, cwd=self.config, env=self.env)
 
 
 def published() -> bytes:

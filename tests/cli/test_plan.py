@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleets import git
+from tests.roles import run
 from tests.simulator.plan.prepared import PREPARED, written
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
@@ -26,10 +27,7 @@ class Checkout:
     env: dict[str, str]
 
     def plan(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "functions.cli.main", "plan", *words]
-        return subprocess.run(
-            command, cwd=self.root, env=self.env, capture_output=True, text=True, timeout=300, check=False
-        )
+        return run("functions.cli.main", "plan", *words, cwd=self.root, env=self.env)
 
     def commit(self, message: str) -> None:
         git("add", "-A", at=self.root)

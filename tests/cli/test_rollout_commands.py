@@ -13,6 +13,7 @@ import pytest
 
 from functions.cli.place import here
 from functions.cli.registry_client import Registry
+from tests import roles
 from tests.fleets import wait_until
 from tests.registry.console_world import ConsoleWorld, console_world
 from tests.registry.test_process import TOKEN
@@ -38,16 +39,7 @@ def environment(world: ConsoleWorld, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def shoal(environment: dict[str, str], tmp_path: Path) -> Shoal:
     def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "functions.cli.main", *arguments],
-            env=environment | variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        return roles.run("functions.cli.main", *arguments, env=environment | variables, cwd=tmp_path)
 
     return run
 

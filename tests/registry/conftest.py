@@ -1,4 +1,8 @@
-"""Databases of both kinds for the registry's tests, and an object store where one is needed."""
+"""Databases of both kinds for the registry's tests, and an object store where one is needed.
+
+What differs between the two is the SQL, whose own tests (`sql/`) run on both in `make test`, with the routes that write
+most. The other routes run on SQLite there, and on Postgres in `make soak`.
+"""
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -9,13 +13,14 @@ import pytest
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import SQLITE_FILE, database_url
 from tests.artifacts.conftest import s3_settings, store
+from tests.registry.backends import url_of
 from tests.registry.catalogue_world import World
 from tests.registry.catalogue_world import catalogue as serving_catalogue
 from tests.registry.postgres import Postgres, running_postgres
 
 __all__ = ["s3_settings", "store"]
 
-BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.servers))
+SQLITE_FIRST = ("sqlite", pytest.param("postgres", marks=[pytest.mark.servers, pytest.mark.soak]))
 
 
 @pytest.fixture(scope="session")
@@ -24,13 +29,20 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=SQLITE_FIRST)
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Of an empty database; None is SQLite's, in the test's own folder."""
-    if request.param == "sqlite":
-        return None
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.new_database()
+    """Of a database with its schema; None is SQLite's, in the test's own folder."""
+    return url_of(request)
+
+
+@pytest.fixture(scope="session")
+def prepared_postgres(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a database with its schema, to copy."""
+    url = postgres.new_database()
+    made = Database(database_url(url, tmp_path_factory.mktemp("prepared")))
+    made.prepare()
+    made.close()
+    return url.rpartition("/")[2]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,10 @@
 from sqlalchemy import update
 
 from functions.registry.sql.tables import audit
+from tests.registry.backends import url
 from tests.registry.catalogue_world import World
+
+__all__ = ["url"]
 
 
 async def test_the_audit_goes_back_in_time_in_pages(catalogue: World) -> None:

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from functions.registry.declared import Declared
+from tests.registry.backends import url
 from tests.registry.catalogue_world import World, published
+
+__all__ = ["url"]
 
 
 async def without(world: World, *names: str) -> None:

@@ -15,8 +15,8 @@ from functions.registry.sql import audit, rollouts
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.sql.rollouts import Filter
+from tests.registry.backends import BACKENDS
 from tests.registry.catalogue_world import World, catalogue, digest
-from tests.registry.conftest import BACKENDS
 from tests.registry.world import TOKEN
 
 NOT_OURS = {"no_store", "too_many_waiters"}  # 503s that these worlds deserve

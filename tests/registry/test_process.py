@@ -26,6 +26,7 @@ from functions.api import snapshot as snapshots
 from functions.fleet.snapshots import EPOCH_HEADER, SNAPSHOT_PATH
 from tests.fleet.builders import snapshot
 from tests.ports import free_port
+from tests.roles import RoleProcess, start
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 TOKEN = "internal-token"
@@ -47,7 +48,7 @@ def environment(folder: Path, port: int, **changes: str) -> dict[str, str]:
 @contextmanager
 def registry(env: dict[str, str], base_url: str, verify: ssl.SSLContext | bool = True) -> Iterator[httpx.Client]:
     with tempfile.TemporaryFile() as log:  # not a pipe that nobody reads: once full, it stops whoever writes
-        process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env, stderr=log)
+        process = start("functions.registry", env=env, stderr=log)
         headers = {"authorization": f"Bearer {TOKEN}", "x-process": str(process.pid)}
         try:
             with httpx.Client(base_url=base_url, headers=headers, verify=verify, timeout=60) as client:
@@ -58,7 +59,7 @@ def registry(env: dict[str, str], base_url: str, verify: ssl.SSLContext | bool =
             process.wait()
 
 
-def _until_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: IO[bytes] | None = None) -> None:
+def _until_ready(client: httpx.Client, process: RoleProcess, log: IO[bytes] | None = None) -> None:
     deadline_s = time.monotonic() + 90
     while time.monotonic() < deadline_s:
         with contextlib.suppress(httpx.TransportError):
@@ -89,7 +90,7 @@ def test_a_killed_registry_comes_back_with_what_it_acknowledged(tmp_path: Path) 
 def test_sigterm_ends_long_polls_at_once_and_exits_with_zero(tmp_path: Path, path: str, heard: bytes) -> None:
     port = free_port()
     env = environment(tmp_path, port, SHOAL_REGISTRY_DRAIN_TIMEOUT_S="600")
-    process = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env)
+    process = start("functions.registry", env=env)
     try:
         headers = {"authorization": f"Bearer {TOKEN}"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:

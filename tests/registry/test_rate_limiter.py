@@ -9,7 +9,10 @@ from functions.api.ids import TenantId
 from functions.registry.errors import ApiError
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.database import THREADS, Database
+from tests.registry.backends import url
 from tests.registry.catalogue_world import World
+
+__all__ = ["url"]
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 

@@ -9,8 +9,11 @@ from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.fleet import rollout_beat
 from functions.fleet.rollout_beat import RolloutBeat, StageStats
+from tests.registry.backends import url
 from tests.registry.catalogue_world import World, digest
 from tests.registry.world import TOKEN, error_of
+
+__all__ = ["url"]
 
 
 @pytest.fixture

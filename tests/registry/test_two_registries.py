@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -27,6 +25,7 @@ from tests.ports import free_port
 from tests.registry.catalogue_world import digest, published
 from tests.registry.postgres import Postgres
 from tests.registry.world import TOKEN
+from tests.roles import RoleProcess, start
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 LETTERS = "cdef0123456789"
@@ -41,7 +40,7 @@ class Process:
     folder: Path
     database_url: str
     port: int = field(default_factory=free_port)
-    running: "subprocess.Popen[bytes] | None" = None
+    running: RoleProcess | None = None
 
     def start(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -55,7 +54,7 @@ class Process:
             "SHOAL_REGISTRY_DATABASE_URL": self.database_url,
         }
         with (self.folder / "log").open("ab") as log:
-            self.running = subprocess.Popen([sys.executable, "-m", "functions.registry"], env=env, stderr=log)
+            self.running = start("functions.registry", env=env, stderr=log)
         with self.client() as client:
             self._until_ready(client)
             client.put(SNAPSHOT_PATH, content=snapshots.encode(published(epoch=int(time.time()) % 10**9)))

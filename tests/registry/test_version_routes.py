@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from tests.registry.backends import url
 from tests.registry.catalogue_world import World, digest
 from tests.registry.world import error_of
+
+__all__ = ["url"]
 
 
 async def test_a_version_is_put_once_and_putting_it_again_changes_nothing(catalogue: World) -> None:

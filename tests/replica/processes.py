@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +18,7 @@ from functions.api import snapshot as snapshots
 from functions.api.snapshot import Snapshot
 from functions.artifacts.s3 import S3Settings
 from tests.ports import free_ports
+from tests.roles import RoleProcess, start
 
 POOL = "smollm2-135m"
 _LOOK_INTERVAL_S = 0.05
@@ -40,8 +40,23 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) 
 def process(arguments: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as output:
         started = subprocess.Popen(arguments, stdout=output, stderr=output, env={**os.environ, **(env or {})})
-    try:
+    with ending(started):
         yield started
+
+
+@contextmanager
+def role(module: str, *arguments: str, log: Path, env: dict[str, str]) -> Iterator[RoleProcess]:
+    """One of shoal's own, forked where it is loaded already."""
+    with log.open("ab") as output:
+        started = start(module, *arguments, stdout=output, stderr=output, env={**os.environ, **env})
+    with ending(started):
+        yield started
+
+
+@contextmanager
+def ending(started: "subprocess.Popen[bytes] | RoleProcess") -> Iterator[None]:
+    try:
+        yield
     finally:
         if started.poll() is None:
             started.send_signal(signal.SIGCONT)
@@ -73,7 +88,7 @@ class Engine:
     directory: Path
     port: int = field(default_factory=lambda: free_ports(1)[0])
     arguments: tuple[str, ...] = ()
-    running: subprocess.Popen[bytes] | None = None
+    running: RoleProcess | None = None
 
     @property
     def url(self) -> str:
@@ -82,13 +97,14 @@ class Engine:
     @contextmanager
     def run(self) -> Iterator["Engine"]:
         arguments = [
-            *(sys.executable, "-m", "functions.engines.sim", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--model", str(self.directory / "no-model"), "--served-model-name", POOL, "--max-model-len", "2048"),
             *("--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "16"),
             *self.arguments,
         ]
         env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
-        with process(arguments, self.directory / f"engine-{self.port}.log", env) as running:
+        log = self.directory / f"engine-{self.port}.log"
+        with role("functions.engines.sim", *arguments, log=log, env=env) as running:
             self.running = running
             try:
                 yield self
@@ -122,7 +138,7 @@ class AgentProcess:
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=lambda: free_ports(1)[0])
     peer_port: int = field(default_factory=lambda: free_ports(1)[0])
-    running: subprocess.Popen[bytes] | None = None
+    running: RoleProcess | None = None
 
     @property
     def url(self) -> str:
@@ -145,7 +161,7 @@ class AgentProcess:
 
     @contextmanager
     def run(self) -> Iterator["AgentProcess"]:
-        with process([sys.executable, "-m", "functions.replica"], self.log, self._environment()) as running:
+        with role("functions.replica", log=self.log, env=self._environment()) as running:
             self.running = running
             yield self
 
@@ -209,7 +225,7 @@ class Registry:
             "STATE_DIR": self.directory / "registry",
         }
         env = {f"SHOAL_REGISTRY_{name}": str(value) for name, value in values.items()}
-        with process([sys.executable, "-m", "functions.registry"], self.directory / "registry.log", env):
+        with role("functions.registry", log=self.directory / "registry.log", env=env):
             wait_for(lambda: http("GET", f"{self.url}/healthz")[0] == 200, "the registry answers")
             yield self
 

@@ -27,7 +27,7 @@ from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.stream import StreamResponse
-from functions.engines.sim.usage import NotedChunks, note_to, noted_body
+from functions.engines.sim.usage_log import NotedChunks, note_to, noted_body
 from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
 
 

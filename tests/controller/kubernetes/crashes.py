@@ -52,12 +52,12 @@ CALLS_MAX = 200
 
 
 def killed_at_each_call(
-    fleet: Fleet, prepare: Callable[[], None], desired: Callable[[], Desired], *, after: bool
+    fleet: Fleet, prepare: Callable[[], None], desired: Callable[[], Desired], *, after: bool, every: int = 1
 ) -> Iterator[tuple[int, Desired]]:
-    """For each request of one reconcile: prepared anew, and the controller killed there; until one reaches its end.
+    """For each request of one reconcile, or each `every`-th: prepared anew, and the controller killed there.
 
-    The fleet that is yielded to has a fresh controller, with a later token."""
-    for call in range(1, CALLS_MAX):
+    The last one reaches its end. The fleet that is yielded to has a fresh controller, with a later token."""
+    for call in range(1, CALLS_MAX, every):
         prepare()
         wanted = desired()
         client = DyingClient(fleet.space.client, call, after=after)

@@ -12,6 +12,7 @@ from functions.controller.kubernetes.words import AUTOSCALER_MANAGER, FIELD_MANA
 from tests.controller.kubernetes.crashes import killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
+from tests.soak import every
 
 pytestmark = pytest.mark.servers
 
@@ -93,16 +94,18 @@ def test_an_edit_by_hand_of_an_autoscaled_number_is_the_autoscalers_to_mend(flee
     assert fleet.replicas("a") == 8
 
 
+@every(4)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.timeout(600)
-def test_dies_at_every_write_of_a_handover(fleet: Fleet, after: bool) -> None:
+def test_dies_at_every_write_of_a_handover(fleet: Fleet, after: bool, every: int) -> None:
     """Forth and back, the controller killed at each call; the number is never anything but 5."""
     plain, covered = (pool("a", replicas=5),), (pool("a", replicas=5), autoscaling("a"))
     fleet.converge(fleet.desired(*plain))
     with watched(fleet) as numbers:
         for before, revision in ((plain, covered), (covered, plain)):
             prepare = partial(converge, fleet, before)
-            for _, desired in killed_at_each_call(fleet, prepare, partial(fleet.desired, *revision), after=after):
+            wanted = partial(fleet.desired, *revision)
+            for _, desired in killed_at_each_call(fleet, prepare, wanted, after=after, every=every):
                 fleet.converge(desired)
     assert numbers == {5}
 

@@ -17,6 +17,7 @@ from functions.registry.sql.failures import DatabaseUnavailable, SchemaUnknown
 from functions.registry.sql.tables import audit as audit_table
 from functions.registry.sql.tables import metadata, state
 from functions.registry.sql.transaction import Write
+from tests.registry.backends import BACKENDS
 
 ALICE = Actor("key:alice")
 
@@ -52,7 +53,9 @@ def test_preparing_again_changes_nothing(database: Database) -> None:
     assert (database.read(lambda c: c.scalar(select(state.c.lineage))), change_of(database)) == (lineage, 1)
 
 
-def test_many_processes_may_prepare_at_once(url: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_processes_may_prepare_at_once(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    url = request.getfixturevalue("postgres").new_database() if backend == "postgres" else None
     them = [Database(database_url(url, tmp_path)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda it: it.prepare(), them))

@@ -20,6 +20,7 @@ from functions.registry.sql.rollouts import Filter
 from functions.registry.sql.tables import rollouts as table
 from functions.registry.sql.transaction import Write
 from tests.registry.catalogue_world import LIMITS, digest, published
+from tests.soak import every
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 MODEL = ModelId("acme/bot")
@@ -60,7 +61,8 @@ def killed_at(statement: int, url: str | None, folder: Path, number: int) -> boo
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
-def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp_path: Path) -> None:
+@every(4)
+def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp_path: Path, every: int) -> None:
     for letter in "cd":
         row = StoredArtifact(digest(letter), "acme", "", 1, {})
         database.write(Actor("test"), lambda write, row=row: artifacts.keep(write, row))
@@ -69,12 +71,12 @@ def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp
     statement = 1
     while not killed_at(statement, url, tmp_path, 1):
         assert state_of(database) == before, f"killed after statement {statement}"
-        statement += 1
+        statement += every
         assert statement < MAX_STATEMENTS
     after = state_of(database)
     assert statement > 8  # the loop has seen the inside of a write
     assert (after["versions"], after["rollouts"], after["change"]) == (["v0", "v1"], 1, before["change"] + 1)
-    print(f"\nkilled after each of {statement - 1} statements")
+    print(f"\nkilled after one in {every} of {statement - 1} statements")
 
 
 def state_of(database: Database) -> dict[str, Any]:

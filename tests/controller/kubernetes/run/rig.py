@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from tests.controller.kubernetes.api_server import budgets_path
 from tests.controller.kubernetes.fixtures import Space, create
 from tests.controller.kubernetes.run.waiting import WAIT_S, until
 from tests.ports import free_port
+from tests.roles import RoleProcess, start
 
 TOKEN = "internal-token"
 ROOT = Path(__file__).parents[4]
@@ -40,7 +39,7 @@ _PORT = re.compile(rb"health and metrics on port (\d+)")
 
 @dataclass
 class ControllerProcess:
-    process: "subprocess.Popen[bytes]"
+    process: RoleProcess
     log_file: Path
 
     @property
@@ -90,7 +89,7 @@ class Rig:
     controllers: list[ControllerProcess] = field(default_factory=list)
 
     def controller(
-        self, *, token: str = "", module: tuple[str, ...] = ("-m", "functions.controller.kubernetes"), **changes: str
+        self, *, token: str = "", module: str = "functions.controller.kubernetes", **changes: str
     ) -> ControllerProcess:
         """Start one. Settings by their names in capitals, without the prefix."""
         number = len(self.controllers)
@@ -114,9 +113,7 @@ class Rig:
         environment = {**os.environ, **{f"SHOAL_CONTROLLER_{name}": value for name, value in settings.items()}}
         log_file = self.folder / f"controller-{number}.log"
         with log_file.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, *module], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
-            )
+            process = start(module, env=environment, stdout=log, stderr=log, cwd=ROOT)
         started = ControllerProcess(process, log_file)
         self.controllers.append(started)
         return started
@@ -226,9 +223,7 @@ def _registry(folder: Path) -> Iterator[str]:
     }
     log_file = folder / "registry.log"
     with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "functions.registry"], env=environment, stdout=log, stderr=log
-        )
+        process = start("functions.registry", env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline_s = time.monotonic() + WAIT_S
