@@ -29,6 +29,7 @@ from kubernetes.client import Configuration
 from kubernetes.dynamic import DynamicClient
 
 from functions.controller.kubernetes.client import connect
+from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, Kind
 from tests.gateway.certificates import self_signed
 
 START_WAIT_S = 240.0
@@ -214,10 +215,13 @@ def minor_version(client: DynamicClient) -> int:
     return int(answer["minor"].rstrip("+"))
 
 
-def budgets_path(client: DynamicClient, namespace: str) -> str:
+def budget_kind(client: DynamicClient) -> Kind:
     """PodDisruptionBudgets as the server has them: policy/v1 came with 1.21, policy/v1beta1 went with 1.25."""
-    version = "v1" if minor_version(client) >= 21 else "v1beta1"
-    return f"/apis/policy/{version}/namespaces/{namespace}/poddisruptionbudgets"
+    return BUDGET if minor_version(client) >= 21 else BUDGET_OF_OLD_CLUSTERS
+
+
+def budgets_path(client: DynamicClient, namespace: str) -> str:
+    return f"/apis/{budget_kind(client).api_version}/namespaces/{namespace}/poddisruptionbudgets"
 
 
 def _die_with_the_tests() -> None:

@@ -13,10 +13,11 @@ from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.api import KubeApi, WriteGuard
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.desired import Desired
-from functions.controller.kubernetes.objects import BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP, INFERENCE_SERVICE, Body, Kind
+from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, Body, Kind
 from functions.controller.kubernetes.outcome import Outcome
 from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.render import render
+from tests.controller.kubernetes.api_server import budget_kind
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.kserve_double import KServe
 
@@ -94,6 +95,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.kserve = KServe(self.space.client, self.space.models)
+        self.budget_kind = budget_kind(self.space.client)
         self.restart()
 
     def restart(self, guard: WriteGuard | None = None) -> None:
@@ -108,7 +110,7 @@ class Fleet:
 
     def desired(self, *documents: str, revision: str = "") -> Desired:
         revision = revision or f"main@{next(_revisions):040x}"
-        rendered = render(load(*documents), revision, namespace=self.space.models, budget_kind=BUDGET_OF_OLD_CLUSTERS)
+        rendered = render(load(*documents), revision, namespace=self.space.models, budget_kind=self.budget_kind)
         assert rendered.problems == ()
         return rendered.desired
 
@@ -129,7 +131,7 @@ class Fleet:
         return self._admin().get(INFERENCE_SERVICE, self.space.models, name)
 
     def budget(self, name: str) -> Body | None:
-        return self._admin().get(BUDGET_OF_OLD_CLUSTERS, self.space.models, name)
+        return self._admin().get(self.budget_kind, self.space.models, name)
 
     def record(self) -> Body | None:
         return self._admin().get(CONFIG_MAP, self.space.system, RECORD_NAME)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from functions.api.loader import load_directory
-from functions.controller.kubernetes.objects import BUDGET_OF_OLD_CLUSTERS
 from functions.controller.kubernetes.render import render
+from tests.controller.kubernetes.api_server import budget_kind
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet
 
@@ -24,7 +24,7 @@ def test_an_example_is_taken_and_converges(space: Space, which: str) -> None:
         else [ROOT / folder / "fleet" for folder in FOLDERS]
     )
     loaded = load_directory(paths, relative_to=ROOT)
-    rendered = render(loaded, "local", namespace=space.models, budget_kind=BUDGET_OF_OLD_CLUSTERS)
+    rendered = render(loaded, "local", namespace=space.models, budget_kind=budget_kind(space.client))
     assert rendered.problems == ()
     fleet = Fleet(space)
     outcome = fleet.converge(rendered.desired)
