@@ -1,4 +1,4 @@
-"""What a content changes in a base, found while it is told entry by entry: both are in order, so one walk suffices."""
+"""Changes between a base and a new content, found in one walk over both: each is in order."""
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
@@ -25,7 +25,7 @@ def singular(section: str) -> str:
 
 
 class _Walk:
-    """One section of the base, and how far it has been told."""
+    """One section of the base, and how far it has been read."""
 
     def __init__(self, section: str, base: tuple[AnyEntry, ...]) -> None:
         self.changed: dict[str, AnyEntry | None] = {}

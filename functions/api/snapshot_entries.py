@@ -41,6 +41,9 @@ Sticky = Literal["session", "tenant"]
 Script = Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "kana", "han"]
 Task = Literal["generate", "embed", "classify", "score"]
 ContextOverflow = Literal["refuse", "slide", "summarise"]
+CacheSalt = Literal["per-tenant", "shared"]
+DoubtMeasure = Literal["mean", "p90"]
+ModelType = Literal["lora", "base"]
 
 # msgspec searches for a pattern, and `$` would let a final newline by.
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -115,7 +118,7 @@ class TenantEntry(_Entry, frozen=True, tag="tenant"):
     name: TenantId
     tier: str  # a QuotaEntry's name
     models: tuple[str, ...]  # exact ids, or prefixes that end in `*`
-    cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+    cache_salt: CacheSalt = "per-tenant"
     context_overflow: ContextOverflow = "refuse"
     conversations: ConversationsPart | None = None  # None: none are kept
     tools: tuple[ToolEntry, ...] = ()
@@ -142,7 +145,7 @@ class SplitEntry(_Part, frozen=True):
 class ModelEntry(_Entry, frozen=True, tag="model"):
     id: AnyModelId
     pool: PoolName
-    type: Literal["base", "lora"]
+    type: ModelType
     versions: tuple[VersionEntry, ...]
     channels: dict[Name, Name]  # channel -> version name
     declared_in: str = ""  # the file, for people
@@ -178,7 +181,7 @@ class CascadeEntry(_Part, frozen=True):
     tiers: tuple[str, ...] = ()  # empty: every tier
     threshold_nats: Annotated[float, msgspec.Meta(ge=0.0)] = 1.0  # more doubt than this goes on
     sample_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 32  # of the answer's beginning
-    measure: Literal["mean", "p90"] = "mean"
+    measure: DoubtMeasure = "mean"
 
 
 class RuleEntry(_Part, frozen=True):

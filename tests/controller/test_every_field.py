@@ -4,25 +4,37 @@ A field that names its entry is none of them: another name is another entry.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from functions.api import snapshot as snapshots
 from functions.api.declared import Declared
-from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.base import ShoalObject
+from functions.api.kinds.catalogue import KINDS, AnyObject
+from functions.api.kinds.inference_service import DeploymentStrategy, EnvVar, InferenceService, RollingUpdate
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_entries import SECTIONS
 from functions.api.snapshot_index import indexed
 from functions.controller.gitops.changes import describe
 from functions.controller.kubernetes.run.last_good import LastGood
 from tests.controller.variations import fields, varied, with_entry, with_split
-from tests.controller.whole import compiled, whole, whole_snapshot
+from tests.controller.whole import Written, compiled, declared, whole, whole_snapshot
 
 AT_REST = whole_snapshot()
 ROLLING = with_split(AT_REST)
 # Nobody declares these: the controller adds them while a rollout is under way, and takes them out again.
 OF_ROLLOUTS = {field for field in fields() if field.startswith("SplitEntry.")} | {"ModelEntry.splits"}
+
+
+# Of what is written, what no entry has: for people and tools, or with one allowed value.
+NOT_COMPILED = {"Isolation.pools", "ServedModel.storage_uri"}
+# Of KServe's kind, what says how a pool's processes run: targets read that, gateways do not.
+OF_PROCESSES = {"ServedModel.runtime", "ServedModel.env", "Predictor.deployment_strategy"}
+OF_PROCESSES |= {
+    f"{part.__name__}.{name}" for part in (EnvVar, DeploymentStrategy, RollingUpdate) for name in part.model_fields
+}
 
 
 def walk(start: Snapshot) -> Iterator[tuple[str, str, Any, Snapshot]]:
@@ -102,3 +114,67 @@ def test_everything_stays_as_it_was_accepted(snapshot: Snapshot) -> None:
                 assert (found.channels, found.splits) == (rolled_out[entry.id], ())
             else:
                 assert found == entry
+
+
+# -- from what is written ----------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_every_kind_is_written_in_the_whole_configuration() -> None:
+    missing = {field for kind in KINDS.values() for field in spec_fields(kind)} - {field for field, _ in leaves()}
+    assert missing == OF_PROCESSES
+
+
+def test_every_field_of_every_kind_is_compiled() -> None:
+    """Left out, each makes another snapshot, or no object."""
+    silent = set()
+    for field, without in leaves():
+        try:
+            objects = [declared(key, document) for key, document in without.items()]
+        except AssertionError:
+            continue  # it is required
+        if compiled(objects) == AT_REST:
+            silent.add(field)
+    assert silent == NOT_COMPILED
+
+
+def spec_fields(model: type[BaseModel]) -> Iterator[str]:
+    """Those of a kind's spec and of all parts of it, as `Tool.timeout`."""
+    is_kind = issubclass(model, ShoalObject | InferenceService)
+    for name, field in model.model_fields.items():
+        if not is_kind:
+            yield f"{model.__name__}.{name}"
+        if not is_kind or name == "spec":
+            yield from (inner for part in parts_of(field.annotation) for inner in spec_fields(part))
+
+
+def parts_of(annotation: Any) -> list[type[BaseModel]]:
+    """The models in a field's type: `tuple[Tool, ...]`, `Band | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [part for each in get_args(annotation) for part in parts_of(each)]
+
+
+def leaves() -> Iterator[tuple[str, dict[str, Written]]]:
+    """(field, the whole configuration without it), wherever it is written."""
+    for key, document in whole().items():
+        (kind,) = (kind for (_, name), kind in KINDS.items() if name == document["kind"])
+        (spec,) = parts_of(kind.model_fields["spec"].annotation)
+        for field, path in paths(spec, document["spec"], ("spec",)):
+            every = whole()
+            place = every[key]
+            for part in path[:-1]:
+                place = place[part]
+            del place[path[-1]]
+            yield field, every
+
+
+def paths(model: type[BaseModel], written: Written, at: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        if alias not in written:
+            continue
+        value, here = written[alias], (*at, alias)
+        yield f"{model.__name__}.{name}", here
+        for part in parts_of(field.annotation):
+            for number, each in enumerate(value if isinstance(value, list) else [value]):
+                yield from paths(part, each, (*here, number) if isinstance(value, list) else here)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from functions.api.ids import INCOMING, NAME_PATTERN, is_incoming
 from functions.api.kinds.base import DigestText, Finding, ModelIdText, Name, ShoalObject, Strict, matching
 from functions.api.problems import near_miss, shown
+from functions.api.snapshot_entries import ModelType
 
 _ARTIFACT = re.compile(rf"(?:s3|pvc)://[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9](?:/{NAME_PATTERN}){{1,8}}")
 
@@ -36,7 +37,7 @@ class Version(Strict):
 class ModelSpec(Strict):
     id: ModelIdText
     """What callers write: tenant/name for a lora, the pool's name for a base."""
-    type: Literal["lora", "base"]
+    type: ModelType
     """lora: an adapter over a pool's base model; base: the pool's own model."""
     base: Name | None = None
     """Of a lora: the pool whose base model it adapts."""

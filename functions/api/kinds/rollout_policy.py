@@ -14,6 +14,7 @@ from functions.api.expressions import parse_halt
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.base import Metadata as AnyMetadata
 from functions.api.kinds.quantities import Chance, Duration, chance_ratio, duration_s
+from functions.api.snapshot_entries import Sticky
 
 
 def _checked_halt(text: str) -> str:
@@ -46,7 +47,7 @@ class RolloutPolicySpec(Strict):
     """Fewer requests in a stage are no evidence: it is held, not passed."""
     false_alarm_rate: Chance = "1%"
     """Of rollouts of a version that is as good as the old one, at most so many are halted all the same."""
-    sticky: Literal["session", "tenant"] = "session"
+    sticky: Sticky = "session"
     """What gets one version as a whole: each session (a request without one stands alone), or each tenant."""
 
     @property

@@ -12,7 +12,7 @@ from pydantic import Field
 from functions.api.kinds.base import Finding, Name, ShoalObject, Strict
 from functions.api.kinds.quantities import Duration, PoolPattern, Ratio, duration_s
 from functions.api.problems import shown
-from functions.api.snapshot import Script
+from functions.api.snapshot_entries import DoubtMeasure, FallbackWhen, PrefixSource, Script
 
 
 class Session(Strict):
@@ -29,7 +29,7 @@ class Session(Strict):
 class Prefix(Strict):
     """Where the router's belief about cached prefixes comes from: engine events, replica blooms, or what was sent."""
 
-    source: Literal["events", "bloom", "sent"] = "events"
+    source: PrefixSource = "events"
 
 
 class SpreadAbove(Strict):
@@ -58,7 +58,7 @@ class Retry(Strict):
 class Fallback(Strict):
     """Another pool answers, with a response header that says so."""
 
-    when: Literal["saturated", "unavailable"]
+    when: FallbackWhen
     """saturated: the pool has no room; unavailable: it has no ready replica."""
     from_: Name = Field(alias="from")
     """The pool that was asked."""
@@ -81,7 +81,7 @@ class Cascade(Strict):
     """The doubt above which it is, in nats of entropy per token; `shoal simulate cascade` helps to choose."""
     max_tokens: Annotated[int, Field(ge=1, le=1024)] = 32
     """How many tokens of the small answer are judged, from its beginning; it is held back for so long."""
-    measure: Literal["mean", "p90"] = "mean"
+    measure: DoubtMeasure = "mean"
     """The mean over these tokens, or the 90th percentile, which few doubtful ones move more."""
 
 

@@ -16,7 +16,7 @@ from functions.api.kinds.base import Finding, Metadata, Name, ShoalObject, Stric
 from functions.api.kinds.expiry import Expiry
 from functions.api.kinds.quota_policy import QuotaLimits
 from functions.api.problems import shown
-from functions.api.snapshot import ContextOverflow, Scope, ServiceClass
+from functions.api.snapshot_entries import CacheSalt, ContextOverflow, Scope, ServiceClass
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(KEY_ID_PATTERN)
@@ -62,7 +62,7 @@ class ApiKey(Strict):
 class Isolation(Strict):
     """What this tenant shares with others."""
 
-    cache_salt: Literal["per-tenant", "shared"] = "per-tenant"
+    cache_salt: CacheSalt = "per-tenant"
     """per-tenant: prompts never share KV blocks with other tenants', so that nobody can time another's cache hits."""
     pools: Literal["shared"] = "shared"
     """shared: replicas serve all tenants."""

@@ -22,7 +22,7 @@ from functions.api.ids import INCOMING, EngineName, PoolName
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
 from functions.fleet.heartbeat import Heartbeat
 
-NO_ROOM = "over this replica's limit"  # the words of an older agent's reason
+NO_ROOM = "over this replica's limit"  # in an older agent's reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Replica:
     """What one ready replica has loaded, and what it cannot."""
 
     adapters: frozenset[EngineName]
-    without_room: frozenset[EngineName] = frozenset()  # what it was asked to load ahead and has no place for
-    is_full: bool = False  # an older agent's: something has no place, and it does not say what
+    without_room: frozenset[EngineName] = frozenset()  # adapters requested ahead for which it has no slot
+    is_full: bool = False  # an older agent's: some adapter has no slot, and it does not say which
 
     def has_no_room_for(self, name: EngineName) -> bool:
         return self.is_full or name in self.without_room
@@ -43,25 +43,29 @@ Serving = Mapping[PoolName, tuple[Replica, ...]]
 @dataclass(frozen=True, slots=True)
 class Held:
     snapshot: Snapshot
-    flips: tuple[str, ...]  # in words; empty where nothing is held
+    flips: tuple[str, ...]  # described; empty where nothing is held
 
 
 def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
     """The ready replicas by pool, from their heartbeats."""
     by_pool: dict[PoolName, list[Replica]] = {}
-    for beat in replicas:
-        if beat.phase == "ready":
-            by_pool.setdefault(PoolName(beat.pool), []).append(_replica(beat))
+    for heartbeat in replicas:
+        if heartbeat.phase == "ready":
+            by_pool.setdefault(PoolName(heartbeat.pool), []).append(_replica(heartbeat))
     return {pool: tuple(found) for pool, found in by_pool.items()}
 
 
-def _replica(beat: Heartbeat) -> Replica:
-    told = beat.adapters_without_room
-    return Replica(_names(beat.adapters), _names(told or ()), is_full=told is None and NO_ROOM in beat.reason)
+def _replica(heartbeat: Heartbeat) -> Replica:
+    without_room = heartbeat.adapters_without_room
+    return Replica(
+        _names(heartbeat.adapters),
+        _names(without_room or ()),
+        is_full=without_room is None and NO_ROOM in heartbeat.reason,
+    )
 
 
-def _names(told: Iterable[str]) -> frozenset[EngineName]:
-    return frozenset(EngineName(name) for name in told)
+def _names(names: Iterable[str]) -> frozenset[EngineName]:
+    return frozenset(EngineName(name) for name in names)
 
 
 def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
@@ -74,15 +78,17 @@ def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> Held:
     """What to publish now, in place of `wanted`."""
     before = _loras(previous)
     models: list[ModelEntry] = []
-    words: list[str] = []
+    messages: list[str] = []
     for model in wanted.models:
         old = before.get(model.id)
         moved = _moved(old, model) if old is not None else ()
         replicas = serving.get(model.pool, ())
         waiting = [flip for flip in moved if _waits(flip[1], flip[2], replicas)]
         models.append(_with_channels_back(model, waiting))
-        words += [f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting]
-    return Held(msgspec.structs.replace(wanted, models=tuple(models)), tuple(words))
+        messages += [
+            f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting
+        ]
+    return Held(msgspec.structs.replace(wanted, models=tuple(models)), tuple(messages))
 
 
 Flip = tuple[str, VersionEntry, VersionEntry]  # (channel, from, to)

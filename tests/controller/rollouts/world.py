@@ -228,7 +228,7 @@ class World:
         self.database = Database(database_url(None, folder), clock=self.clock)
         if is_prepared:
             self.database.prepare()
-        truth = RegistryServices(
+        services = RegistryServices(
             database=self.database,
             declared=Declared(self.store),
             authenticator=Authenticator(self.store, TOKEN, b"pepper", self.clock),
@@ -239,7 +239,7 @@ class World:
             key_environment="test",
             max_keys_per_tenant=3,
         )
-        self.app = make_app(self.store, self._watch, TOKEN, self.clock, truth=truth)
+        self.app = make_app(self.store, self._watch, TOKEN, self.clock, services=services)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://registry", timeout=60)
 
     def controller(self, name: str = "one", fence: int | None = None) -> Controller:

@@ -1,18 +1,28 @@
-"""The changes from one snapshot to the next, one for each thing that came, changed or went."""
+"""Changes from one configuration to the next, one for each thing that was added, changed or removed.
 
-from collections.abc import Iterator, Mapping
+Compiling needs to know what artifacts hold. What is not known is assumed: something that is the same for the same
+address. So a version that is only declared yet is described as added, and not left out.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from functions.api.ids import Digest
+from functions.api.loader import Loaded
 from functions.api.snapshot import KeyEntry, Snapshot, TenantEntry
 from functions.api.snapshot_comparison import name_of, singular
 from functions.api.snapshot_entries import SECTIONS, AnyEntry
 from functions.controller.gitops.changes import facts
 from functions.controller.gitops.changes.facts import Facts
 from functions.controller.gitops.changes.wording import compared, introduced
+from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 
 Verb = Literal["added", "changed", "removed"]
 _WORDS_MAX_CHARS = 400
+SHOWN = 20  # changes in full, before the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,7 @@ class Change:
     words: str  # the whole of it, in one line: `tenant acme: tier standard -> enterprise`
 
 
-# In the order in which they are told: tenants, with their keys, then these, then whatever else there is.
+# The order of descriptions: tenants with their keys, then these sections, then all others.
 _FIRST = ("quotas", "models", "pools", "rollouts", "routing", "admission", "autoscaling")
 _OTHERS = (*_FIRST, *(section for section in SECTIONS if section not in {*_FIRST, "tenants", "keys"}))
 
@@ -39,7 +49,7 @@ def _tenants(old: Snapshot | None, new: Snapshot) -> Iterator[Change]:
     for name in sorted({*before, *after}):
         was, is_ = _Thing(before.get(name), old_keys.get(name, {})), _Thing(after.get(name), new_keys.get(name, {}))
         if was != is_:
-            yield _told("tenant", name, was, is_)
+            yield _change("tenant", name, was, is_)
 
 
 def _keys_by_tenant(snapshot: Snapshot | None) -> Mapping[str, Mapping[str, KeyEntry]]:
@@ -54,7 +64,7 @@ def _entries(old: Snapshot | None, new: Snapshot, section: str) -> Iterator[Chan
     for name in sorted({*before, *after}):
         was, is_ = _Thing(before.get(name)), _Thing(after.get(name))
         if was != is_:
-            yield _told(singular(section), name, was, is_)
+            yield _change(singular(section), name, was, is_)
 
 
 def _by_name(snapshot: Snapshot | None, section: str) -> Mapping[str, AnyEntry]:
@@ -72,11 +82,11 @@ class _Thing:
     keys: Mapping[str, KeyEntry] = field(default_factory=dict)
 
     def facts(self, *, briefly: bool = False) -> Facts:
-        told = facts.of_entry(self.entry, briefly=briefly) if self.entry is not None else {}
-        return {**told, **facts.of_keys(self.keys.values())} if isinstance(self.entry, TenantEntry) else told
+        own = facts.of_entry(self.entry, briefly=briefly) if self.entry is not None else {}
+        return {**own, **facts.of_keys(self.keys.values())} if isinstance(self.entry, TenantEntry) else own
 
 
-def _told(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
+def _change(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
     if new.entry is None:
         return Change(kind, name, "removed", _line(f"{kind} {name} removed"))
     if old.entry is None:
@@ -86,7 +96,7 @@ def _told(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
 
 
 def _hidden(old: _Thing, new: _Thing) -> Iterator[str]:
-    """What differs and is not seen in any fact: a change is never told as none."""
+    """Differences that no fact shows: a change is never described as none."""
     if old.entry is not None and new.entry is not None:
         yield from facts.hidden(old.entry, new.entry)
     for key_id in sorted(old.keys.keys() & new.keys.keys()):
@@ -97,3 +107,57 @@ def _line(text: str) -> str:
     """Fit for a terminal and a log: one line, nothing that moves a cursor, not without end."""
     printable = "".join(character if character.isprintable() else "?" for character in text)
     return printable if len(printable) <= _WORDS_MAX_CHARS else printable[: _WORDS_MAX_CHARS - 1] + "…"
+
+
+# -- configurations that nobody has published yet ----------------------------------------------------------------------
+
+
+def changes_of(
+    present: Loaded | Snapshot | None, candidate: Loaded, digests: Mapping[str, Digest] | None = None
+) -> tuple[Change, ...]:
+    """From what is (a configuration, or what the registry holds) to what would be."""
+    known = dict(digests or {})
+    if isinstance(present, Snapshot):
+        known |= {version.artifact_uri: version.digest for model in present.models for version in model.versions}
+    old = compiled(present, known) if isinstance(present, Loaded) else present
+    return describe(old, compiled(candidate, known))
+
+
+def compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
+    """As it would be published, with assumed digests for artifacts that are not known."""
+    assumed = {uri: _assumed(uri) for uri in unpinned_artifacts(loaded.objects) if uri not in known}
+    digests = {**known, **assumed}
+    return compile_snapshot(loaded.objects, digests, epoch=0, revision="", compiled_unix_s=0.0).snapshot
+
+
+def _assumed(artifact_uri: str) -> Digest:
+    return Digest("sha256:" + hashlib.sha256(artifact_uri.encode()).hexdigest())
+
+
+# -- many changes on one screen ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    headline: str  # `1,002 changes: 1,000 tenants added, 2 models changed`
+    first: tuple[str, ...]  # the words of the first changes
+    more: int  # how many are not among them
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return (self.headline, *self.first, *([f"… and {self.more:,} more"] if self.more else []))
+
+
+def summarize(changes: Sequence[Change], shown: int = SHOWN) -> Summary:
+    """The headline counts all of them, in the order in which they come."""
+    counts = Counter((change.kind, change.verb) for change in changes)
+    sorts = ", ".join(f"{count:,} {_plural(kind, count)} {verb}" for (kind, verb), count in counts.items())
+    headline = f"{len(changes):,} {_plural('change', len(changes))}: {sorts}" if changes else "no change"
+    first = tuple(change.words for change in changes[:shown])
+    return Summary(headline, first, len(changes) - len(first))
+
+
+def _plural(word: str, count: int) -> str:
+    if count == 1:
+        return word
+    return f"{word} policies" if word in ("routing", "admission", "autoscaling") else f"{word}s"

@@ -1,11 +1,11 @@
-"""What there is to tell of an entry: labels as the YAML has them, and values that can be compared and printed.
+"""Descriptions of an entry: labels as the YAML has them, and values that can be compared and printed.
 
-Derived from the entry's own fields, so that a field that somebody adds tomorrow is told without a line here: its name
-in camelCase, its value with the unit in which the name ends. `_FIELDS` says where the YAML calls it otherwise, and
-`_TOGETHER` what several fields, or the parts of one, say in words of their own.
+Derived from the entry's own fields, so that a field that somebody adds tomorrow is described without a line here: its
+name in camelCase, its value with the unit in which the name ends. `_FIELDS` says where the YAML calls it otherwise, and
+`_TOGETHER` what several fields, or the parts of one, are described as.
 
-A label may stand for a set (what came and what went is told), a text, a number (its change in percent is told), or a
-secret, of which only that it changed is told: no hash of a key ever gets into words.
+A label may stand for a set (additions and removals are listed), a text, a number (its change is given in percent), or a
+secret, of which only a change is reported: no hash of a key ever appears.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,7 +57,7 @@ class Absent(str):
 Value = str | int | float | frozenset[str] | Secret
 Facts = Mapping[str, Value]
 Part = Any  # an entry, or a piece of one
-_Told = Callable[[Any], Facts]
+_Describe = Callable[[Any], Facts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Field:
 
 
 def of_entry(entry: AnyEntry, *, briefly: bool = False) -> Facts:
-    """All that there is to tell of an entry but its name; `briefly`: without what has its default."""
+    """The whole description of an entry but for its name; `briefly`: without what has its default."""
     return _facts(entry, without=_name_of(type(entry)), briefly=briefly)
 
 
@@ -77,8 +77,8 @@ def of_keys(keys: Iterable[KeyEntry]) -> Facts:
     held = list(keys)
     facts: dict[str, Value] = {"key": frozenset(key.key_id for key in held)}
     for key in held:
-        told = _facts(key, without=("key_id", "tenant"))
-        facts |= {f"key {key.key_id}: {label}": value for label, value in told.items()}
+        inner_facts = _facts(key, without=("key_id", "tenant"))
+        facts |= {f"key {key.key_id}: {label}": value for label, value in inner_facts.items()}
     return facts
 
 
@@ -91,10 +91,10 @@ def as_declared(entry: Any) -> Any:
 
 
 def hidden(old: AnyEntry, new: AnyEntry) -> Iterator[str]:
-    """Labels of what differs while what there is to tell of it does not: the order of a list, the end of a digest."""
-    for group, told in _shape(new).groups:
+    """Labels of fields that differ while their descriptions do not: the order of a list, the end of a digest."""
+    for group, describe in _shape(new).groups:
         differs = any(getattr(old, name) != getattr(new, name) for name in group)
-        if differs and told(old) == told(new):
+        if differs and describe(old) == describe(new):
             yield _label(type(new), group[0])
 
 
@@ -102,18 +102,18 @@ def _facts(part: Part, *, without: tuple[str, ...] = (), briefly: bool = False) 
     shape = _shape(part)
     defaults = shape.defaults if briefly else {}
     facts: dict[str, Value] = {}
-    for group, told in shape.groups:
+    for group, describe in shape.groups:
         is_default = all(name in defaults and defaults[name] == getattr(part, name) for name in group)
         if group[0] not in without and not is_default:
-            facts |= told(part)
+            facts |= describe(part)
     return facts
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is told of every part of one type."""
+    """How every part of one type is described."""
 
-    groups: tuple[tuple[tuple[str, ...], _Told], ...]  # fields, alone or with those that are told together with them
+    groups: tuple[tuple[tuple[str, ...], _Describe], ...]  # fields, alone or with those described together with them
     defaults: Mapping[str, Any]
 
 
@@ -126,10 +126,10 @@ def _shape(part: Part) -> _Shape:
 def _shape_of(type_: Any) -> _Shape:
     info = inspect.type_info(type_)
     fields = info.fields if isinstance(info, inspect.StructType) else ()
-    groups: dict[tuple[str, ...], _Told] = dict(_TOGETHER.get(type_, {}))
+    groups: dict[tuple[str, ...], _Describe] = dict(_TOGETHER.get(type_, {}))
     taken = {name for group in groups for name in group}
     groups |= {(each.name,): _derived(type_, each) for each in fields if each.name not in taken}
-    by_first = {group[0]: (group, told) for group, told in groups.items()}
+    by_first = {group[0]: (group, describe) for group, describe in groups.items()}
     optional = (each for each in fields if not each.required)
     return _Shape(
         tuple(by_first[each.name] for each in fields if each.name in by_first),
@@ -137,7 +137,7 @@ def _shape_of(type_: Any) -> _Shape:
     )
 
 
-def _derived(type_: type[object], field: inspect.Field) -> _Told:
+def _derived(type_: type[object], field: inspect.Field) -> _Describe:
     """What one field says by its name and type."""
     name, label = field.name, _label(type_, field.name)
     known = _FIELDS.get((type_, name), _Field(absent=_ABSENT.get(type_, "none")))
@@ -145,7 +145,7 @@ def _derived(type_: type[object], field: inspect.Field) -> _Told:
     if _holds_named(field.type):
         return lambda part: _named_parts(label.removesuffix("s"), getattr(part, name))
 
-    def told(part: Part) -> Facts:
+    def describe(part: Part) -> Facts:
         value = getattr(part, name)
         if value is None or value == "":
             return {label: Absent(known.absent)}
@@ -153,7 +153,7 @@ def _derived(type_: type[object], field: inspect.Field) -> _Told:
             return {f"{label} {key}": each for key, each in sorted(value.items())}
         return {label: known.shown(value) if known.shown is not None else _value(value, unit)}
 
-    return told
+    return describe
 
 
 def _value(value: Any, unit: str) -> Value:
@@ -165,23 +165,23 @@ def _value(value: Any, unit: str) -> Value:
         case str():
             return value
         case tuple() if value and isinstance(value[0], msgspec.Struct):
-            return frozenset(f"{place}: {_said(part)}" for place, part in enumerate(value, 1))
+            return frozenset(f"{place}: {_text(part)}" for place, part in enumerate(value, 1))
         case tuple():
             return frozenset(str(each) for each in value)
         case _:
-            return _said(value)
+            return _text(value)
 
 
 def _named_parts(label: str, parts: Iterable[Part]) -> Facts:
     held = list(parts)
     facts: dict[str, Value] = {label: frozenset(str(part.name) for part in held)}
     for part in held:
-        told = _facts(part, without=("name",))
-        facts |= {f"{label} {part.name}: {inner}": value for inner, value in told.items()}
+        inner_facts = _facts(part, without=("name",))
+        facts |= {f"{label} {part.name}: {inner}": value for inner, value in inner_facts.items()}
     return facts
 
 
-def _said(part: Part, *without: str) -> str:
+def _text(part: Part, *without: str) -> str:
     """All of a part in one text, but for what has its default."""
     clauses = []
     for label, value in _facts(part, without=without, briefly=True).items():
@@ -190,9 +190,9 @@ def _said(part: Part, *without: str) -> str:
     return ", ".join(clauses) or ("" if without else "as by default")
 
 
-def _and(part: Part, *told: str) -> str:
-    """What a part says besides what was told of it."""
-    more = _said(part, *told)
+def _and(part: Part, *described: str) -> str:
+    """The rest of a part, besides the fields already described."""
+    more = _text(part, *described)
     return f", {more}" if more else ""
 
 
@@ -214,7 +214,7 @@ def _holds_named(type_: inspect.Type) -> bool:
     return any(field.name == "name" for field in type_.item_type.fields)
 
 
-# -- what is said in words of its own ----------------------------------------------------------------------------------
+# -- descriptions of several fields together ---------------------------------------------------------------------------
 
 
 def _replicas(entry: PoolEntry | AutoscalingEntry) -> Facts:
@@ -259,8 +259,8 @@ def _fallback(step: FallbackEntry) -> str:
 
 def _cascade(step: CascadeEntry) -> str:
     judged = f"above {step.threshold_nats:g} nats ({step.measure} of {step.sample_tokens} tokens)"
-    told = ("source_pool", "target_pool", "tiers", "threshold_nats", "measure", "sample_tokens")
-    return f"{_move(step)} {judged}{_and(step, *told)}"
+    described = ("source_pool", "target_pool", "tiers", "threshold_nats", "measure", "sample_tokens")
+    return f"{_move(step)} {judged}{_and(step, *described)}"
 
 
 def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
@@ -268,7 +268,7 @@ def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
         more = _and(classifier, "model", "otherwise", "rules")
         yield f"{classifier.model} otherwise to {classifier.otherwise}{more}"
         for place, rule in enumerate(classifier.rules, 1):
-            yield f"{classifier.model} rule {place}: {_said(rule, 'target_pool') or 'always'} to {rule.target_pool}"
+            yield f"{classifier.model} rule {place}: {_text(rule, 'target_pool') or 'always'} to {rule.target_pool}"
 
 
 def _expiry(unix_s: float) -> str:
@@ -294,7 +294,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (RoutingEntry, "session_ttl_s"): _Field("session.ttl"),
     (RoutingEntry, "spread_above_utilization_ratio"): _Field("spreadAbove.utilization"),
 }
-_TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Told]] = {
+_TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Describe]] = {
     AdmissionEntry: {("bands",): _bands},
     AutoscalingEntry: {("min_replicas", "max_replicas"): _replicas},
     KeyEntry: {("limits",): lambda key: _facts(key.limits or QuotaLimits())},

@@ -55,7 +55,7 @@ def _went(label: str, old: Facts, new: Facts) -> Iterator[str]:
 
 
 def _is_detail(label: str, facts: Facts) -> bool:
-    """`key ci: scopes` says more of something that is itself told as having come or gone: `key` ci."""
+    """`key ci: scopes` belongs to something that is itself listed as added or removed: `key` ci."""
     return ":" in label and label.partition(" ")[0] in facts
 
 

@@ -55,7 +55,7 @@ Made = TypeVar("Made", bound=BaseModel)
 
 
 class LastGood:
-    """Of one snapshot. Made once, asked seldom."""
+    """Of one snapshot. Made once, read seldom."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         keys: dict[str, list[KeyEntry]] = {}

@@ -7,8 +7,8 @@ from functions.api import consistency
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.snapshot import Snapshot
+from functions.controller.kubernetes.run.cr_source import referrers
 from functions.controller.kubernetes.run.last_good import LastGood
-from functions.controller.kubernetes.run.references import referrers
 from tests.controller.variations import with_split
 from tests.controller.whole import POOL, compiled, declared, whole, whole_snapshot
 
