@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from functions.decisions.rollout.evaluation import Residency, Verdict, WaitTolerance, alpha_of, evaluate
+from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, alpha_of, evaluate
 from functions.decisions.rollout.events import Breached, Loaded, LoadFailed, Paused, StagePassed
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout, transition
@@ -123,7 +123,7 @@ def test_a_refusal_is_given_time_to_pass() -> None:
     assert evaluate(rollout(), Evidence(), refused, 19.0).kind == "hold"
     verdict = evaluate(rollout(), Evidence(), refused, 20.0)
     assert verdict.event == LoadFailed("no replica can load v2: the store is away")
-    assert evaluate(rollout(), Evidence(), refused, 20.0, WaitTolerance(patience_s=60.0)).kind == "hold"
+    assert evaluate(rollout(), Evidence(), refused, 20.0, RolloutTimeouts(patience_s=60.0)).kind == "hold"
 
 
 def test_loading_ends_at_its_deadline_while_somebody_could_load() -> None:

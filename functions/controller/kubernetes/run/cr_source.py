@@ -8,21 +8,44 @@ Laws: nothing is said to be known before every kind was listed (a kind whose def
 objects), and an object that is being deleted stays in force while another one points at it (`finalizers`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from functions.api.declared import Declared
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.inference_service import InferenceService
+from functions.api.kinds.model import Model
+from functions.api.kinds.routing_policy import RoutingPolicy
+from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import Snapshot
 from functions.controller.kubernetes.run.conditions import is_published
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
-from functions.controller.kubernetes.run.judging import Judged, judge
 from functions.controller.kubernetes.run.last_good import PastObjects
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.references import referrers
-from functions.controller.kubernetes.run.selection import Candidate, Refusal, Selection, select
+from functions.controller.kubernetes.run.selection import Candidate, Judged, Refusal, Selection, judge, select
+
+# References between objects, by key (`plural/name`): what must not vanish while another points at it.
+
+
+def referrers(objects: Iterable[Declared[AnyObject]]) -> dict[str, list[str]]:
+    """For each object that is pointed at, the keys of those that do."""
+    found: dict[str, list[str]] = {}
+    for declared in objects:
+        for target in dict.fromkeys(_targets(declared.value)):
+            found.setdefault(target, []).append(declared.document.file)
+    return found
+
+
+def _targets(value: AnyObject) -> Iterator[str]:
+    match value:
+        case Tenant():
+            yield f"quotapolicies/{value.spec.tier}"
+        case Model():
+            yield f"rolloutpolicies/{value.spec.rollout}"
+        case RoutingPolicy():
+            tiers = [*(step.tiers for step in value.spec.fallback), *(step.tiers for step in value.spec.cascade)]
+            yield from (f"quotapolicies/{tier}" for names in tiers for tier in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reading from the API server: pages of a list, and the lines of a watch. Foreign exceptions end here.
+"""List and watch client of the API server: pages, and lines of a watch. Foreign exceptions end here.
 
 Two ends need telling apart: `Gone` (the version that was asked for is compacted away: list again) and `KindMissing`
 (the kind's definition is not installed: wait for it); everything else is `Retryable`. They come as statuses of the

@@ -10,8 +10,8 @@ from functions.api.declared import Declared
 from functions.api.ids import RolloutId
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.snapshot import Snapshot, SplitEntry
-from functions.controller.kubernetes.run.judging import judge
 from functions.controller.kubernetes.run.last_good import PastObjects
+from functions.controller.kubernetes.run.selection import judge
 from functions.controller.snapshot.compile import compile_snapshot
 from tests.controller.kubernetes.run.rig import POOL, model_spec, service_spec
 from tests.controller.kubernetes.run.test_selection import key, written
