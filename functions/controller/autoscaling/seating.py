@@ -15,7 +15,7 @@ from functions.controller.autoscaling.standing import number_of
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
 from functions.fleet.pool_report import PoolReport, ReplicaReport
 
-# Stuck replicas: how long each warm replica of a pool that sleeps has been as it is, and which are waited for no longer.
+# Stuck replicas: how long each warm replica of a sleeping pool has been as it is, and which are waited for no longer.
 #
 #     loaded, not asleep   FALLS_ASLEEP_S for that from when it was first seen so. Ended before, it would be loaded
 #                          again
