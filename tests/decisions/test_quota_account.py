@@ -3,7 +3,8 @@
 import pytest
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.account import GPU, GRAINS, INPUT, KV, OUTPUT, REQUESTS, Costs, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import GPU, GRAINS, INPUT, KV, OUTPUT, REQUESTS, Costs
 from functions.decisions.quota.token_bucket import US_PER_S
 
 REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)

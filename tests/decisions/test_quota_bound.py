@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.account import GRAINS, OUTPUT, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import GRAINS, OUTPUT
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.decisions.request.features import RequestFeatures

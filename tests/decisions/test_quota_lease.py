@@ -3,8 +3,9 @@
 import pytest
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.account import GPU, GRAINS, OUTPUT, REQUESTS, Costs, QuotaAccount
-from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, fit, shared_burst
+from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.dimensions import GPU, GRAINS, OUTPUT, REQUESTS, Costs
+from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, shared_burst
 from functions.decisions.quota.outage import Granted, Regime, rate_of, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 

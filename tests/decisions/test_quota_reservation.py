@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.account import GRAINS, INPUT, OUTPUT, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import GRAINS, INPUT, OUTPUT
 from functions.decisions.quota.reservation import EXTENSION_TOKENS, Reservation
 from functions.decisions.quota.token_bucket import US_PER_S, burst_of
 from functions.decisions.request.features import RequestFeatures
