@@ -13,7 +13,7 @@ from functions.decisions.admission.bounds import MOST
 from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import NEW, OVER, RUNNING, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
-from tests.decisions.test_routing import replica
+from tests.decisions.routing.test_routing import replica
 
 INTERACTIVE, NEAR, BATCH = range(3)
 PROMISED = AdmissionEntry(

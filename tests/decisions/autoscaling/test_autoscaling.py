@@ -10,7 +10,7 @@ from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Forecast
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
-from tests.decisions.scaling_cases import DOWN, policy, signals
+from tests.decisions.autoscaling.scaling_cases import DOWN, policy, signals
 
 
 class Scaler:

@@ -10,7 +10,7 @@ from functions.api.snapshot import RoutingEntry
 from functions.decisions.routing.candidates import DRAWS, SCAN_MAX, all_candidates, candidates, draw, heaviest
 from functions.decisions.routing.choice import NoReplica, PoolIndex, Prediction, RouteRequest, predict, route
 from functions.decisions.routing.own_load import OwnLoad
-from tests.decisions.test_routing import POLICY, replica
+from tests.decisions.routing.test_routing import POLICY, replica
 
 POOL = PoolIndex(replica(f"r{n:03d}", running=n % 50) for n in range(200))
 REQUEST = RouteRequest(EngineName("base"), is_adapter=False, prompt_tokens=200, tie_key="request-1")

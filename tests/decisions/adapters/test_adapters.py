@@ -9,7 +9,7 @@ from functions.api.ids import EngineName, ModelId, PoolName, RolloutId, engine_n
 from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.adapters import plan as adapters
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Wishes
-from tests.decisions.adapter_engine import POLICY, Engine, digest, names, wanted
+from tests.decisions.adapters.adapter_engine import POLICY, Engine, digest, names, wanted
 
 
 def model(name: str, versions: Sequence[str], channels: dict[str, str], pool: str = "base") -> ModelEntry:

@@ -8,7 +8,7 @@ import pytest
 from functions.decisions.rollout.conditions import Finding, judge
 from functions.decisions.rollout.evidence import GroupStats
 from functions.decisions.rollout.sequential_test import quantile_below_ms
-from tests.decisions.rollouts import Traffic
+from tests.decisions.rollout.rollouts import Traffic
 
 ALPHA = 1 / 600
 

@@ -8,7 +8,7 @@ from functions.decisions.autoscaling.forecast import Demand, foresee, learn
 from functions.decisions.autoscaling.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, resumed
 from functions.decisions.autoscaling.forecast_methods import BIN_S, DAY_S
 from functions.decisions.autoscaling.startup_times import StartupTimes
-from tests.decisions.scaling_cases import policy, signals
+from tests.decisions.autoscaling.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)
 STARTS = StartupTimes().with_start("disk", 200.0)

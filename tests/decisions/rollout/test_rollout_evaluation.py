@@ -9,7 +9,7 @@ from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, V
 from functions.decisions.rollout.events import Breached, Loaded, LoadFailed, Paused, StagePassed
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout, transition
-from tests.decisions.rollouts import AT_ONCE, CAREFUL, Traffic, evidence, rollout, running
+from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, Traffic, evidence, rollout, running
 
 NOWHERE = Residency()
 EVERYWHERE = Residency(ready=3, with_control=3, with_candidate=3, with_both=3)

@@ -4,7 +4,7 @@ import pytest
 
 from functions.api.expressions import parse_scale_rule
 from functions.decisions.autoscaling.rules import look, measured, step_replicas
-from tests.decisions.scaling_cases import policy, signals
+from tests.decisions.autoscaling.scaling_cases import policy, signals
 
 
 def test_a_rule_holds_after_its_time() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from functions.api.ids import EngineName
 from functions.decisions.adapters import plan as adapters
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, WantedAdapter, Wishes
-from tests.decisions.adapter_engine import POLICY, Engine, names, one, wanted
+from tests.decisions.adapters.adapter_engine import POLICY, Engine, names, one, wanted
 
 ROOMY = AdapterPolicy(max_adapters=4, grace_s=30.0, withdraw_s=3.0, hold_s=5.0)  # headroom 1
 FIVE = wanted("a", "b", "c", "d", "e")

@@ -32,7 +32,7 @@ from functions.decisions.rollout.lifecycle import (
     rollout_id,
     transition,
 )
-from tests.decisions.rollouts import AT_ONCE, CAREFUL, rollout, running, spec
+from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, rollout, running, spec
 
 ME = "ada"
 ALL: dict[type[AnyEvent], AnyEvent] = {

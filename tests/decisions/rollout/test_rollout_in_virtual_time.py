@@ -58,7 +58,7 @@ def test_worse_versions_never_get_through(candidate: Behaviour, latest_stage: in
 
 
 def test_the_demos_default_policy_is_the_built_in_one() -> None:
-    file = Path(__file__).parents[2] / "policies" / "rollouts.yaml"
+    file = Path(__file__).parents[3] / "policies" / "rollouts.yaml"
     loaded = load_texts([("policies/rollouts.yaml", file.read_bytes())])
     entries = {declared.value.metadata.name: rollout_entry(declared.value) for declared in loaded.of(RolloutPolicy)}
     assert entries["default"] == DEFAULT_ROLLOUT

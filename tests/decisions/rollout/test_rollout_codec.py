@@ -7,8 +7,8 @@ from hypothesis import given
 from functions.decisions.rollout import codec as rollout_wire
 from functions.decisions.rollout.codec import Command, RolloutInvalid
 from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, RolledBack, Superseded
-from tests.decisions.rollouts import rollout, running, spec
-from tests.decisions.test_rollout import ALL, events, replayed
+from tests.decisions.rollout.rollouts import rollout, running, spec
+from tests.decisions.rollout.test_rollout import ALL, events, replayed
 
 
 @given(events)

@@ -8,7 +8,7 @@ from functions.decisions.distribution import bloom
 from functions.decisions.routing.choice import Prediction, RouteRequest, route
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import PoolIndex, ReplicaView
-from tests.decisions.test_routing import POLICY, load_of, replica
+from tests.decisions.routing.test_routing import POLICY, load_of, replica
 
 DIGEST = Digest("sha256:" + "ab" * 32)
 NAME = EngineName("acme/bot@sha256:abababababababab")

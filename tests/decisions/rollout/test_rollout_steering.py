@@ -23,7 +23,7 @@ from functions.decisions.rollout.events import (
 )
 from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, id_of, transition
 from functions.decisions.rollout.steering import Create, Rows, Steered, Tell, moved_with, steer
-from tests.decisions.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
+from tests.decisions.rollout.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)
 NONE = Rows()

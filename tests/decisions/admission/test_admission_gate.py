@@ -7,7 +7,7 @@ from functions.api.ids import ReplicaId, TenantId
 from functions.decisions.admission.gate import Gate, learnt_seats, with_bursts
 from functions.decisions.admission.ticket import Flow, Ticket
 from functions.decisions.routing.replicas import ReplicaView
-from tests.decisions.test_routing import replica
+from tests.decisions.routing.test_routing import replica
 
 SLO_S = 0.5
 

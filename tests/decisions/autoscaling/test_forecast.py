@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.decisions.autoscaling.forecast import BIN_S, Demand, foresee, learn, reactive_only
 from functions.decisions.autoscaling.forecast_methods import DAY_S
-from tests.decisions.scaling_cases import policy, signals
+from tests.decisions.autoscaling.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)
 
