@@ -9,7 +9,7 @@ from functions.cli.charts import Mark, Panel, Series, lines
 from functions.cli.plan_report import Report
 from functions.cli.refused import Refused
 from functions.simulator.plan.experiment import Played, Side
-from functions.simulator.plan.timeline import Point
+from functions.simulator.plan.measure import Point
 from functions.simulator.plan.traffic import PlanTraffic
 
 _MOST_POOLS = 3  # columns
