@@ -28,12 +28,11 @@ from functions.controller.gitops.changes import changes_of
 from functions.simulator.plan import traffic as traffics
 from functions.simulator.plan.declarations import engine_changes
 from functions.simulator.plan.experiment import Played, Side, play
-from functions.simulator.plan.notes import notes_of
+from functions.simulator.plan.measure import Point
 from functions.simulator.plan.pace import MAX_LOAD, Load
 from functions.simulator.plan.profiles import PROFILE_ANNOTATION, EngineImpossible
-from functions.simulator.plan.timeline import Point
 from functions.simulator.plan.traffic import PlanTraffic
-from functions.simulator.plan.unsimulated import unsimulated
+from functions.simulator.plan.unsimulated import notes_of, unsimulated
 from functions.simulator.plan.world import PlannedPool, World, world_of
 from functions.simulator.workload.captured import files
 from functions.simulator.workload.traces import TraceUnreadable

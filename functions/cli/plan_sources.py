@@ -23,10 +23,9 @@ from functions.cli.diff import load_or_tell, paths_below, running
 from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
-from functions.controller.gitops.blobs import Blobs
 from functions.controller.gitops.changes import compiled
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.tree import LISTING_MAX_BYTES, read_listing
+from functions.controller.gitops.tree import LISTING_MAX_BYTES, Blobs, read_listing
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
 
 _SHORT = 12

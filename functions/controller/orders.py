@@ -17,19 +17,17 @@ from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.outcome_words import follow_words
-from functions.controller.gitops.review import Reviewer
-from functions.controller.gitops.wire import PushMalformed, push_from, verdict_to
+from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
 from functions.controller.local import target as targets
 from functions.controller.local.control import OrderRefused
-from functions.controller.local.gateway_epoch import GatewayEpoch
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
+from functions.controller.local.probes import GatewayEpoch
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.target import Target
-from functions.controller.rollouts.driver import RolloutDriver
-from functions.controller.rollouts.shown import rollouts_in_words
+from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
 from functions.controller.snapshot.publication import Publication
 from functions.controller.snapshot.registry_client import Heard
 from functions.controller.snapshot.source import SnapshotSource

@@ -21,8 +21,7 @@ from functions.controller.autoscaling import kept
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.push_changes import changes_in_words
-from functions.controller.gitops.review import Reviewer
+from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.local import ledger as ledgers
 from functions.controller.local import target as targets

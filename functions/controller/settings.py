@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.decisions.rollout.evaluation import Patience
+from functions.decisions.rollout.evaluation import RolloutTimeouts
 
 
 class ControllerSettings(BaseSettings):
@@ -33,8 +33,8 @@ class ControllerSettings(BaseSettings):
     """Seconds that all replicas may say that they cannot load it: a store may be away for a moment. Default: 20."""
 
     @property
-    def patience(self) -> Patience:
-        return Patience(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
+    def patience(self) -> RolloutTimeouts:
+        return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
     log_level: str = "INFO"
     """Python's name of the level. Default: INFO, which has one line per change of a process."""

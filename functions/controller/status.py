@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 
 from functions.controller.autoscaling.shown import Shown
-from functions.controller.conditions import Seen, conditions
+from functions.controller.conditions import Seen, conditions, pool_conditions
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.words import printable
 from functions.controller.local.instances import Instance
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.pool_conditions import pool_conditions
 from functions.controller.local.reconciler import Wanted
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.snapshot.publication import Publication

@@ -1,4 +1,4 @@
-"""Virtual time: a queue of what happens when. Equal times happen in the order in which they were asked for."""
+"""Event queue in virtual time; events of equal times happen in the order in which they were scheduled."""
 
 import heapq
 from collections.abc import Callable

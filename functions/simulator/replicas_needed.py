@@ -1,4 +1,4 @@
-"""How many replicas keep a promise at a load: found by trying, in virtual time.
+"""Replicas that keep a promise at a load, found by trying in virtual time.
 
     estimate  = load x seconds of work in one request / (1 second x a replica)       where the search begins
     answer    = the fewest with which 99 of 100 first tokens come within the promised time, and 99 of 100 gaps between

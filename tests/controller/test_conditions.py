@@ -14,7 +14,7 @@ from functions.decisions.rollout.events import Loaded as VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.heartbeat import Heartbeat
 from tests.controller.configs import base, load, lora, pool, tenant
-from tests.decisions.rollouts import rollout, running
+from tests.decisions.rollout.rollouts import rollout, running
 
 DIGEST = Digest("sha256:" + "1" * 64)
 URIS = {"s3://shoal-models/acme/bot/v1": DIGEST, "pvc://shoal-models/base": DIGEST}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local.cores import usable_cores
+from functions.controller.local.slots import usable_cores
 
 ALL = len(os.sched_getaffinity(0))
 

@@ -18,7 +18,7 @@ from functions.gateway.batch.reading import lines_of
 from functions.gateway.batch.run import BatchRun, _question
 from functions.gateway.batch.turns import Turns
 from functions.gateway.batch.validation import Validation
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line
 from tests.gateway.quota_rig import Shared

@@ -12,7 +12,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shared import Shared
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.world import World
 
 pytestmark = pytest.mark.servers

@@ -16,7 +16,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.log import Beat
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.service import Batches
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
 from tests.gateway.world import World, catalogue
 

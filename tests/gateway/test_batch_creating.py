@@ -14,7 +14,7 @@ from functions.gateway.batch.log import Beat
 from functions.gateway.batch.routes import _opened, add_routes
 from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
 from tests.gateway.world import ACME_KEY, World
 

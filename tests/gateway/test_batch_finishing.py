@@ -24,7 +24,7 @@ from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shared import Shared
 from functions.gateway.intake.routes import CHAT
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_rig import as_file, line
 from tests.gateway.world import NOW_UNIX_S, World
 

@@ -13,7 +13,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, Overtaken
 from functions.gateway.batch.parts import Parts
 from tests.artifacts.memory_store import MemoryStore
-from tests.decisions.test_batch_moves import record
+from tests.decisions.batch.test_batch_record import record
 from tests.gateway.world import Clock
 
 

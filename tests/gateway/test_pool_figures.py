@@ -15,7 +15,7 @@ from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolFigures, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
-from tests.decisions.test_admission import Pool
+from tests.decisions.admission.test_admission import Pool
 from tests.gateway.hello import HELLO, Playing, finishes
 from tests.gateway.world import POOL, Clock, World
 

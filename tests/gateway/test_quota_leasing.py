@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from functions.decisions.quota.account import GPU, OUTPUT
+from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.decisions.quota.token_bucket import burst_of
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.quota_leases import Answer, Group

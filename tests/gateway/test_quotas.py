@@ -9,7 +9,7 @@ from msgspec import structs
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.quota.account import GPU, OUTPUT
+from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.quota.accounts import TenantQuotas
 from functions.gateway.request.relay import Usage

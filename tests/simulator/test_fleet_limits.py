@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.quota.account import GRAINS, INPUT, QuotaAccount
-from functions.decisions.quota.lease import fit
+from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.dimensions import GRAINS, INPUT
 from functions.decisions.quota.outage import Regime
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.quota_bus import QuotaBus

@@ -19,7 +19,7 @@ from studies.scaling.load import Load, joined, load_of
 from studies.scaling.oracle import best_utilization, plan
 from studies.scaling.others import Bounds, HpaState, KpaState, hpa, kpa
 from studies.scaling.scaler import PlannedScaler, ScalerName, StaticScaler
-from tests.decisions.scaling_cases import policy, signals
+from tests.decisions.autoscaling.scaling_cases import policy, signals
 
 BOUNDS = Bounds(least=1, most=1000)
 

@@ -46,7 +46,7 @@ def given(traces: Path, **changed: Any) -> dict[str, Any]:
 def test_a_day_as_it_is_typed_with_its_table_and_its_picture(traces: Path, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     words = ["scaling", "--day", "1", "--hours", "1", "--scaler", "hpa", "--scaler", "static", "--plot", str(picture)]
-    command = [sys.executable, "-m", "functions.cli.main", "simulate", *words]
+    command = [sys.executable, "-m", "studies", *words]
     environment = {**os.environ, "SHOAL_TRACES_DIR": str(traces)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr

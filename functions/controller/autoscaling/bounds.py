@@ -1,4 +1,4 @@
-"""What pools may have of a machine that holds only so many engines: pure.
+"""Bounds on pools of a machine that holds only so many engines. Pure.
 
     1  what the pools' YAML asks for is theirs, whatever the bound says
     2  replicas that serve come before warm ones, those that are there before new ones

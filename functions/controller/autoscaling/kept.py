@@ -1,4 +1,4 @@
-"""What was asked for, on disk: a controller that starts again must know it before it looks at what runs.
+"""Desired replicas of pools on disk: known to a restarted controller before it looks at what runs.
 
 Else it would take replicas that the autoscaler has started for ones too many, and end them while they serve. A file
 that cannot be read counts as empty: then pools begin at their minReplicas, and what runs beyond is drained.

@@ -1,4 +1,4 @@
-"""The autoscaler on one machine: decides about once a second, and has processes and agents follow.
+"""Autoscaler of one machine: decides about once a second, and has processes and agents follow.
 
 One pass:
     1  what the registry has heard
@@ -24,19 +24,27 @@ from functions.api.loader import Loaded
 from functions.controller.autoscaling import kept
 from functions.controller.autoscaling.bounds import Wish, granted
 from functions.controller.autoscaling.kept_forecasts import Forecasts
-from functions.controller.autoscaling.lasting import Since, lasting, since
 from functions.controller.autoscaling.policies import Policies
 from functions.controller.autoscaling.roster import Roster, toward
 from functions.controller.autoscaling.scaler import Scaler, Wanted
-from functions.controller.autoscaling.seating import Seating, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.seating import (
+    Seating,
+    Since,
+    ending,
+    heard_of,
+    in_words,
+    lasting,
+    since,
+    without_lost,
+)
 from functions.controller.autoscaling.shown import Shown
 from functions.controller.autoscaling.standing import orders_for
-from functions.controller.local.cores import usable_cores
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import RUNNING
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
+from functions.controller.local.slots import usable_cores
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable

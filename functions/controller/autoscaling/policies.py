@@ -1,4 +1,4 @@
-"""One revision's policies, as the scaler reads them."""
+"""Autoscaling policies of one revision."""
 
 from dataclasses import dataclass
 

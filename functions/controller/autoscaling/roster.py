@@ -1,4 +1,4 @@
-"""Which replicas a pool has, and which of them are warm: pure.
+"""Replica allocation of a pool: its replicas, and which of them are warm. Pure.
 
 Replicas are numbered from 0 without gaps; `standby` are the numbers of those that are warm. So that nothing is started
 or ended without need, a change touches as few as it can:

@@ -1,4 +1,4 @@
-"""Asks the decisions for each pool that an AutoscalingPolicy covers, and remembers from one time to the next.
+"""Scaler of pools: asks the decision for each that an AutoscalingPolicy covers, and keeps its state.
 
 One pass over a pool: 1. what is known of it, 2. what its past says of its future, 3. how many (`autoscaling.decide`),
 4. what the overload ladder wants besides (borrow and provision; shed and shift are the gateways'), 5. why, for people.
@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
-from functions.controller.autoscaling.signals import pool_signals, replicas_of
-from functions.controller.autoscaling.use import PoolUse, observe
+from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn

@@ -1,4 +1,4 @@
-"""How a pool's size is told to people and by `shoal status -o json`."""
+"""Size of a pool as status and `shoal status -o json` show it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The registry's figures of pools, as the controller reads them, and what it wants, as it tells it.
+"""Pool reports and desired sizes as they travel between registry and controller.
 
 Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
 (it will not).

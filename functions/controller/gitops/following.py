@@ -1,4 +1,4 @@
-"""Following the branch: which revision the fleet should be, and how far it has got.
+"""Branch follower: the revision that the fleet should be, and its progress towards it.
 
 The laws: what does not validate changes nothing, however it came onto the branch; the last good revision stays wanted,
 over restarts too (`refs/shoal/last-good` keeps its objects from being collected). A newer good revision takes the place

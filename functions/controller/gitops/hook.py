@@ -1,4 +1,4 @@
-"""What git runs on a push: asks the controller, prints its words, exits 0 or 1. Standard library only: 30 ms, not 400.
+"""Git's push hook: asks the controller, prints its answer, exits 0 or 1. Standard library only: 30 ms, not 400.
 
     hook.py <pre-receive|post-receive> <repository> <control socket> <project python>
 

@@ -1,4 +1,4 @@
-"""How a push went, for the pusher: one or two lines. Pure."""
+"""Outcome of a push in one or two lines for the pusher. Pure."""
 
 from functions.controller.gitops.following import Following
 from functions.controller.snapshot.publish import PublishOutcome

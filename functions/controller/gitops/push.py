@@ -1,4 +1,4 @@
-"""What a push does to references, and which of it is refused whatever the content. Pure.
+"""Reference updates of a push, and which are refused whatever the content. Pure.
 
 * the deployed branch: no deletion, and no rewriting of history unless `-o allow-rewrite` says that it is meant;
 * other branches and tags: accepted, and not deployed, which the pusher is told;

@@ -1,4 +1,4 @@
-"""What became of the branch's revisions: tried, good, applied; and whether the operator said to wait. On disk.
+"""Record of the branch's revisions on disk: tried, good, applied; and whether the operator paused them.
 
 A value that evolves; `following` decides when. It survives the controller, so that the next one knows which revision
 to fall back on, that it is suspended, and what to tell.

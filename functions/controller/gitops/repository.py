@@ -1,4 +1,4 @@
-"""The bare repository: made once, configured and given its hooks at every `shoal up`, written to by commits only.
+"""The bare repository: made once, configured and hooked at every `shoal up`, written to by commits only.
 
 A commit is made by `git fast-import`: one process, no working tree, and nobody ever sees half of it.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from functions.controller.gitops import hook
-from functions.controller.gitops.blobs import Blobs
 from functions.controller.gitops.git import Git
+from functions.controller.gitops.tree import Blobs
 from functions.controller.local.ledger import replace_file
 
 BRANCH = "main"

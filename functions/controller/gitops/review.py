@@ -1,22 +1,28 @@
-"""Judging a push before it is accepted: may these references move, and can the fleet be what the branch would say?
+"""Review of a push before it is accepted: may these references move, and can the fleet be what it says?
 
 The same code and the same caches as the controller that would apply it, so that what is accepted here is what works
 there. Blocking: call it from a worker thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
+
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
+from functions.controller.gitops.changes import changes_of, summarize
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.push import ALLOW_EMPTY, Update, judge_references
+from functions.controller.gitops.push import ALLOW_EMPTY, MAX_UPDATES, Update, judge_references
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.gitops.words import counted, printable, problem_lines
+from functions.controller.local.config_source import pools_of
 
 SHOWN_CHANGES = 40
 
@@ -101,3 +107,63 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
     shown = tuple(printable(change) for change in changes[:SHOWN_CHANGES])
     more = len(changes) - len(shown)
     return (*shown, f"… and {more} more changes") if more > 0 else shown
+
+
+# Changes of a push in words, before it is accepted: what the data plane would see, and which processes.
+
+
+def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
+    """A headline and the first changes; both configurations must be such as this machine can run."""
+    lines = summarize(changes_of(present, candidate)).lines
+    return (*lines, *_processes(present, candidate))
+
+
+def _processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
+    """What takes longer than a snapshot: replicas that are started, drained, or replaced one at a time."""
+    before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
+    after = {pool.name: pool for pool in pools_of(candidate)}
+    scaled = {policy.value.spec.pool for policy in candidate.of(AutoscalingPolicy)}
+    for name in sorted({*before, *after}):
+        was, is_ = before.get(name), after.get(name)
+        if was is None or is_ is None:
+            what = "its processes are started" if was is None else "its processes are drained, then ended"
+            yield f"pool {name}: {what}"
+            continue
+        if was.replicas != is_.replicas and name in scaled:
+            yield (
+                f"pool {name}: minReplicas is what it starts with; once it is scaled, its AutoscalingPolicy owns the "
+                "number: to have more at any time, raise replicas.min there"
+            )
+        if (was.model, was.args, was.env) != (is_.model, is_.args, is_.env):
+            yield f"pool {name}: other arguments; its replicas are replaced one at a time, each drained first"
+
+
+# Codec of a push as the hook sends it: one JSON object, shapes and lengths bounded.
+
+
+ObjectId = Annotated[str, msgspec.Meta(pattern=r"\A(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
+Reference = Annotated[str, msgspec.Meta(max_length=1024)]
+Option = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class PushMalformed(Exception):
+    """Not what a hook sends."""
+
+
+class _Order(msgspec.Struct, frozen=True):
+    updates: Annotated[tuple[tuple[ObjectId, ObjectId, Reference], ...], msgspec.Meta(max_length=MAX_UPDATES + 1)]
+    options: Annotated[tuple[Option, ...], msgspec.Meta(max_length=100)] = ()
+    objects: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+
+
+def push_from(order: dict[str, Any]) -> Push:
+    try:
+        read = msgspec.convert(order, _Order)
+    except msgspec.ValidationError as error:
+        raise PushMalformed(str(error)) from error
+    updates = tuple(Update(*update) for update in read.updates)
+    return Push(updates, frozenset(read.options), Path(read.objects) if read.objects else None)
+
+
+def verdict_to(verdict: Verdict) -> dict[str, Any]:
+    return {"accepted": verdict.accepted, "lines": list(verdict.lines)}

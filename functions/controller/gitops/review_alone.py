@@ -13,9 +13,8 @@ from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.push import ALLOW_EMPTY
-from functions.controller.gitops.review import Reviewer, Verdict
+from functions.controller.gitops.review import PushMalformed, Reviewer, Verdict, push_from, verdict_to
 from functions.controller.gitops.source import GitSource
-from functions.controller.gitops.wire import PushMalformed, push_from, verdict_to
 from functions.controller.local.config_source import unusable
 from functions.controller.local.target import Target
 

@@ -1,4 +1,4 @@
-"""A branch as configuration: `look()` says what its tip holds, checked by the one loader.
+"""A branch as a configuration source: `look()` returns its tip, checked by the one loader.
 
     source = GitSource(Path(".shoal/gitops.git"), "main")
     observed = source.look()       # GitFailed where the repository cannot be read: try again
@@ -15,9 +15,8 @@ from pathlib import Path
 from functions.api.loader import Loaded, load_texts
 from functions.api.parse_cache import ParseCache
 from functions.api.problems import ConfigInvalid, Place, Problem
-from functions.controller.gitops.blobs import Blobs
 from functions.controller.gitops.git import Git, OutputTooLarge
-from functions.controller.gitops.tree import LISTING_MAX_BYTES, MAX_ENTRIES, read_listing
+from functions.controller.gitops.tree import LISTING_MAX_BYTES, MAX_ENTRIES, Blobs, read_listing
 
 MESSAGE_MAX_CHARS = 200
 _REMEMBERED = 4  # commits: the tip, the last good one, what is being pushed, and one more

@@ -1,4 +1,4 @@
-"""Problems in words for the person who pushed: place, key path, message, the line itself with a caret. Pure.
+"""Error messages for a pusher: place, key path, message, and the line itself with a caret. Pure.
 
     policies/tenants.yaml:9:3: spec.teir: unknown key; allowed: tier, keys, …; did you mean "tier"?
         9 |   teir: standard

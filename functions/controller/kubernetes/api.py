@@ -1,4 +1,4 @@
-"""The API server as the controller uses it: the only file of the target that sends anything.
+"""Client of the API server: the only file of the target that sends anything.
 
 Law: before each write, and right before it, the guard says whether this process may still write; a write's time limit
 ends before its right does, on the server's side too. Everything else is read. Every request has a limit, every
@@ -26,8 +26,7 @@ from functions.controller.kubernetes.errors import (
     from_status,
     is_unknown_kind,
 )
-from functions.controller.kubernetes.objects import Body, Kind, kind_of, ref_of
-from functions.controller.kubernetes.words import FIELD_MANAGER
+from functions.controller.kubernetes.objects import FIELD_MANAGER, Body, Kind, kind_of, ref_of
 
 CONNECT_TIMEOUT_S = 5.0
 PAGE_ITEMS = 500

@@ -1,4 +1,4 @@
-"""One reconcile: from what is there to what is desired, or to a reason why not. Level-triggered; holds nothing back.
+"""One reconcile: from the live state to the desired one, or a reason why not. Level-triggered, without state.
 
 In order: 1. what is remembered, 2. what is there, 3. try everything; one refusal and nothing is applied, 4. list in
 the inventory what will be created, 5. apply, wave by wave, each when those before it are healthy, 6. delete what is
@@ -20,17 +20,25 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.conflicts import Policy, Repairs
 from functions.controller.kubernetes.desired import Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
-from functions.controller.kubernetes.handover import body_for, seed_body
 from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
 from functions.controller.kubernetes.inventory import Attempt, Entry, Record, Result, Waiting
-from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, Kind, ObjectRef, at, uid_of, version_of
+from functions.controller.kubernetes.objects import (
+    AUTOSCALER_MANAGER,
+    FIELD_MANAGER,
+    INFERENCE_SERVICE,
+    Body,
+    Kind,
+    ObjectRef,
+    at,
+    uid_of,
+    version_of,
+)
 from functions.controller.kubernetes.observation import observe, observe_children
 from functions.controller.kubernetes.outcome import Gate, Outcome, Refusal
-from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.ownership import body_for, declares, seed_body
 from functions.controller.kubernetes.pruning import Note, plan_prune
 from functions.controller.kubernetes.record_store import RecordStore
 from functions.controller.kubernetes.trials import Trial, Trials, try_all
-from functions.controller.kubernetes.words import AUTOSCALER_MANAGER, FIELD_MANAGER
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A Kubernetes client as the controller needs it: no retries of its own, no discovery, nothing on disk.
+"""Kubernetes client for the controller: no retries of its own, no discovery, nothing on disk.
 
 The library's defaults would send a failed request again by themselves, behind the back of the write guard, and keep
 what they discovered in a file of the machine's shared temporary folder, which anybody may have written. Both are off

@@ -1,4 +1,4 @@
-"""What a conflict with another field manager means: drift to repair, or somebody's intent to report.
+"""Conflicts with another field manager: drift to repair, or intent to report.
 
 A manager that *updates* fields (kubectl edit, a script) set them once and says nothing about the future: against git,
 that is drift, and repaired by force. A manager that *applies* them (Flux, Argo CD, a person's server-side apply)
@@ -14,10 +14,8 @@ from typing import Any, Literal
 
 from functions.controller.kubernetes.desired import DesiredObject
 from functions.controller.kubernetes.errors import Conflict, FieldConflict
-from functions.controller.kubernetes.handover import is_ours_to_take
-from functions.controller.kubernetes.objects import ObjectRef
-from functions.controller.kubernetes.ownership import declares
-from functions.controller.kubernetes.words import FIELD_MANAGER
+from functions.controller.kubernetes.objects import FIELD_MANAGER, ObjectRef
+from functions.controller.kubernetes.ownership import declares, is_ours_to_take
 
 Policy = Literal["report", "force"]
 REPAIRS_MAX = 3

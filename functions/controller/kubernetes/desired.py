@@ -1,4 +1,4 @@
-"""What should be on the cluster: values that `render` makes and `applier` brings about.
+"""Desired objects of a cluster: values that `render` makes and `applier` brings about.
 
 A body is what we own and nothing else: no status, no resourceVersion, no field that somebody else sets. Waves are
 applied in ascending order, each when the ones before it are healthy: budgets first, since they only protect, then

@@ -1,4 +1,4 @@
-"""What the API server says no with, named by what the caller does about it.
+"""Errors of the API server, named by what the caller does about them.
 
     Retryable      later, the same again (429, 5xx, no connection); `after_s` where the server said when
     Stale          now, after reading again: somebody wrote in between, or made what we wanted to make

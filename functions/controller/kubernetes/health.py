@@ -1,4 +1,4 @@
-"""Is an object what was asked for, and does it work? Current, InProgress or Failed, with the reason. Pure.
+"""Health of an object: Current, InProgress or Failed, with the reason. Pure.
 
 KServe's own word is not enough. After a change of the spec, Ready can stay True from before; `observedGeneration` is
 copied from the child, not observed (kserve #6081); Ready can be True while pods crash (#1859). So the children are

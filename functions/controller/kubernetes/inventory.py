@@ -1,4 +1,4 @@
-"""What this controller remembers on the cluster: what it applied, how far it came, and who wrote last. A value.
+"""Inventory on the cluster: what this controller applied, how far it came, and who wrote last. A value.
 
 The inventory is what may be pruned: an object is listed before it is created, so that a controller killed in between
 leaves a name that is found again, never an orphan. The fencing token is that of the leader who wrote last; a leader

@@ -1,4 +1,4 @@
-"""Names of Kubernetes objects, and the few places of an object that everybody looks at.
+"""Names of Kubernetes objects and of the controller, and the fields that everyone reads.
 
 An object's identity leaves its version out: a PodDisruptionBudget seen as policy/v1beta1 and as policy/v1 is one
 object, so that an upgrade of the cluster neither prunes nor creates anything.
@@ -7,6 +7,21 @@ object, so that an upgrade of the cluster neither prunes nor creates anything.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# Names of the controller on a cluster, and annotations by which people give it orders.
+
+
+FIELD_MANAGER = "shoal-controller"
+AUTOSCALER_MANAGER = "shoal-autoscaler"  # owns minReplicas of pools with an AutoscalingPolicy
+
+# In the YAML of an InferenceService; read and never sent. PRUNE is heeded on live objects too.
+WAVE_ANNOTATION = "shoal.dev/wave"
+PRUNE_ANNOTATION = "shoal.dev/prune"
+PRUNE_DISABLED = "disabled"
+
+# On the record: the revision whose large prune a person allows.
+CONSENT_ANNOTATION = "shoal.dev/allow-prune"
+
 
 Body = dict[str, Any]  # an object as JSON has it
 

@@ -1,4 +1,4 @@
-"""What is on the cluster now: every object of the kinds and namespaces that we touch, and the children of services.
+"""Live state of a cluster: every object of the kinds and namespaces that we touch, and services' children.
 
 Lists instead of single reads: one request for each kind and namespace, however many pools there are, and objects that
 carry our name without being in the inventory are seen too.

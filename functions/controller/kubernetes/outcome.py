@@ -1,4 +1,4 @@
-"""How one reconcile ended: values that the process turns into conditions, metrics and the next wait."""
+"""Outcome of one reconcile: values that become conditions, metrics and the next wait."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

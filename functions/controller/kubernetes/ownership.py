@@ -1,4 +1,4 @@
-"""Who owns which fields of a live object, as `metadata.managedFields` tells.
+"""Field ownership of a live object by `metadata.managedFields`, and its handover.
 
 An owner is a manager's name and its operation: `Apply` declares fields for as long as it applies, `Update` set them
 once. Entries of subresources (a controller writing status) own nothing that we would want.
@@ -7,7 +7,17 @@ once. Entries of subresources (a controller writing status) own nothing that we 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from functions.controller.kubernetes.objects import list_at
+from functions.controller.kubernetes.desired import DesiredObject
+from functions.controller.kubernetes.errors import FieldConflict
+from functions.controller.kubernetes.objects import (
+    AUTOSCALER_MANAGER,
+    FIELD_MANAGER,
+    Body,
+    at,
+    list_at,
+    uid_of,
+    version_of,
+)
 
 Owner = tuple[str, str]  # manager, operation
 
@@ -45,3 +55,57 @@ def _has(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
         if node is None:
             return False
     return True
+
+
+# Handover of `minReplicas`, a field with two possible owners, without the pool ever shrinking.
+#
+# With server-side apply, a field that its only owner stops declaring is removed, and KServe takes a missing
+# `minReplicas` as 1: a pool of eight would lose seven replicas for as long as it takes to say eight again. So the new
+# owner takes the field before the old one lets go, and each step leaves the number as it was:
+#
+#     created under a policy    we apply with the seed     then as below
+#     a policy is added         the autoscaler applies the live number (both own it); we apply without it
+#     a policy is removed       we apply with our number, taking the field by force; a single step
+#
+# Every point in between is a state that the next reconcile recognises by the owners alone, so a controller may die at
+# any of them (test_dies_at_every_write_of_a_handover). A pool whose YAML never had the field keeps what the autoscaler
+# said last.
+
+
+FIELD = ("spec", "predictor", "minReplicas")
+FIELD_TEXT = ".spec.predictor.minReplicas"  # as the server names it in a conflict
+
+
+def body_for(wanted: DesiredObject, live: Mapping[str, Any] | None) -> Body:
+    """What to apply: the body, bound to the live object as it was read; with the seed where there is none yet."""
+    if live is not None:
+        lock = {"uid": uid_of(live), "resourceVersion": version_of(live)}
+        return {**wanted.body, "metadata": {**wanted.body["metadata"], **lock}}
+    if wanted.autoscaled is None:
+        return wanted.body
+    predictor = {**wanted.body["spec"]["predictor"], "minReplicas": wanted.autoscaled.seed}
+    return {**wanted.body, "spec": {**wanted.body["spec"], "predictor": predictor}}
+
+
+def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
+    """What the autoscaler must apply before we may let go of the field; None where somebody else holds it already."""
+    others = {manager for manager, _ in owners(live, *FIELD)} - {FIELD_MANAGER}
+    if wanted.autoscaled is None or others:
+        return None
+    number = at(live, *FIELD)
+    return {
+        "apiVersion": wanted.body["apiVersion"],
+        "kind": wanted.body["kind"],
+        "metadata": {
+            "name": wanted.ref.name,
+            "namespace": wanted.ref.namespace,
+            "uid": uid_of(live),
+            "resourceVersion": version_of(live),
+        },
+        "spec": {"predictor": {"minReplicas": number if number is not None else wanted.autoscaled.seed}},
+    }
+
+
+def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
+    """The field of a pool that is no longer autoscaled, still held by the autoscaler."""
+    return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)

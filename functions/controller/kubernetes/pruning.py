@@ -1,4 +1,4 @@
-"""What may be deleted: in the inventory, not desired any more, and provably ours. Pure.
+"""Pruning: objects in the inventory, not desired any more, and provably ours. Pure.
 
 An object is ours to delete when it carries our field manager and the uid that the inventory knows. It is kept when
 git or its own annotation opted out. Deleting everything, or more than half of the services at once, is what a broken
@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from functions.controller.kubernetes.desired import Desired
 from functions.controller.kubernetes.inventory import Entry, Record
 from functions.controller.kubernetes.objects import (
+    CONSENT_ANNOTATION,
+    FIELD_MANAGER,
     INFERENCE_SERVICE,
+    PRUNE_ANNOTATION,
+    PRUNE_DISABLED,
     Body,
     ObjectRef,
     is_being_deleted,
@@ -23,7 +27,6 @@ from functions.controller.kubernetes.objects import (
     uid_of,
 )
 from functions.controller.kubernetes.ownership import declares
-from functions.controller.kubernetes.words import CONSENT_ANNOTATION, FIELD_MANAGER, PRUNE_ANNOTATION, PRUNE_DISABLED
 
 
 @dataclass(frozen=True, slots=True)

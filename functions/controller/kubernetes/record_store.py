@@ -11,8 +11,7 @@ from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.inventory import Record
-from functions.controller.kubernetes.objects import CONFIG_MAP, Body, mapping_at, uid_of, version_of
-from functions.controller.kubernetes.words import CONSENT_ANNOTATION
+from functions.controller.kubernetes.objects import CONFIG_MAP, CONSENT_ANNOTATION, Body, mapping_at, uid_of, version_of
 
 RECORD_NAME = "shoal-controller"
 

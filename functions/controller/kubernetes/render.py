@@ -19,9 +19,17 @@ from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, shown
 from functions.controller.kubernetes.desired import BUDGETS_WAVE, Autoscaled, Desired, DesiredObject, in_order
-from functions.controller.kubernetes.objects import BUDGET, INFERENCE_SERVICE, Body, Kind, mapping_at
+from functions.controller.kubernetes.objects import (
+    BUDGET,
+    INFERENCE_SERVICE,
+    PRUNE_ANNOTATION,
+    PRUNE_DISABLED,
+    WAVE_ANNOTATION,
+    Body,
+    Kind,
+    mapping_at,
+)
 from functions.controller.kubernetes.webhook_rules import findings
-from functions.controller.kubernetes.words import PRUNE_ANNOTATION, PRUNE_DISABLED, WAVE_ANNOTATION
 
 MODELS_NAMESPACE = "shoal-models"
 WAVE_MAX = 99

@@ -1,4 +1,4 @@
-"""Where the number of a pool's replicas is written on a cluster: by deployment mode, and never a template.
+"""Place of a pool's replica count on a cluster: by deployment mode, and never a template.
 
     mode, autoscalerClass    written                                              effect
     Standard, none           apply InferenceService spec.predictor.minReplicas    Deployment.replicas, no restart
@@ -23,9 +23,9 @@ from typing import Any, Literal
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.conflicts import Policy
 from functions.controller.kubernetes.errors import Conflict
-from functions.controller.kubernetes.handover import FIELD
 from functions.controller.kubernetes.health import child_name
 from functions.controller.kubernetes.objects import (
+    AUTOSCALER_MANAGER,
     DEPLOYMENT,
     INFERENCE_SERVICE,
     Body,
@@ -35,9 +35,8 @@ from functions.controller.kubernetes.objects import (
     mapping_at,
     uid_of,
 )
-from functions.controller.kubernetes.ownership import declares, owners
+from functions.controller.kubernetes.ownership import FIELD, declares, owners
 from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, KNATIVE, mode_of
-from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
 
 REVISION = Kind("serving.knative.dev/v1", "Revision")
 MIN_SCALE = "autoscaling.knative.dev/min-scale"

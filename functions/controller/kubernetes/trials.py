@@ -1,22 +1,66 @@
-"""The dry run of everything: what the server would make of each desired object, before any of them is written.
+"""Dry run of every desired object before any of them is written.
 
 A trial says whether there is something to write, and whether by force; a refusal says why an object cannot be applied.
 All are tried, so that a person sees every refusal at once. What may pass by itself (`Retryable`) is no refusal: it ends
 the whole reconcile, and the next one begins anew.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.compare import dropped, is_converged
 from functions.controller.kubernetes.conflicts import Policy, Repairs, not_ours
 from functions.controller.kubernetes.desired import DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Terminal
-from functions.controller.kubernetes.handover import body_for, seed_body
-from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
+from functions.controller.kubernetes.objects import FIELD_MANAGER, INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
 from functions.controller.kubernetes.outcome import Refusal
+from functions.controller.kubernetes.ownership import body_for, fields_applied_by, seed_body
 from functions.controller.kubernetes.webhook_rules import mode_change
+
+# Comparison of a dry run's result with the live object: whether there is anything to write.
+#
+# Comparing our body with the live object would see every default that the server adds as drift; comparing the dry run's
+# result does not. Equal means: the same content but for what each write changes by itself, and the same set of fields
+# under our name, so that fields which we no longer declare are let go even where somebody else keeps their value.
+
+
+_MOVES_BY_ITSELF = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
+_LISTED = 5
+
+
+def is_converged(live: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    """Whether applying would change nothing."""
+    same_fields = fields_applied_by(live, FIELD_MANAGER) == fields_applied_by(result, FIELD_MANAGER)
+    return same_fields and _content(live) == _content(result)
+
+
+def dropped(body: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """Key paths that were sent and are not in the result: fields that the server does not know and passed over.
+
+    A server before 1.25 has no strict field validation, and forgets what it does not know without a word. What is empty
+    may go: KServe's webhook writes objects anew, without empty texts, zeros and lists.
+    """
+    return [path for path, _ in zip(_missing(body, result, ""), range(_LISTED), strict=False)]
+
+
+def _content(value: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {key: item for key, item in value["metadata"].items() if key not in _MOVES_BY_ITSELF}
+    return {**{key: item for key, item in value.items() if key != "status"}, "metadata": metadata}
+
+
+def _missing(sent: Any, got: Any, path: str) -> Iterator[str]:
+    if isinstance(sent, dict):
+        for key, value in sent.items():
+            here = f"{path}.{key}" if path else key
+            if not isinstance(got, dict) or key not in got:
+                if value:
+                    yield here
+            else:
+                yield from _missing(value, got[key], here)
+    elif isinstance(sent, list) and isinstance(got, list) and len(sent) == len(got):
+        for index, (value, other) in enumerate(zip(sent, got, strict=True)):
+            yield from _missing(value, other, f"{path}[{index}]")
 
 
 @dataclass(frozen=True, slots=True)

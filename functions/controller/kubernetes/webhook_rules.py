@@ -1,4 +1,4 @@
-"""What KServe's webhooks refuse and its CRD lets pass, so that a mistake is told with its file and line, and offline.
+"""Rules of KServe's webhooks beyond its CRD, so that mistakes are found with file and line, offline.
 
 Source: KServe 0.20, pkg/apis/serving/v1beta1 (validation of InferenceServices). Rules that depend on the cluster's
 configuration (Knative's maximal revision timeout, which pod fields its features allow) are the server's to check, in

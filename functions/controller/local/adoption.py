@@ -1,4 +1,4 @@
-"""Which processes of an earlier controller to keep, and which to end. Pure.
+"""Adoption of an earlier controller's processes: which to keep, and which to end. Pure.
 
 Kept: a session leader that was started with a spec which is wanted, or was until a moment ago: the controller may have
 been killed while it changed the fleet from one to the other, and what serves is then changed in order, not ended. Of

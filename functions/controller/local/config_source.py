@@ -1,4 +1,4 @@
-"""Pools from a checked configuration: what of it this machine runs, and what it could not run.
+"""Pools of a checked configuration: what this machine runs of it, and what it cannot run.
 
 Where an AutoscalingPolicy covers a pool, the loader has seen to it that minReplicas lies within the policy's bounds; so
 minReplicas is what a pool has, until something scales it.

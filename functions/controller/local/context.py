@@ -1,4 +1,4 @@
-"""What every spec is made from: places, ports, programs. A value, put together once by `context_from`."""
+"""Context of every process spec: places, ports, programs. A value, put together once by `context_from`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The control channel: a unix socket on which the controller takes orders, one JSON line each, one JSON line back.
+"""Control channel: a unix socket for orders to the controller, one JSON line each, one JSON line back.
 
     {"do": "status"} | {"do": "stop"} | …                     what there is: `functions.controller.orders`
     {"ok": true, "result": …} | {"ok": false, "error": "…"}

@@ -1,4 +1,4 @@
-"""Finding the fleet's processes on the machine, without having started them.
+"""Discovery of the fleet's processes on the machine, without having started them.
 
 Three signs, since each can be missing: the mark in the environment (overwritten by programs that set their title, as
 Valkey and vLLM do), the ledger's pid with its start time (missing if the controller was killed between starting and
@@ -6,8 +6,11 @@ writing), and standard output, which goes to one of the fleet's logs.
 """
 
 import signal
+import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -82,3 +85,25 @@ def _by_output(pid: int, layout: StateLayout) -> tuple[str, str] | None:
     except OSError:
         return None
     return (output.name.split(".log")[0], "") if output.parent == layout.logs_dir else None
+
+
+# The serving gateway: the process that listens on a handover socket, by the kernel's SO_PEERCRED.
+#
+# A gateway opens that socket only once it accepts connections, replacing its predecessor's. Asking the shared port
+# would prove nothing, since either may answer there.
+
+
+_TIMEOUT_S = 1.0
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def serving_pid(door: Path) -> int | None:
+    """The pid of whoever listens on the socket; None where nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_TIMEOUT_S)
+        try:
+            probe.connect(str(door))
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return None
+    return int(_CREDENTIALS.unpack(credentials)[0])

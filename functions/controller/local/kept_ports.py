@@ -1,4 +1,4 @@
-"""Where a running fleet listens, kept in its state directory: who asks in another shell need not repeat the settings.
+"""Ports of a running fleet in its state directory: another shell need not repeat the settings.
 
 Law: a port setting of the environment wins over all that was kept; `shoal down` forgets. Neighbours: ports.py (what the
 settings mean), the CLI's place.py (who reads them).

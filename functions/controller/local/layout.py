@@ -1,4 +1,4 @@
-"""Where everything lies below the state directory. Paths only: nothing here touches the disk, save `make`."""
+"""Layout of the state directory. Paths only: nothing here touches the disk, save `make`."""
 
 import hashlib
 import tempfile

@@ -1,4 +1,4 @@
-"""The ledger: which processes the fleet has, on disk, so that a controller that was killed can be followed by another.
+"""Ledger of the fleet's processes on disk, so that another controller can follow one that was killed.
 
 One JSON file, replaced by rename at each change. It survives the death of processes, not of the machine: after a reboot
 there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's environment still

@@ -1,4 +1,4 @@
-"""The life of one process: its phases, which may follow which, and what happens to it.
+"""Lifecycle of one process: its phases, their transitions, and what happens to it.
 
                     ┌────────────── backoff ◄── crashed ◄─┐
                     ▼                                     │

@@ -1,4 +1,4 @@
-"""What takes several steps in order: stopping everything, restarting one, changing to another set of specs.
+"""Operations in several steps: stop everything, restart one, change to another set of specs.
 
 One operation at a time. Law: who takes requests is stopped before those who serve them; of processes that must be
 replaced, one is replaced and ready again before the next is touched; one that does not come back stops the rest.
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from itertools import groupby
 
-from functions.controller.local.door import serving_pid
+from functions.controller.local.found import serving_pid
 from functions.controller.local.instances import Instance
 from functions.controller.local.lifecycle import (
     SERVING,
@@ -22,8 +22,7 @@ from functions.controller.local.lifecycle import (
     TakeoverBegan,
     TakeoverFailed,
 )
-from functions.controller.local.reconcile import difference
-from functions.controller.local.spec import STOP_ORDER, ProcessSpec
+from functions.controller.local.spec import STOP_ORDER, ProcessSpec, difference
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, no_surge
 

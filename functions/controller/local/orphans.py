@@ -1,4 +1,4 @@
-"""Ending what runs: processes that nobody wants any more, or all of them when there is no controller to do it.
+"""End of processes without a controller: those nobody wants any more, or all of them.
 
 Blocking, for use where nothing else has to go on meanwhile (a controller's first second, `shoal down`).
 """

@@ -1,20 +1,144 @@
-"""Pools and settings in, process specs out: the local target's whole knowledge of what runs with which arguments.
+"""Process specs from pools and settings: what runs on one machine with which arguments.
 
 Law: pure. The same pools, target and settings give the same specs, so that a controller that starts again recognises
 what runs. Engines wait for nothing (they take longest); the registry waits for the bus, gateway and agents for it.
 Neighbours: `plan_servers` (what every fleet has), `plan_replicas` (what each pool adds).
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from functions.controller.local.context import PlanContext
-from functions.controller.local.plan_replicas import agent, engine, replica_ids
-from functions.controller.local.plan_servers import bus, gateway, registry, s3
+from functions import engines
+from functions.api.kinds.inference_service import last_argument
+from functions.controller.local.context import HOST, PlanContext
+from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
 from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
-from functions.controller.local.spec import ProcessSpec
-from functions.controller.local.target import Target
+from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
+from functions.controller.local.target import EngineKind, Target
+
+# A replica: one engine and the agent beside it.
+
+
+ENGINE_MODULES: dict[EngineKind, str] = {
+    "vllm": "vllm.entrypoints.openai.api_server",  # `vllm serve` fails with the CPU wheel
+    "sim": "functions.engines.sim",
+}
+# What the engine's container image would carry. Its processes talk to each other on the host's address otherwise.
+_PATCHES = Path(engines.__file__).parent / "vllm_patches"
+_LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
+    "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST},
+    "sim": {},
+}
+# vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
+ENGINE_START_S = 600.0
+ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # a machine that somebody works on: some thousand small adapters, and disk left
+
+
+def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
+    """`replicas`, where the operator asked for a number, else what the InferenceService says."""
+    return [f"{pool.name}-{index}" for index in range(replicas if replicas is not None else pool.replicas)]
+
+
+def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
+    """The arguments that KServe's vLLM runtime would add are added here; the rest is the InferenceService's."""
+    port = context.ports.engine(slot)
+    python = context.engine_python if kind == "vllm" else context.python
+    own = (
+        "--host", HOST, "--port", str(port),
+        "--model", str(context.models_root / pool.model), "--served-model-name", pool.name,
+        "--kv-events-config", json.dumps(_kv_events(context, replica_id), separators=(",", ":")),
+    )  # fmt: skip
+    return ProcessSpec(
+        name=f"engine-{replica_id}",
+        role="engine",
+        argv=(str(python), "-m", ENGINE_MODULES[kind], *own, *pool.args),
+        env=tuple(sorted((_LOCAL_ENV[kind] | dict([SAFE_PATH, *pool.env])).items())),
+        inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
+        readiness=HttpProbe(f"http://{HOST}:{port}/health"),
+        # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.
+        liveness=HttpProbe(f"http://{HOST}:{context.ports.agent(slot)}/engine/livez"),
+        liveness_by_other=True,
+        stops_before=(f"agent-{replica_id}",),
+        timing=Timing(start_s=ENGINE_START_S, drain_s=10, liveness_failing_s=3),
+        pool=pool.name,
+        replica_id=replica_id,
+        slot=slot,
+        port=port,
+    )
+
+
+def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> ProcessSpec:
+    layout = context.layout
+    port = context.ports.agent(slot)
+    env = {
+        "REPLICA_ID": replica_id,
+        "POOL": pool.name,
+        "ENGINE_HOST": HOST,
+        "ENGINE_PORT": context.ports.engine(slot),
+        "AGENT_HOST": HOST,
+        "AGENT_PORT": port,
+        "PEER_HOST": HOST,
+        "PEER_PORT": context.ports.peer(slot),
+        "REGISTRY_URL": context.registry_url,
+        "REGISTRY_CA_FILE": layout.ca_file,
+        "INTERNAL_TOKEN_FILE": layout.secret("internal-token"),
+        "BUS_URL": context.bus_url,
+        "BUS_PASSWORD_FILE": layout.secret("bus-password"),
+        "S3_ENDPOINT_URL": context.s3_url,
+        "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
+        "CACHE_DIR": layout.adapter_cache_dir,
+        "CACHE_MAX_BYTES": ADAPTER_CACHE_MAX_BYTES,
+        "KV_EVENTS_ENDPOINT": _kv_events(context, replica_id)["endpoint"],
+        "KV_EVENTS_REPLAY_ENDPOINT": _kv_events(context, replica_id)["replay_endpoint"],
+        "SNAPSHOT_CACHE_FILE": layout.root / "replica" / replica_id / "snapshot.json",
+        "STANDBY_FILE": layout.standby_file(replica_id),
+        "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
+        "DRAIN_TIMEOUT_S": context.drain_timeout_s,
+        "MAX_ADAPTERS": max_adapters(pool),
+        # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
+        "STALLED_AFTER_S": 12,
+        "CONDEMN_HUNG_AFTER_S": 90,
+    }
+    return ProcessSpec(
+        name=f"agent-{replica_id}",
+        role="agent",
+        argv=(str(context.python), "-m", "functions.replica"),
+        env=environment("SHOAL_REPLICA_", env),
+        inherits=("SHOAL_REPLICA_",),
+        readiness=HttpProbe(f"http://{HOST}:{port}/readyz"),
+        liveness=HttpProbe(f"http://{HOST}:{port}/healthz"),
+        after=("registry", "s3"),
+        timing=Timing(start_s=ENGINE_START_S + 60, drain_s=context.drain_timeout_s + 5),
+        pool=pool.name,
+        replica_id=replica_id,
+        slot=slot,
+        port=port,
+    )
+
+
+def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
+    """The engine's --kv-events-config.
+
+    Unix sockets, in a directory that only the owner may enter: events have the tenants' cache salts in the clear.
+    """
+    return {
+        "enable_kv_cache_events": True,
+        "endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}.sock')}",
+        "replay_endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}-replay.sock')}",
+    }
+
+
+def max_adapters(pool: Pool) -> int:
+    """As many as the engine holds in host memory: one more, and it would read evicted ones from disk in its step.
+
+    Worked example (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; vLLM's default is max-loras,
+    whose own default is 1.
+    """
+    text = last_argument(pool.args, "--max-cpu-loras") or last_argument(pool.args, "--max-loras") or ""
+    return int(text) if text.isdecimal() and int(text) > 0 else 1
 
 
 def plan_fleet(

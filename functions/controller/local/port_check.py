@@ -1,4 +1,4 @@
-"""Whether the fleet's ports are free, before anything is started; who holds those that are not."""
+"""Check of the fleet's ports before anything is started: which are taken, and by which process."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""Which process listens where: one base and fixed offsets, each port overridable.
+"""Ports of the fleet: one base and fixed offsets, each overridable.
 
 Law: pure; who holds a port now is `port_check`'s affair.
 """

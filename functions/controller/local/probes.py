@@ -1,13 +1,15 @@
-"""Asking a process whether it is well. Every question has a time limit, and every failure becomes words."""
+"""Health probes of a process. Each has a time limit, and every failure becomes a message."""
 
 import asyncio
 import json
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from functions.controller.local.context import HOST
 from functions.controller.local.spec import HttpProbe, Probe, TcpProbe
 
 PROBE_TIMEOUT_S = 2.0
@@ -74,3 +76,42 @@ def said(text: str) -> str:
         reasons = (content.get(name) for name in _WHY)
         text = next((reason for reason in reasons if isinstance(reason, str) and reason), text)
     return " ".join(text[:_REASON_MAX_CHARS].split())
+
+
+# Snapshot epoch that the gateway uses, from its metrics port.
+
+
+METRIC = b"shoal_snapshot_epoch "
+TIMEOUT_S = 2.0
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.25  # rendering metrics costs the gateway milliseconds
+
+
+class GatewayEpoch:
+    """Owned by one event loop."""
+
+    def __init__(self, port: Callable[[], int]) -> None:
+        self._port = port
+        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+
+    async def read(self) -> int | None:
+        """The epoch; None where the gateway does not say."""
+        try:
+            answer = await self._client.get(f"http://{HOST}:{self._port()}/metrics")
+            line = next(line for line in answer.content.splitlines() if line.startswith(METRIC))
+            return int(float(line.removeprefix(METRIC)))
+        except (httpx.HTTPError, StopIteration, ValueError):
+            return None
+
+    async def until(self, epoch: int, deadline_s: float) -> bool:
+        """Wait until it uses this epoch or a later one; False when it did not by the deadline (loop time)."""
+        pause_s = _FIRST_PAUSE_S
+        while (await self.read() or 0) < epoch:
+            if asyncio.get_running_loop().time() + pause_s > deadline_s:
+                return False
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return True
+
+    async def close(self) -> None:
+        await self._client.aclose()

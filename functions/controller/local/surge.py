@@ -14,8 +14,7 @@ from dataclasses import replace
 import psutil
 
 from functions.controller.local.context import PlanContext
-from functions.controller.local.plan import plan_fleet
-from functions.controller.local.plan_replicas import agent, engine
+from functions.controller.local.plan import agent, engine, plan_fleet
 from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas

@@ -8,18 +8,41 @@ Neighbours: `functions.decisions.rollout.evaluation` judges; `following` has the
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
-from functions.api.ids import RolloutId
+from functions.api.ids import RolloutId, engine_name
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.residency import residency_of
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import Heard, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command
-from functions.decisions.rollout.evaluation import Patience, Verdict, evaluate
+from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, evaluate
 from functions.decisions.rollout.evidence import Evidence
 from functions.decisions.rollout.lifecycle import Rollout
+from functions.decisions.rollout.messages import finding_text, rollout_text
 from functions.fleet.heartbeat import Heartbeat
+
+# Residency of a rollout's two versions, from the heartbeats of the pool's replicas. Pure.
+
+
+def residency_of(rollout: Rollout, beats: Iterable[Heartbeat]) -> Residency:
+    control = engine_name(rollout.model, rollout.from_digest)
+    candidate = engine_name(rollout.model, rollout.to_digest)
+    ready = [beat for beat in beats if beat.phase == "ready" and beat.pool == rollout.pool]
+    refusals = [
+        beat.adapter_failures[candidate]
+        for beat in ready
+        if candidate in beat.adapter_failures and candidate not in beat.adapters
+    ]
+    return Residency(
+        ready=len(ready),
+        with_control=sum(control in beat.adapters for beat in ready),
+        with_candidate=sum(candidate in beat.adapters for beat in ready),
+        with_both=sum(control in beat.adapters and candidate in beat.adapters for beat in ready),
+        refusing=len(refusals),
+        refusal=next(iter(refusals), ""),
+    )
+
 
 INTERVAL_S = 1.0
 _CONCURRENT = 8  # questions to the registry at a time
@@ -36,7 +59,7 @@ class RolloutDriver:
         wire: Callable[[], Awaitable[RowsWire]],
         fleet: Callable[[], Awaitable[tuple[Heard, ...] | str]],
         *,
-        patience: Patience | None = None,
+        patience: RolloutTimeouts | None = None,
         interval_s: float = INTERVAL_S,
         wall_clock: Callable[[], float] = time.time,
         may_go_on: Callable[[], bool] = lambda: True,
@@ -47,7 +70,7 @@ class RolloutDriver:
         self._rows = rows
         self._wire = wire
         self._fleet = fleet
-        self._patience = patience or Patience()
+        self._patience = patience or RolloutTimeouts()
         self._interval_s = interval_s
         self._wall_clock = wall_clock
         self._may_go_on = may_go_on
@@ -110,3 +133,39 @@ class RolloutDriver:
         if trouble and trouble != self.trouble:
             _log.warning("rollouts are held: %s", trouble)
         self.trouble = trouble
+
+
+# Rollouts as plain values, for the control channel and so for people.
+
+
+SHOWN = 100
+
+
+def rollouts_in_words(rows: RowsFollower, driver: RolloutDriver, rollouts: tuple[Rollout, ...]) -> dict[str, Any]:
+    """`rollouts` are those that are under way or halted, as published last."""
+    return {
+        "registry": {"change": rows.book.change, "trouble": rows.trouble, "contradiction": rows.contradiction},
+        "trouble": driver.trouble,
+        "count": len(rollouts),
+        "listed": [_shown(row, driver.verdicts.get(row.id)) for row in rollouts[:SHOWN]],
+    }
+
+
+def _shown(row: Rollout, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "model": row.model,
+        "channel": row.channel,
+        "pool": row.pool,
+        "from": row.from_version,
+        "to": row.to_version,
+        "state": row.state,
+        "stage": row.stage,
+        "stages": len(row.policy.stages),
+        "percent": row.percent,
+        "attempt": row.attempt,
+        "stage_began_unix_s": row.stage_began_unix_s,
+        "words": rollout_text(row),
+        "verdict": verdict.reason if verdict is not None else row.reason,
+        "conditions": [finding_text(finding) for finding in verdict.findings] if verdict is not None else [],
+    }

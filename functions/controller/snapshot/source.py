@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from functions.controller.autoscaling.teller import Teller
+from functions.controller.autoscaling.standing import Teller
 from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.local.context import PlanContext
 from functions.controller.local.seeding import open_store

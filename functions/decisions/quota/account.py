@@ -19,48 +19,25 @@ counts against it. What is under way is counted for everybody, limited or not, f
 Neighbours: `token_bucket` is one rate; `reservation` is one request's way through its accounts.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
 from functions.api.snapshot import QuotaLimits
+from functions.decisions.quota.dimensions import (
+    DIMENSIONS,
+    GPU,
+    INPUT,
+    KV,
+    OUTPUT,
+    PERIODS_S,
+    REQUESTS,
+    Costs,
+    OverLimit,
+)
+from functions.decisions.quota.lease import AccountLease
+from functions.decisions.quota.outage import Granted, Regime, rate_of
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket, burst_of
 
-if TYPE_CHECKING:
-    from functions.decisions.quota.lease import AccountLease
-    from functions.decisions.quota.outage import Regime
-
-Dimension = Literal[
-    "requests_per_minute",
-    "input_tokens_per_minute",
-    "output_tokens_per_minute",
-    "kv_token_seconds_per_minute",
-    "gpu_seconds_per_hour",
-    "concurrent_requests",
-]
-REQUESTS, INPUT, OUTPUT, KV, GPU, CONCURRENCY = range(6)  # the last has no bucket
-DIMENSIONS: tuple[Dimension, ...] = (
-    "requests_per_minute",
-    "input_tokens_per_minute",
-    "output_tokens_per_minute",
-    "kv_token_seconds_per_minute",
-    "gpu_seconds_per_hour",
-)
-PERIODS_S = (60, 60, 60, 60, 3600)
-GRAINS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, token or second
-NO_COST = (0, 0, 0, 0, 0)
 UNLIMITED = QuotaLimits()
-FREES_UP_S = 1.0  # when one of a tenant's own requests ends is its own doing: a second is as good a guess as any
 _LEARN_RATIO = 0.2  # of what one request held, into what is known: five requests say most of it
 _GPU_BURST_DIVISOR = 6  # ten minutes of an hour: it is charged at the end, so what runs side by side comes at once
-
-Costs = tuple[int, int, int, int, int]  # grains, by dimension
-
-
-class OverLimit(NamedTuple):
-    """One more would be too many."""
-
-    dimension: Dimension
-    limit: int
-    retry_after_s: float
 
 
 class QuotaAccount:
@@ -163,6 +140,33 @@ class QuotaAccount:
             if not -bucket.grain < bucket.level <= 0:  # a lease keeps what is less than the wire can say
                 return False
         return True
+
+
+def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
+    """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
+    to what the bus grants: that begins with nothing. Debt stays."""
+    account.regime = regime
+    lease = account.lease
+    if lease is None:
+        lease = account.lease = AccountLease(now_us)
+    limit = account.limits.concurrent_requests
+    if regime.step == "leased":
+        lease.places = 0
+        account.slots = None if limit is None else 0
+    else:
+        account.slots = None if limit is None else min(limit, max(1, limit // regime.gateways))
+    for index, bucket in account.limited:
+        bucket.advance(now_us)
+        room, was_leased = bucket.room, bucket.leased
+        if regime.step == "leased":
+            bucket.lease(bucket.level if was_leased else max(0, -room))
+            continue
+        of_bus = lease.rate(index)
+        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.grain)
+        rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
+        bucket.keep(rate, divisor, bucket.burst * bucket.grain // regime.gateways)
+        if was_leased:
+            bucket.level = max(0, bucket.capacity - room)
 
 
 def _burst(index: int, limits: QuotaLimits, limit: int) -> int:

@@ -30,17 +30,10 @@ are eight, eight come (test_of_a_burst_as_many_come_as_there_are_places_for).
 Neighbours: `functions.fleet.quota_leases` is the bus's side of this.
 """
 
-from functions.decisions.quota.account import (
-    CONCURRENCY,
-    DIMENSIONS,
-    FREES_UP_S,
-    KV,
-    REQUESTS,
-    Costs,
-    OverLimit,
-    QuotaAccount,
-)
-from functions.decisions.quota.outage import Granted, Regime, rate_of
+from typing import Protocol
+
+from functions.api.snapshot import QuotaLimits
+from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, KV, REQUESTS, Costs, OverLimit
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 
 ROUND_S = 0.25
@@ -51,6 +44,16 @@ _AHEAD = 3.0  # 1.5 x two rounds
 _BURST_DIVISOR = 4
 CREDIT_DIVISOR = 4  # of a burst: what gateways may owe together while the bus is slow
 _RATE_KEEP_RATIO = 0.8  # of the granted rate a round: a second's worth of memory
+
+
+class LimitedAccount(Protocol):
+    """A quota account as its lease reads it."""
+
+    limits: QuotaLimits
+    buckets: list[TokenBucket | None]
+    limited: tuple[tuple[int, TokenBucket], ...]
+    in_flight: int
+    slots: int | None
 
 
 class RateLease:
@@ -118,7 +121,7 @@ class AccountLease:
             found = self.rates[index] = RateLease()
         return found
 
-    def short(self, account: QuotaAccount, costs: Costs, now_us: int) -> OverLimit | None:
+    def short(self, account: LimitedAccount, costs: Costs, now_us: int) -> OverLimit | None:
         """What a request that has entered lacks here, where 0 s says that it is to be asked for. Notes the demand.
 
         The request itself was counted as it entered, in `in_flight` and among the requests a minute.
@@ -140,7 +143,7 @@ class AccountLease:
                 found = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
         return found
 
-    def denies_entry(self, account: QuotaAccount, now_us: int) -> OverLimit | None:
+    def denies_entry(self, account: LimitedAccount, now_us: int) -> OverLimit | None:
         """Whether the bus has said lately that no further request can come."""
         is_full = account.slots is not None and account.in_flight >= account.slots
         if is_full and self.denied_s(CONCURRENCY, now_us) > 0.0:
@@ -153,7 +156,7 @@ class AccountLease:
                 return OverLimit("requests_per_minute", bucket.limit, wait_s)
         return None
 
-    def missing(self, account: QuotaAccount, costs: Costs, place: int) -> dict[int, int]:
+    def missing(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
         """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places.
 
         `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
@@ -170,7 +173,7 @@ class AccountLease:
                 found[index] = min(bucket.level, cost)  # what others owe is asked for with them
         return found
 
-    def owed(self, account: QuotaAccount, costs: Costs) -> dict[int, int]:
+    def owed(self, account: LimitedAccount, costs: Costs) -> dict[int, int]:
         """Debt where the request costs nothing before its end: it has to be paid before anybody comes, and once."""
         return {
             index: bucket.level
@@ -182,7 +185,7 @@ class AccountLease:
         """The bus has none before then."""
         self.denied_until_us[index] = now_us + wait_us
 
-    def wants_places(self, account: QuotaAccount) -> int:
+    def wants_places(self, account: LimitedAccount) -> int:
         """How many more places to ask for, negative: to give back. Once a round."""
         wished = max(account.in_flight, self.peak) + 1
         self.peak = account.in_flight
@@ -202,32 +205,5 @@ def shared_burst(index: int, bucket: TokenBucket) -> int:
     return bucket.burst if index == REQUESTS else bucket.burst - bucket.burst // CREDIT_DIVISOR
 
 
-def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
-    """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
-    to what the bus grants: that begins with nothing. Debt stays."""
-    account.regime = regime
-    lease = account.lease
-    if lease is None:
-        lease = account.lease = AccountLease(now_us)
-    limit = account.limits.concurrent_requests
-    if regime.step == "leased":
-        lease.places = 0
-        account.slots = None if limit is None else 0
-    else:
-        account.slots = None if limit is None else min(limit, max(1, limit // regime.gateways))
-    for index, bucket in account.limited:
-        bucket.advance(now_us)
-        room, was_leased = bucket.room, bucket.leased
-        if regime.step == "leased":
-            bucket.lease(bucket.level if was_leased else max(0, -room))
-            continue
-        of_bus = lease.rate(index)
-        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.grain)
-        rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
-        bucket.keep(rate, divisor, bucket.burst * bucket.grain // regime.gateways)
-        if was_leased:
-            bucket.level = max(0, bucket.capacity - room)
-
-
-def _no_place(account: QuotaAccount, retry_after_s: float) -> OverLimit:
+def _no_place(account: LimitedAccount, retry_after_s: float) -> OverLimit:
     return OverLimit("concurrent_requests", account.limits.concurrent_requests or 0, retry_after_s)

@@ -19,18 +19,8 @@ Illegal moves (reserving twice, anything after the end) change nothing.
 
 from typing import Literal
 
-from functions.decisions.quota.account import (
-    DIMENSIONS,
-    GPU,
-    GRAINS,
-    INPUT,
-    KV,
-    NO_COST,
-    OUTPUT,
-    Costs,
-    OverLimit,
-    QuotaAccount,
-)
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import DIMENSIONS, GPU, GRAINS, INPUT, KV, NO_COST, OUTPUT, Costs, OverLimit
 from functions.decisions.request.features import RequestFeatures
 
 EXTENSION_TOKENS = 256

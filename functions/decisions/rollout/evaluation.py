@@ -32,7 +32,7 @@ VerdictKind = Literal["hold", "advance", "halt", "loaded", "load_failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitTolerance:
+class RolloutTimeouts:
     """How long a rollout waits for what, in seconds."""
 
     fresh_s: float = 45.0
@@ -78,10 +78,14 @@ class Verdict:
 
 
 def evaluate(
-    rollout: Rollout, evidence: Evidence, residency: Residency, now_unix_s: float, patience: WaitTolerance | None = None
+    rollout: Rollout,
+    evidence: Evidence,
+    residency: Residency,
+    now_unix_s: float,
+    patience: RolloutTimeouts | None = None,
 ) -> Verdict:
     """For any rollout; one that is over, or paused before it was loaded, is held."""
-    patience = patience or WaitTolerance()
+    patience = patience or RolloutTimeouts()
     if rollout.state == "loading":
         return _loading(rollout, residency, now_unix_s - rollout.stage_began_unix_s, patience)
     if rollout.percent in {0, 100}:
@@ -112,7 +116,7 @@ def _findings(rollout: Rollout, evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _obstacles(
-    rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: WaitTolerance
+    rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: RolloutTimeouts
 ) -> Iterator[str]:
     """Why the stage does not pass, what matters most first; nothing where it does."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
@@ -129,7 +133,7 @@ def _obstacles(
         yield f"goes well, {seconds_text(lasted_s)} of {seconds_text(lasts_s)}"
 
 
-def _loading(rollout: Rollout, where: Residency, since_s: float, patience: WaitTolerance) -> Verdict:
+def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:
     is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:
         return Verdict("loaded", f"{rollout.to_version} is on {where.with_candidate} of {where.ready} replicas")

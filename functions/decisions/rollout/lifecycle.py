@@ -13,7 +13,7 @@ Paused means that it does not advance; the share stays as it is, and its guard s
 target is declared; once it is not, the rollout is superseded, and declaring the same target again begins another one.
 A policy with one stage completes with Loaded.
 
-Laws (tests/decisions/test_rollout.py): `TABLE` has a line for every state and event; what is not allowed raises
+Laws (tests/decisions/rollout/test_rollout.py): `TABLE` has a line for every state and event; what is not allowed raises
 IllegalTransition and changes nothing; stages only grow within an attempt; what is completed or superseded stays so; the
 same events make the same rollout, whoever applies them.
 Neighbours: `evaluation` says which event is due, `steering` what gateways see of it; the registry

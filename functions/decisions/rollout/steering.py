@@ -21,9 +21,9 @@ resumed.
 A move is a new rollout where the policy has several stages: until its row is there, nothing flips. With one stage it is
 a plain flip, which `functions.controller.snapshot.holding` holds until the version is loaded.
 
-Laws (tests/decisions/test_rollout_steering.py): no split that no row says; where rows are not known nothing that has
-stages moves; a model or channel that nobody declares withdraws its rollouts, one whose artifact is only missing does
-not.
+Laws (tests/decisions/rollout/test_rollout_steering.py): no split that no row says; where rows are not known nothing
+that has stages moves; a model or channel that nobody declares withdraws its rollouts, one whose artifact is only
+missing does not.
 Neighbours: `lifecycle` has the rows' states; the controller carries out the commands and publishes the snapshot.
 """
 

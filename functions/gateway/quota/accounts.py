@@ -17,15 +17,8 @@ from typing import Protocol
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
-from functions.decisions.quota.account import (
-    FREES_UP_S,
-    GRAINS,
-    REQUESTS,
-    UNLIMITED,
-    Costs,
-    OverLimit,
-    QuotaAccount,
-)
+from functions.decisions.quota.account import UNLIMITED, QuotaAccount
+from functions.decisions.quota.dimensions import FREES_UP_S, GRAINS, REQUESTS, Costs, OverLimit
 from functions.decisions.quota.outage import Regime
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S

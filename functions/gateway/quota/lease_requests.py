@@ -9,7 +9,8 @@ knows what to want; `functions.fleet.quota_leases` has the messages.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from functions.decisions.quota.account import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit
 from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, shared_burst
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, RateWish, Wish

@@ -23,8 +23,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Literal, get_args
 
-from functions.decisions.quota.account import OverLimit, QuotaAccount
-from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S, fit
+from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.dimensions import OverLimit
+from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S
 from functions.decisions.quota.outage import Regime, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.fleet.bus import BusUnavailable

@@ -9,7 +9,8 @@ again, both as OpenAI has them.
 from collections.abc import Iterable
 from math import ceil
 
-from functions.decisions.quota.account import INPUT, OUTPUT, REQUESTS, OverLimit, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import INPUT, OUTPUT, REQUESTS, OverLimit
 from functions.decisions.quota.lease import shared_burst
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.gateway.errors import ErrorAnswer, OverQuota

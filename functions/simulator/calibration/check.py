@@ -1,4 +1,4 @@
-"""What the fitted profile says of requests that it was not fitted to, beside what they really took.
+"""Check of a fitted profile against requests that it was not fitted to.
 
 The held-out requests go to the simulator's engine at the times at which they went to the real one; `overhead` of the
 fit comes on top of each first token. Errors are of the median and of the 99th percentile, of first tokens, gaps and

@@ -1,4 +1,4 @@
-"""Step costs from measured first tokens and gaps: least squares, no cost below nothing.
+"""Fit of step costs to measured first tokens and gaps: least squares, no cost below nothing.
 
     first token alone   = overhead + step + prompt tokens x prefill
     gap among n streams = step + n x sequence + n x context tokens x kv

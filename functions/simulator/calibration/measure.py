@@ -1,4 +1,4 @@
-"""Asks an engine what its steps cost: by any OpenAI-compatible address, with prompts of token ids that no cache knows.
+"""Measurement of an engine's step costs at an OpenAI-compatible address, with prompts that no cache holds.
 
     alone       prompts of several lengths, one at a time: first tokens
     together    streams that begin at once, of several numbers and contexts: gaps between tokens while all of them run

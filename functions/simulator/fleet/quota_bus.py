@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import TenantId
-from functions.decisions.quota.account import CONCURRENCY, PERIODS_S, Costs, QuotaAccount
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import CONCURRENCY, PERIODS_S, Costs
 from functions.decisions.quota.lease import AccountLease, shared_burst
 from functions.decisions.quota.token_bucket import TokenBucket
 

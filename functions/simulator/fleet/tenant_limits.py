@@ -12,8 +12,9 @@ from collections import OrderedDict
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry
 from functions.decisions.admission.bands import BATCH
-from functions.decisions.quota.account import GRAINS, REQUESTS, QuotaAccount
-from functions.decisions.quota.lease import AccountLease, fit
+from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.dimensions import GRAINS, REQUESTS
+from functions.decisions.quota.lease import AccountLease
 from functions.decisions.quota.outage import Regime, regime_of
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S

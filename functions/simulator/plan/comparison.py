@@ -1,4 +1,4 @@
-"""Two sides measured with the same seeds: what got better, what got worse, and what is noise. Pure.
+"""Comparison of two sides measured with the same seeds: better, worse, or noise. Pure.
 
 Each seed gives one pair: the same requests before and after. So what differs is the change's doing, and its spread over
 the seeds says how far to trust it:

@@ -1,4 +1,4 @@
-"""A pool as its InferenceService declares it: the checked object, and what KServe's kind says besides.
+"""Declared pools: the checked InferenceService, and what KServe's kind adds.
 
 `functions.api` reads of KServe's kind only what the platform obeys. A simulation also asks for accelerators, which
 stand in `nodeSelector` and `resources`; so the document itself is kept beside the object. Pure.

@@ -13,14 +13,12 @@ from functions.simulator.fleet.setting import Actor
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.comparison import Compared, all_compared
-from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
-from functions.simulator.plan.measure import Meter, figures_for, measured
+from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured
 from functions.simulator.plan.scaler import PERIOD_S, scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
 from functions.simulator.plan.slos import Promise, Verdict, promise, verdict
-from functions.simulator.plan.timeline import POINTS, Timeline
-from functions.simulator.plan.traffic import PlanTraffic
+from functions.simulator.plan.traffic import Entry, PlanTraffic
 from functions.simulator.plan.world import World
 from functions.simulator.workload.asked import Asked
 

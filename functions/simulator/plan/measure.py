@@ -1,4 +1,4 @@
-"""A run's figures by key: for each pool and class who was served and how soon, and what it took.
+"""Figures of a run by key: for each pool and class, service and latency, and what it took.
 
     attained       first tokens within the promise / all that asked; whom a limit of its own refused is left out
     cost of 1 M    accelerator-hours x price / (prompt and output tokens of what it answered) x 1 M
@@ -9,7 +9,9 @@ Worked example (test_cost_of_a_million_tokens): two replicas of one accelerator 
 Neighbours: `figures` says how each is read; `experiment` runs.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import BANDS
@@ -17,8 +19,8 @@ from functions.decisions.capacity.cost import MILLION
 from functions.simulator.fleet.outcome import BandOutcome, PoolOutcome
 from functions.simulator.fleet.simulation import Simulation
 from functions.simulator.plan.comparison import Figure
-from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import OF_BAND, OF_POOL, Key
+from functions.simulator.plan.traffic import Entry
 from functions.simulator.plan.world import PlannedPool, World
 
 OVER_QUOTA = "over_quota"  # the gateway's word for a tenant's own limit
@@ -99,3 +101,43 @@ def _of_pool(
     if outcome.answered_tokens:
         price = pool.engine.profile.price_per_hour * window_s / 3600
         yield "cost_per_million", price / outcome.answered_tokens * MILLION
+
+
+# Timeline of a pool over a window, for pictures: its queue, its first tokens and its replicas, every few seconds.
+#
+# Neighbours: `experiment` makes one a run; `functions.cli.plan_plot` draws both sides.
+
+
+POINTS = 120  # of a window
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    at_s: float
+    queue_s: float | None
+    ttft_p99_ms: float | None
+    ready: int
+    starting: int
+    shed_per_s: float | None
+
+
+class Timeline:
+    """An actor of the simulation."""
+
+    def __init__(self) -> None:
+        self.points: dict[PoolName, list[Point]] = defaultdict(list)
+
+    def __call__(self, simulation: Simulation) -> None:
+        for name in simulation.pools():
+            signals, counts = simulation.signals(name), simulation.counts(name)
+            p99_s = signals.ttft_p99_s
+            self.points[name].append(
+                Point(
+                    simulation.now_s,
+                    signals.queue_seconds,
+                    p99_s * 1000 if p99_s is not None else None,
+                    counts.ready,
+                    counts.starting,
+                    signals.shed_per_s,
+                )
+            )

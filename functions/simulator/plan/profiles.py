@@ -1,4 +1,4 @@
-"""Which engine a pool's InferenceService is, for the simulator: what its annotation names, else what it should reach.
+"""Engine profile of a pool's InferenceService: the annotated one, else the one that its specification implies.
 
     annotation shoal.dev/simulator-profile: h100-8b           one of `fleet.engine_profile`, such as a measured one
     annotation shoal.dev/accelerator-price-per-hour: "2.5"    of one accelerator, in the operator's money; 1 without it

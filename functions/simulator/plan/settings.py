@@ -1,4 +1,4 @@
-"""A world and what is asked of it, as the simulator's setting. Pure.
+"""Simulator settings of a planned fleet and its traffic. Pure.
 
 Pools begin as a fleet that has run for a while: with the replicas that the window's first minutes need at 75 % of what
 they can do, within the pool's bounds. So a figure tells of the change, not of a fleet that has only been started.

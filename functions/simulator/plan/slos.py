@@ -1,4 +1,4 @@
-"""Which promises a change breaks. Pure.
+"""Service level objectives that a change breaks. Pure.
 
 A pool's AdmissionPolicy promises a time to first token to a band (`ttftSlo`). The promise is kept where at least 99 of
 100 that asked had their first token in that time; who was refused or lost had none.

@@ -1,4 +1,4 @@
-"""What is asked of both sides of a plan: the same requests, window by window.
+"""Traffic of a plan: the same requests for both sides, window by window, and those that pools take in.
 
     recorded    a trace of the fleet itself, as it came: its pools, tenants, classes and pace
     foreign     somebody else's trace: dealt out to this fleet's pools and tenants, at a share of what they can do
@@ -11,8 +11,10 @@ place in the trace), so that chats stay whole, and by no chance: a window is the
 Neighbours: `pace` says how fast; `functions.simulator.workload` reads and makes requests.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -22,7 +24,7 @@ from zlib import crc32
 
 from functions.api.ids import TenantId
 from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
-from functions.simulator.plan.world import PlannedPool
+from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.captured import captured
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
@@ -178,3 +180,53 @@ def _picked(shares: Sequence[Share], point: float) -> str:
         if point < 0.0:
             return share.pool.name
     return shares[-1].pool.name
+
+
+# Entry: the requests of a workload that reach a pool's admission queue at all.
+#
+# Who asks for a pool that a side has not gets nothing there, which counts as refused. What is longer than the context
+# window, or than the tenant's own cap on the fleet's own traffic, is a caller's mistake (400), and counted by itself.
+# An answer ends where the window, or the tenant's cap of output, does.
+
+
+_NO_CAP = 10**9
+Where = tuple[str, int]  # pool and band
+
+
+@dataclass(slots=True)
+class Entry:
+    """One side's; counts what does not enter."""
+
+    world: World
+    is_own: bool  # the traffic is the fleet's own: its tenants' caps hold
+    no_pool: Counter[Where] = field(default_factory=Counter)
+    too_long: Counter[Where] = field(default_factory=Counter)
+
+    def entering(self, requests: Iterable[Asked]) -> Iterator[Asked]:
+        windows = {str(pool.name): pool.context_window_tokens for pool in self.world.generating}
+        for asked in requests:
+            window = windows.get(asked.pool or "")
+            if window is None:
+                self.no_pool[asked.pool or "", asked.band] += 1
+                continue
+            context, output = self._caps(asked)
+            if asked.prompt_tokens >= window or asked.prompt_tokens > context:
+                self.too_long[asked.pool or "", asked.band] += 1
+                continue
+            most = max(1, min(output, window - asked.prompt_tokens))
+            yield asked if asked.output_tokens <= most else _shortened(asked, most)
+
+    def _caps(self, asked: Asked) -> tuple[int, int]:
+        """Tokens of prompt and of output that the tenant may have."""
+        quota = self.world.tenants.get(asked.tenant) if self.is_own else None
+        if quota is None:
+            return _NO_CAP, _NO_CAP
+        context, output = quota.limits.max_context_tokens, quota.limits.max_output_tokens
+        return _NO_CAP if context is None else context, _NO_CAP if output is None else output
+
+
+def _shortened(asked: Asked, output_tokens: int) -> Asked:
+    """A copy: the other side gets the same requests."""
+    same = copy(asked)
+    same.output_tokens = output_tokens
+    return same

@@ -1,4 +1,4 @@
-"""A configuration as the simulator is to play it: each pool's engine, bounds and policies, and who the tenants are.
+"""A configuration as the simulator plays it: each pool's engine, bounds and policies, and the tenants.
 
 Pure: the snapshot that the configuration compiles to has the policies, its InferenceServices have the engines. A pool
 obeys the policies that the gateway would find for it (`decisions.catalogue_policies.most_specific`).

@@ -1,4 +1,4 @@
-"""Agents' runs as OpenTelemetry spans: calls that wait for each other, in a closed loop.
+"""Agents' runs from OpenTelemetry spans: calls that wait for each other, in a closed loop.
 
 A file is one JSON object with `spans`: trace_id, span_id, parent_span_id, start_time, end_time and attributes of the
 GenAI conventions (messages, usage, session). Calls to models are replayed; what lies between them is a pause.

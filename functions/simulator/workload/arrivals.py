@@ -1,4 +1,4 @@
-"""When the requests of many senders come within a window: each sender has its own burstiness, all are one sorted list.
+"""Arrival times of many senders in a window: each with its own burstiness, all in one sorted stream.
 
     gaps of a sender    gamma distributed, coefficient of variation cv: shape 1 / cv^2; cv 1 is Poisson
     its times           count + 1 gaps, added up and stretched over the window: exactly `count` fall into it

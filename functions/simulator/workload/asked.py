@@ -1,4 +1,4 @@
-"""One request as the simulator sees it. A prompt is known by its length and by the blocks that it may share."""
+"""One request of a workload: a prompt is known by its length and by the blocks that it may share."""
 
 from collections.abc import Callable, Sequence
 

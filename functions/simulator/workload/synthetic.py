@@ -1,4 +1,4 @@
-"""Traffic that nobody recorded: chats that grow turn by turn, begun by a crowd of tenants. The same seed, the same.
+"""Synthetic traffic: chats that grow turn by turn, begun by a crowd of tenants; the same for the same seed.
 
     rate of new chats  = requests per second / mean turns
     turns of a chat    geometric, so that a chat's age says nothing of how long it will go on

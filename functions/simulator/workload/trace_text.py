@@ -1,4 +1,4 @@
-"""Trace files as lines: gzip'd or not, each line bounded, and whatever is wrong said with its line.
+"""Lines of trace files: gzip'd or not, each bounded, and errors with their line.
 
 A trace comes from anywhere, so a line of a gigabyte, bytes that are no text and half a gzip file are `TraceUnreadable`
 like any other error, and nothing is held but one line. Neighbours: `mooncake`, `azure`, `servegen` read through this.

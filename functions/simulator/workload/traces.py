@@ -1,4 +1,4 @@
-"""Recorded traces, streamed from their files; what cannot be read is said with its line.
+"""Recorded traces, streamed from their files; errors name the line.
 
     .jsonl      Mooncake: timestamp (ms), input_length, output_length, hash_ids of 512-token blocks
                 (kvcache-ai/Mooncake, FAST'25, Apache-2.0)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from functions.api.kinds.tenant import Tenant
-from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.remote import Remote
+from functions.controller.gitops.git import Git, GitFailed, Remote
 from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
 from tests.controller.configs import tenant

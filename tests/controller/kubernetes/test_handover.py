@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from functions.controller.kubernetes.handover import FIELD
-from functions.controller.kubernetes.objects import at
-from functions.controller.kubernetes.ownership import owners
-from functions.controller.kubernetes.words import AUTOSCALER_MANAGER, FIELD_MANAGER
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, FIELD_MANAGER, at
+from functions.controller.kubernetes.ownership import FIELD, owners
 from tests.controller.kubernetes.crashes import killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool

@@ -4,11 +4,9 @@ import pytest
 
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.errors import Retryable
-from functions.controller.kubernetes.handover import FIELD
-from functions.controller.kubernetes.objects import DEPLOYMENT, Body, at
-from functions.controller.kubernetes.ownership import owners
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, DEPLOYMENT, Body, at
+from functions.controller.kubernetes.ownership import FIELD, owners
 from functions.controller.kubernetes.scaling import MIN_SCALE, REVISION, bounded, way_of
-from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
 from tests.controller.kubernetes.crds import create_crds
 from tests.controller.kubernetes.fixtures import Space, create, foreign_crds
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.compare import dropped, is_converged
 from functions.controller.kubernetes.conflicts import REPAIR_WINDOW_S, Repairs, not_ours
 from functions.controller.kubernetes.desired import Autoscaled, Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, FieldConflict, Terminal
-from functions.controller.kubernetes.handover import FIELD, FIELD_TEXT, body_for, seed_body
 from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
     MESSAGE_MAX_CHARS,
@@ -20,8 +18,17 @@ from functions.controller.kubernetes.inventory import (
     encode,
 )
 from functions.controller.kubernetes.objects import BUDGET, INFERENCE_SERVICE, Body, ObjectRef
-from functions.controller.kubernetes.ownership import declares, fields_applied_by, owners
+from functions.controller.kubernetes.ownership import (
+    FIELD,
+    FIELD_TEXT,
+    body_for,
+    declares,
+    fields_applied_by,
+    owners,
+    seed_body,
+)
 from functions.controller.kubernetes.pruning import PrunePlan, plan_prune
+from functions.controller.kubernetes.trials import dropped, is_converged
 
 NUMBER = {"f:spec": {"f:predictor": {"f:minReplicas": {}}}}
 OURS = "shoal-controller"

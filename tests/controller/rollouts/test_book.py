@@ -10,7 +10,7 @@ from functions.controller.rollouts.book import Book, Contradiction, decode, enco
 from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
 from functions.decisions.rollout.events import Breached, Loaded, Promoted, Resumed
 from functions.decisions.rollout.lifecycle import Rollout, transition
-from tests.decisions.rollouts import rollout
+from tests.decisions.rollout.rollouts import rollout
 
 
 def row(it: Rollout) -> RolloutRow:

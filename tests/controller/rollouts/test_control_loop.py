@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.controller.rollouts.shown import rollouts_in_words
+from functions.controller.rollouts.driver import rollouts_in_words
 from functions.decisions.rollout.lifecycle import Rollout
 from tests.controller.configs import load, pool, tenant
 from tests.controller.rollouts.world import Behaviour, World, adapter, fleet, policy

@@ -9,7 +9,7 @@ from functions.controller.rollouts.wire import RowsWire
 from functions.decisions.rollout.events import Loaded
 from functions.decisions.rollout.lifecycle import transition
 from tests.controller.rollouts.test_book import page
-from tests.decisions.rollouts import rollout
+from tests.decisions.rollout.rollouts import rollout
 
 
 async def no_registry() -> RowsWire:

@@ -17,7 +17,7 @@ from functions.registry.sql.audit import Actor
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.controller.rollouts.test_book import api_model, key, page
 from tests.controller.rollouts.world import BOT, World, digest_of, fleet, policy
-from tests.decisions.rollouts import digest, rollout
+from tests.decisions.rollout.rollouts import digest, rollout
 from tests.registry.world import TOKEN
 
 

@@ -41,7 +41,7 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.store import SnapshotStore
 from tests.controller.configs import base, load, lora, pool, tenant
-from tests.decisions.rollouts import digest
+from tests.decisions.rollout.rollouts import digest
 from tests.registry.world import TOKEN, ScriptedBus
 
 BOT = "acme/bot"

@@ -1,6 +1,6 @@
 """For how long a warm replica is waited for, as beats tell of it."""
 
-from functions.controller.autoscaling.lasting import (
+from functions.controller.autoscaling.seating import (
     FALLS_ASLEEP_S,
     LOADS_S,
     SURE_AFTER_S,

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from functions.controller.autoscaling import lasting
+from functions.controller.autoscaling import seating
 from functions.controller.autoscaling.roster import Roster
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool
@@ -90,7 +90,7 @@ def test_what_does_not_sleep_begins_as_it_was(layout: StateLayout) -> None:
 async def test_one_whose_agent_is_started_again_is_not_ended_for_another(
     layout: StateLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lasting, "SURE_AFTER_S", 600.0)
+    monkeypatch.setattr(seating, "SURE_AFTER_S", 600.0)
     machine = Machine(layout, Roster(3, frozenset({2})), Target("sim"), Pool("other", 2, "m"), seats=4, args=SLEEPS)
     begun = report(*BEATS, replica(2, "starting"))
     assert (await passes(machine, begun))[:2] == (2, 1), "it may have slept, and says so with the next beat"

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.lasting import Lasting
 from functions.controller.autoscaling.roster import Roster, toward
-from functions.controller.autoscaling.seating import Seating, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, seated
 from functions.fleet.pool_report import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report

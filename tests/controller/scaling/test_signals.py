@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from functions.controller.autoscaling.signals import pool_signals, replicas_of
-from functions.controller.autoscaling.use import PoolUse
+from functions.controller.autoscaling.signals import PoolUse, pool_signals, replicas_of
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
 
 

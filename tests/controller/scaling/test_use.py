@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.controller.autoscaling.use import ALONE_S, FALL_S, PoolUse, observe
+from functions.controller.autoscaling.signals import ALONE_S, FALL_S, PoolUse, observe
 from functions.decisions.autoscaling.policy import STALE_S
 from functions.fleet.pool_report import ReplicaReport
 from tests.controller.scaling.builders import replica

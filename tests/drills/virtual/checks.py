@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from functions.decisions.quota.account import GPU, GRAINS, INPUT, KV, OUTPUT
+from functions.decisions.quota.dimensions import GPU, GRAINS, INPUT, KV, OUTPUT
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.telemetry.trace_row import TraceRow
 from tests.drills.virtual import answers_seen

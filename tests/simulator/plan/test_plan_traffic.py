@@ -10,10 +10,9 @@ import pytest
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_of
 from functions.simulator.plan.settings import Beginning, begins_with
-from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
+from functions.simulator.plan.traffic import Entry, PlanTraffic, foreign, made_up, recorded
 from functions.simulator.plan.world import PlannedPool, World
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.traces import TraceUnreadable

@@ -1,4 +1,4 @@
-"""What an object's status says: Ready, Reconciling and Stalled, as kstatus and `kubectl wait` read them. Pure.
+"""Status conditions of custom resources: Ready, Reconciling, Stalled, as kstatus and `kubectl wait` read them.
 
     Ready=True                        what is written is in the published snapshot
     Ready=Unknown, Reconciling=True   it will be; something that passes is in the way

@@ -24,10 +24,9 @@ from functions.api.snapshot import Snapshot
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, mapping_at
 from functions.controller.kubernetes.run.conditions import is_published
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
-from functions.controller.kubernetes.run.judging import Judged, judge
 from functions.controller.kubernetes.run.last_good import LastGood
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.selection import Candidate, Refusal, Selection, select
+from functions.controller.kubernetes.run.selection import Candidate, Judged, Refusal, Selection, judge, select
 
 
 @dataclass(frozen=True, slots=True)

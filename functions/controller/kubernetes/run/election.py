@@ -1,4 +1,4 @@
-"""Who may write: leader election over one Lease, as a pure function of what was seen and of the local clock.
+"""Leader election over one Lease: a pure function of what was seen and of the local clock.
 
 The law: at no instant do two processes hold a valid term, as long as their clocks run at nearly the same rate; what
 the clocks show does not matter, because nobody reads another's timestamps. A candidate starts its own stopwatch when it

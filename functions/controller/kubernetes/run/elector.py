@@ -1,4 +1,4 @@
-"""Standing for election in a thread of its own, and the guard that every write of a term passes.
+"""Elector: a thread that runs for leader, and the guard that every write of a term passes.
 
 The thread does nothing else, so that no reconcile, however long, delays a renewal. A term ends by itself when no
 renewal succeeded in time; nothing has to notice that first, because `TermGuard.check` reads the clock.

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from functions.api.loader import Loaded
-from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.remote import Remote
+from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings

@@ -1,4 +1,4 @@
-"""List, then watch, for ever: keeps an `ObjectStore` equal to what the API server holds of one kind.
+"""Informer of one kind: list, then watch, for ever; keeps an `ObjectStore` equal to the API server's objects.
 
 A list is read in pages, all of one version. A watch begins at that version, and bookmarks move it along, so that a new
 connection begins where the last one ended. Lists are read again when the version has expired (410, as a status or

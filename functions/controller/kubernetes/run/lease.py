@@ -1,4 +1,4 @@
-"""The Lease on the wire: reading it, making it, and writing over it only if nobody else did.
+"""Lease client: reads it, makes it, and writes over it only if nobody else did.
 
 These are the only writes that no guard protects, since they are where the right to write comes from; what protects them
 is the server: creating an object twice fails, and a replacement names the version that it replaces.

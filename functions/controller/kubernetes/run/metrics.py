@@ -1,5 +1,4 @@
-"""What Prometheus sees of the controller (prefix `shoal_controller_`). Labels are from short fixed lists, but for the
-models that are rolled out."""
+"""Prometheus metrics of the controller (prefix `shoal_controller_`); labels from short fixed lists, and models."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What the API server last said of the objects of one kind, small enough to hold tens of thousands.
+"""Store of one kind's objects as the API server last sent them, small enough for tens of thousands.
 
 An object is kept as the bytes of what its author wrote (head, labels, spec) and, apart from them, what we ourselves
 write (status, finalizers). So our own writes, which come back as events like everybody's, are told from news: only a

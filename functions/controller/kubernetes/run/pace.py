@@ -1,4 +1,4 @@
-"""How one reconcile ended, and when to look again. Pure.
+"""Result of one reconcile, and the wait before the next. Pure.
 
     done        nothing to do                       again after `resync_s`: drift, moved pointers
     refused     what is new is wrong, and what      the same: only its change can mend it, and drift from what was

@@ -1,4 +1,4 @@
-"""The registry and the artifact store as this process reaches them: a publisher whose writes are fenced by the term.
+"""Publisher whose writes are fenced by the term: the registry and the artifact store of this process.
 
 A publication outside a term is refused here, before anything is sent; one that is under way when the term ends is
 refused by the registry, which has seen the next leader's token by then.

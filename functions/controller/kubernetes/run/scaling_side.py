@@ -1,4 +1,4 @@
-"""The autoscaler of one term on a cluster: signals from the registry, numbers to the API server, standings to agents.
+"""Autoscaler of one term on a cluster: signals from the registry, sizes to the API server, roles to agents.
 
 One pass, every few seconds while this process leads and nobody has told it to wait:
     1  what the registry has heard
@@ -24,8 +24,7 @@ from functions.controller.autoscaling.bounds import Wish, granted
 from functions.controller.autoscaling.policies import Policies
 from functions.controller.autoscaling.scaler import Scaler, Wanted
 from functions.controller.autoscaling.signals import replicas_of
-from functions.controller.autoscaling.standing import orders_for_counts
-from functions.controller.autoscaling.teller import Teller
+from functions.controller.autoscaling.standing import Teller, orders_for_counts
 from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi

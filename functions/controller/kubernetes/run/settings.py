@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.decisions.rollout.evaluation import Patience
+from functions.decisions.rollout.evaluation import RolloutTimeouts
 
 
 class KubernetesSettings(BaseSettings):
@@ -97,8 +97,8 @@ class KubernetesSettings(BaseSettings):
     log_level: str = Field("INFO", description="Python's name of the level.")
 
     @property
-    def patience(self) -> Patience:
-        return Patience(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
+    def patience(self) -> RolloutTimeouts:
+        return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
     @model_validator(mode="after")
     def _git_needs_an_address(self) -> "KubernetesSettings":

@@ -1,4 +1,4 @@
-"""Writing statuses and finalizers, at a bounded rate, each only when it says something new.
+"""Writer of statuses and finalizers: at a bounded rate, each only when it says something new.
 
 `submit` replaces what was pending for an object, so that only the latest word is written, and the queue is never longer
 than there are objects. A write carries the version that was looked at: where somebody wrote meanwhile it is refused,

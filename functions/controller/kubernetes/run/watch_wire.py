@@ -1,11 +1,10 @@
-"""Reading from the API server: pages of a list, and the lines of a watch. Foreign exceptions end here.
+"""List and watch client of the API server: pages, and lines of a watch. Foreign exceptions end here.
 
 Two ends need telling apart: `Gone` (the version that was asked for is compacted away: list again) and `KindMissing`
 (the kind's definition is not installed: wait for it); everything else is `Retryable`. They come as statuses of the
 answer or, in a watch that had begun well, as a line of type ERROR.
 
-The kubernetes client's own informer is not used: it lists in one piece, asks for no bookmarks, gives its requests no
-timeouts, and so waits for ever on a connection that has died silently.
+The kubernetes client's own informer is not used: docs/decisions/0022 compares them.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What has to be written on custom resources after a look: statuses and finalizers, decided without I/O.
+"""Status and finalizer writes that a look calls for, decided without I/O.
 
 A finalizer is put where it protects something, and nowhere else, since each costs a write:
 

@@ -9,15 +9,13 @@ import httpx
 import pytest
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.teller import Teller
+from functions.controller.autoscaling.standing import Teller
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.handover import FIELD
-from functions.controller.kubernetes.objects import Body
-from functions.controller.kubernetes.ownership import owners
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
+from functions.controller.kubernetes.ownership import FIELD, owners
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.kubernetes.words import AUTOSCALER_MANAGER
 from functions.controller.snapshot.registry_client import RegistryWire
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_beat

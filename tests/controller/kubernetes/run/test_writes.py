@@ -21,7 +21,7 @@ from functions.controller.kubernetes.run.writes import FINALIZER, Publication, W
 from functions.decisions.rollout.events import Breached
 from functions.decisions.rollout.events import Loaded as VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
-from tests.decisions.rollouts import rollout, running
+from tests.decisions.rollout.rollouts import rollout, running
 
 SHOAL = "shoal.dev/v1alpha1"
 IN_FORCE = Publication(in_force=True)

@@ -1,0 +1,133 @@
+"""An account: all of its limits or none, what is under way counted always, and pushed limits in force at once."""
+
+import pytest
+
+from functions.api.snapshot import QuotaLimits
+from functions.decisions.quota.account import QuotaAccount
+from functions.decisions.quota.dimensions import GPU, GRAINS, INPUT, KV, OUTPUT, REQUESTS, Costs
+from functions.decisions.quota.token_bucket import US_PER_S
+
+REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
+
+
+def account_of(**limits: int) -> QuotaAccount:
+    made = QuotaAccount()
+    made.hold(QuotaLimits(**limits), 0)
+    return made
+
+
+def tokens(prompt: int, output: int) -> Costs:
+    return (0, prompt * GRAINS[INPUT], output * GRAINS[OUTPUT], 0, 0)
+
+
+def test_what_is_refused_in_one_dimension_costs_nothing_in_another() -> None:
+    account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600, max_output_tokens=100)
+    over = account.lacks(tokens(100, 101), 0)
+    assert over is None, "a full bucket lets one request through that is larger than a burst"
+    account.take(tokens(100, 100), 0)
+    over = account.lacks(tokens(10, 50), 0)
+    assert over is not None and (over.dimension, over.limit, over.retry_after_s) == ("output_tokens_per_minute", 600, 5)
+    assert account.lacks(tokens(20, 0), 0) is None, "20 of the burst of 120 input tokens are left"
+    assert account.lacks(tokens(21, 0), 0) is not None
+
+
+def test_the_longest_wait_is_told() -> None:
+    account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600)
+    account.take(tokens(120, 12), 0)
+    over = account.lacks(tokens(1, 12), 0)
+    assert over is not None and over.dimension == "output_tokens_per_minute" and over.retry_after_s == 1.2
+
+
+def test_requests_may_come_a_whole_minutes_worth_at_once_and_tokens_may_not() -> None:
+    account = account_of(requests_per_minute=60, input_tokens_per_minute=6000)
+    for _ in range(60):
+        assert account.lacks(REQUEST, 0) is None
+        account.take(REQUEST, 0)
+    over = account.lacks(REQUEST, 0)
+    assert over is not None and over.retry_after_s == 1.0
+    account.take(tokens(120, 0), 0)
+    over = account.lacks(tokens(100, 0), 0)
+    assert over is not None and over.retry_after_s == 1.0
+
+
+def test_a_policy_may_allow_longer_bursts() -> None:
+    account = account_of(input_tokens_per_minute=6000, token_burst_seconds=30)
+    account.take(tokens(2999, 0), 0)
+    assert account.lacks(tokens(1, 0), 0) is None and account.lacks(tokens(2, 0), 0) is not None
+
+
+def test_as_many_at_a_time_as_the_limit_says_whatever_was_under_way() -> None:
+    account = account_of()
+    account.in_flight = 3
+    assert not account.is_full()
+    account.hold(QuotaLimits(concurrent_requests=3), 0)
+    assert account.is_full()
+    account.hold(QuotaLimits(concurrent_requests=4), 0)
+    assert not account.is_full()
+    for _ in range(3):
+        account.leave()
+    with pytest.raises(ValueError, match="more requests ended"):
+        account.leave()
+
+
+def test_the_same_limits_again_change_nothing() -> None:
+    account = account_of(requests_per_minute=1)
+    account.take(REQUEST, 0)
+    account.hold(QuotaLimits(requests_per_minute=1), 0)
+    assert account.lacks(REQUEST, 0) is not None
+
+
+def test_a_limit_that_goes_and_comes_again_begins_anew() -> None:
+    account = account_of(requests_per_minute=1)
+    account.take(REQUEST, 0)
+    account.hold(QuotaLimits(), 0)
+    assert account.lacks(REQUEST, 0) is None
+    account.hold(QuotaLimits(requests_per_minute=1), 0)
+    assert account.lacks(REQUEST, 0) is None
+
+
+def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None:
+    account = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
+    account.take((GRAINS[REQUESTS], 0, 0, 0, 10 * GRAINS[4]), 0)
+    account.in_flight = 1
+    assert not account.is_idle(3600 * US_PER_S)
+    account.leave()
+    fresh = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
+    fresh.take((0, 0, 0, 0, 10 * GRAINS[4]), 0)
+    assert not fresh.is_idle(9 * US_PER_S) and fresh.is_idle(10 * US_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("limit", "index", "period_s"), [("gpu_seconds_per_hour", GPU, 3600), ("kv_token_seconds_per_minute", KV, 60)]
+)
+def test_what_costs_nothing_before_its_end_waits_for_debt(limit: str, index: int, period_s: int) -> None:
+    account = account_of(**{limit: 600})
+    bucket = account.buckets[index]
+    assert bucket is not None
+    at_once = (0, 0, 0, *((0, bucket.capacity) if index == GPU else (bucket.capacity, 0)))
+    account.take(at_once, 0)
+    assert account.lacks(tokens(1, 1), 0) is None, "what runs side by side comes at once"
+    account.take(tuple(cost // 2 for cost in at_once), 0)  # type: ignore[arg-type]
+    over = account.lacks(tokens(1, 1), 0)
+    assert over is not None and over.dimension == limit
+    assert over.retry_after_s == pytest.approx(bucket.burst / 2 * period_s / 600)
+    assert account.lacks(tokens(1, 1), int(over.retry_after_s * US_PER_S) + 1) is None, "as it was told"
+
+
+def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
+    account = account_of(kv_token_seconds_per_minute=1000)
+    bucket = account.buckets[KV]
+    assert bucket is not None
+    bucket.lease(-17)
+    assert account.is_idle(0)
+    bucket.lease(-GRAINS[KV])
+    assert not account.is_idle(0)
+
+
+def test_what_a_token_holds_is_learnt() -> None:
+    account = account_of(kv_token_seconds_per_minute=1000)
+    for _ in range(40):
+        account.learn(100, 250.0)
+    assert account.kv_s_per_token == pytest.approx(2.5, rel=0.01)
+    account.learn(0, 250.0)
+    assert account.kv_s_per_token == pytest.approx(2.5, rel=0.01), "a request of no tokens teaches nothing"

@@ -1,0 +1,197 @@
+"""Leases and outages: what is asked for, what is given back, and how limits hold without the bus."""
+
+import pytest
+
+from functions.api.snapshot import QuotaLimits
+from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.dimensions import GPU, GRAINS, OUTPUT, REQUESTS, Costs
+from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, shared_burst
+from functions.decisions.quota.outage import Granted, Regime, rate_of, regime_of
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+
+GRAIN = GRAINS[OUTPUT]
+LEASED = Regime("leased", 4)
+
+
+def leased_bucket(held: int) -> TokenBucket:
+    bucket = TokenBucket(60_000, 1200, 60, 0)
+    bucket.lease(-held * GRAIN)
+    return bucket
+
+
+def leased_account(**limits: int) -> QuotaAccount:
+    account = QuotaAccount()
+    account.hold(QuotaLimits(**limits), 0)
+    fit(account, LEASED, 0)
+    return account
+
+
+def lease_of(account: QuotaAccount) -> AccountLease:
+    assert account.lease is not None
+    return account.lease
+
+
+def output(tokens: int) -> Costs:
+    return (0, 0, tokens * GRAIN, 0, 0)
+
+
+def test_worked_example_from_the_prologue() -> None:
+    lease = RateLease()
+    lease.asked = 250 * GRAIN
+    assert lease.want(leased_bucket(25), idle=False) == 200 * GRAIN
+    lease.demand, lease.asked = 250.0 * GRAIN, 250 * GRAIN
+    assert lease.want(leased_bucket(0), idle=False) == 300 * GRAIN
+
+
+def test_what_nobody_needs_is_given_back() -> None:
+    lease = RateLease()
+    lease.demand, lease.asked = 10.0 * GRAIN, 10 * GRAIN
+    assert lease.want(leased_bucket(100), idle=False) == -70 * GRAIN, "an ask of 30, and more than two of them in hand"
+    assert lease.want(leased_bucket(50), idle=False) in range(-30 * GRAIN, 0)
+    assert lease.want(leased_bucket(50), idle=True) == -50 * GRAIN
+
+
+def test_debt_is_asked_for_until_it_is_paid() -> None:
+    assert RateLease().want(leased_bucket(-40), idle=True) == 40 * GRAIN
+
+
+def test_a_large_request_that_was_refused_is_saved_up_for() -> None:
+    lease = RateLease()
+    lease.largest = 900 * GRAIN
+    assert lease.want(leased_bucket(0), idle=False) == 900 * GRAIN
+
+
+def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -> None:
+    account = leased_account(output_tokens_per_minute=60_000)
+    lease = lease_of(account)
+    over = lease.short(account, output(10), 0)
+    assert over is not None and over.retry_after_s == 0.0
+    account.take(output(10), 0)
+    assert lease.missing(account, output(10), 1) == {OUTPUT: 10 * GRAIN}
+    lease.deny(OUTPUT, US_PER_S, 0)
+    over = lease.short(account, output(10), US_PER_S // 2)
+    assert over is not None and over.retry_after_s == 0.5
+    account.take(output(-30), 0)
+    assert lease.short(account, output(20), US_PER_S // 2) is None, "it has come meanwhile"
+
+
+def test_who_asks_at_once_asks_for_places_up_to_its_own() -> None:
+    account = leased_account(concurrent_requests=8)
+    lease = lease_of(account)
+    account.in_flight = 3
+    assert [lease.missing(account, output(1), place) for place in (1, 2, 3)] == [{5: 1}, {5: 2}, {5: 3}]
+    account.in_flight = 1  # the others have left meanwhile
+    assert lease.missing(account, output(1), 3) == {5: 1}
+
+
+def test_places_are_asked_for_one_ahead_and_given_back() -> None:
+    account = leased_account(concurrent_requests=8)
+    lease = lease_of(account)
+    account.in_flight = 3
+    assert lease.short(account, output(1), 0) is not None and lease.missing(account, output(1), 3) == {5: 3}
+    assert lease.wants_places(account) == 4
+    lease.places = account.slots = 4
+    account.in_flight = 0
+    assert lease.wants_places(account) == 0, "three were taken at once a moment ago"
+    assert lease.wants_places(account) == -3
+
+
+def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
+    for held in (100, -50):
+        account = leased_account(output_tokens_per_minute=60_000)
+        bucket = account.buckets[OUTPUT]
+        assert bucket is not None
+        bucket.add(-held * GRAIN)
+        fit(account, Regime("share", 4), 0)
+        assert bucket.room == held * GRAIN
+        bucket.advance(60 * US_PER_S)
+        assert bucket.room == 300 * GRAIN, "a fourth of the burst"
+
+
+def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
+    account = leased_account(gpu_seconds_per_hour=3600)
+    lease = lease_of(account)
+    assert lease.short(account, output(10), 0) is None
+    account.take((0, 0, 0, 0, 5 * GRAINS[GPU]), 0)
+    over = lease.short(account, output(10), 0)
+    assert over is not None and (over.dimension, over.retry_after_s) == ("gpu_seconds_per_hour", 0.0)
+    assert lease.owed(account, output(10)) == {GPU: 5 * GRAINS[GPU]} and not lease.missing(account, output(10), 1)
+    account.learn(10, 1.0, 5 * GRAINS[GPU])
+    bucket = account.buckets[GPU]
+    assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * GRAINS[GPU], "and ahead of the next"
+
+
+def test_credit_and_what_the_bus_shares_out_are_one_burst() -> None:
+    bucket = TokenBucket(60_000, 1200, 60, 0)
+    assert shared_burst(OUTPUT, bucket) + bucket.burst // CREDIT_DIVISOR == bucket.burst
+    assert shared_burst(REQUESTS, bucket) == bucket.burst, "a whole minute's worth of requests may come at once"
+    assert shared_burst(OUTPUT, TokenBucket(1, 1, 60, 0)) == 1
+
+
+def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() -> None:
+    for level in (500 * GRAIN, -500 * GRAIN):
+        account = leased_account(output_tokens_per_minute=60_000)
+        account.buckets[OUTPUT].lease(level)  # type: ignore[union-attr]
+        account.hold(QuotaLimits(output_tokens_per_minute=6_000, requests_per_minute=5), 0)
+        fit(account, LEASED, 0)
+        bucket, requests = account.buckets[OUTPUT], account.buckets[REQUESTS]
+        assert bucket is not None and requests is not None
+        assert (bucket.limit, bucket.level, requests.level) == (6_000, level, 0)
+
+
+def test_leases_begin_with_nothing_but_debt() -> None:
+    account = QuotaAccount()
+    account.hold(QuotaLimits(output_tokens_per_minute=60_000), 0)
+    bucket = account.buckets[OUTPUT]
+    assert bucket is not None
+    fit(account, LEASED, 0)
+    assert bucket.room == 0
+    fit(account, Regime("share", 1), 0)
+    account.take(output(2000), 0)
+    fit(account, LEASED, 0)
+    assert bucket.room < 0
+
+
+def test_a_share_of_places_is_never_more_than_the_limit() -> None:
+    account = QuotaAccount()
+    account.hold(QuotaLimits(concurrent_requests=0), 0)
+    fit(account, Regime("share", 4), 0)
+    assert account.slots == 0
+    account.hold(QuotaLimits(concurrent_requests=2), 0)
+    fit(account, Regime("share", 4), 0)
+    assert account.slots == 1
+
+
+# without the bus
+
+
+def test_worked_example_of_outages_from_the_prologue() -> None:
+    steps = [regime_of(lost_for_s, 4).step for lost_for_s in (None, 0.0, 29.9, 30.0, 599.0, 600.0)]
+    assert steps == ["leased", "last_rate", "last_rate", "share", "share", "urgent_only"]
+    granted = Granted(400.0 * GRAIN, is_scarce=True)
+    for step, tokens_per_s in (("last_rate", 400), ("share", 250), ("urgent_only", 250)):
+        rate, divisor = rate_of(step, 60_000, granted, 4)  # type: ignore[arg-type]
+        assert rate / divisor == pytest.approx(tokens_per_s * GRAIN / US_PER_S)
+
+
+def test_who_was_granted_nothing_lately_takes_an_equal_share_at_once() -> None:
+    assert rate_of("last_rate", 60_000, Granted(0.0, is_scarce=True), 4) == (60_000, 4)
+
+
+def test_of_what_there_was_plenty_nobody_takes_less_than_an_equal_share() -> None:
+    wanted_little = Granted(10.0 * GRAIN, is_scarce=False)
+    assert rate_of("last_rate", 60_000, wanted_little, 4) == (60_000, 4)
+    wanted_more = Granted(400.0 * GRAIN, is_scarce=False)
+    assert rate_of("last_rate", 60_000, wanted_more, 4) == (400 * GRAIN, 1_000_000)
+    was_given_little = Granted(10.0 * GRAIN, is_scarce=True)
+    assert rate_of("last_rate", 60_000, was_given_little, 4) == (10 * GRAIN, 1_000_000)
+
+
+def test_a_burst_before_the_loss_is_not_a_rate() -> None:
+    """A bucket's whole burst was granted in a second: nobody goes on at sixty times the limit."""
+    rate, per_us = rate_of("last_rate", 60_000, Granted(60_000.0 * GRAIN, is_scarce=True), 4)
+    assert rate / per_us == pytest.approx(1000 * GRAIN / US_PER_S)
+
+
+def test_one_gateway_alone_keeps_the_whole_limit() -> None:
+    assert regime_of(5.0, 1) == regime_of(1e6, 1) == Regime("share", 1)

@@ -1,0 +1,207 @@
+"""A rollout's life: the table of what may happen when, and what never does."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from functions.api.snapshot import RolloutEntry, StageEntry
+from functions.decisions.rollout.events import (
+    AnyEvent,
+    Breached,
+    Loaded,
+    LoadFailed,
+    Paused,
+    Promoted,
+    Resumed,
+    RolledBack,
+    StagePassed,
+    Superseded,
+    Withdrawn,
+)
+from functions.decisions.rollout.lifecycle import (
+    EVENTS,
+    MAX_ATTEMPTS,
+    TABLE,
+    IllegalTransition,
+    Rollout,
+    begun,
+    id_of,
+    rollout_id,
+    transition,
+)
+from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, rollout, running, spec
+
+ME = "ada"
+ALL: dict[type[AnyEvent], AnyEvent] = {
+    Loaded: Loaded(),
+    StagePassed: StagePassed(),
+    Breached: Breached("5% against 2%"),
+    LoadFailed: LoadFailed("wrong rank"),
+    Paused: Paused(ME),
+    Resumed: Resumed(ME),
+    Promoted: Promoted(ME),
+    RolledBack: RolledBack(ME, "customers complain"),
+    Superseded: Superseded("ro-00000000"),
+    Withdrawn: Withdrawn("v1 again"),
+}
+FRESH = {
+    "loading": rollout(),
+    "running": running(),
+    "paused": rollout(Loaded(), Paused(ME)),
+    "completed": rollout(Loaded(), Promoted(ME)),
+    "rolled_back": rollout(Loaded(), Breached("bad")),
+    "superseded": rollout(Superseded()),
+}
+NO = "not allowed"
+TABLE_OF_THIS_PAGE: dict[str, dict[type[AnyEvent], str]] = {
+    "loading": {
+        Loaded: "running", StagePassed: NO, Breached: NO, LoadFailed: "rolled_back", Paused: "paused", Resumed: NO,
+        Promoted: NO, RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
+    },
+    "running": {
+        Loaded: NO, StagePassed: "running", Breached: "rolled_back", LoadFailed: NO, Paused: "paused", Resumed: NO,
+        Promoted: "completed", RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
+    },
+    "paused": {
+        Loaded: NO, StagePassed: NO, Breached: "rolled_back", LoadFailed: NO, Paused: NO, Resumed: "running",
+        Promoted: "completed", RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
+    },
+    "rolled_back": dict.fromkeys(EVENTS, NO) | {Resumed: "loading", Superseded: "superseded"},
+    "completed": dict.fromkeys(EVENTS, NO),
+    "superseded": dict.fromkeys(EVENTS, NO),
+}  # fmt: skip
+
+
+def test_every_state_and_event_has_a_line() -> None:
+    assert set(TABLE) == {(state, event) for state in FRESH for event in EVENTS}
+    assert set(ALL) == set(EVENTS)
+
+
+@pytest.mark.parametrize(("state", "event"), [(state, event) for state in FRESH for event in EVENTS])
+def test_the_table(state: str, event: type[AnyEvent]) -> None:
+    before, expected = FRESH[state], TABLE_OF_THIS_PAGE[state][event]
+    assert before.state == state
+    if expected == NO:
+        with pytest.raises(IllegalTransition, match=r"\w+"):
+            transition(before, ALL[event], 99.0)
+        return
+    after = transition(before, ALL[event], 99.0)
+    assert after.state == expected
+    assert after.lock_version == before.lock_version + 1
+    assert (after.id, after.created_unix_s, after.policy) == (before.id, before.created_unix_s, before.policy)
+
+
+def test_a_rollout_passes_its_stages_and_completes() -> None:
+    steps = [rollout(Loaded(), *[StagePassed()] * passed) for passed in range(4)]
+    assert [step.percent for step in steps] == [1, 10, 50, 100]
+    assert [step.state for step in steps] == ["running"] * 3 + ["completed"]
+    assert rollout().percent == 0
+
+
+def test_a_policy_of_one_stage_completes_when_it_is_loaded() -> None:
+    assert rollout(Loaded(), policy=AT_ONCE).state == "completed"
+
+
+def test_a_pause_keeps_the_share_and_goes_on_where_it_was() -> None:
+    paused = rollout(Loaded(), StagePassed(), Paused(ME))
+    assert (paused.percent, paused.reason) == (10, "paused by ada")
+    resumed = transition(paused, Resumed(ME), 50.0)
+    assert (resumed.state, resumed.stage, resumed.stage_began_unix_s) == ("running", 1, 50.0)
+
+
+def test_a_pause_before_it_is_loaded_sends_nobody_and_goes_on_loading() -> None:
+    paused = rollout(Paused(ME))
+    assert paused.percent == 0
+    assert transition(paused, Resumed(ME), 5.0).state == "loading"
+    for event in (Promoted(ME), Breached("x")):
+        with pytest.raises(IllegalTransition, match="loaded"):
+            transition(paused, event, 5.0)
+
+
+def test_nobody_is_sent_to_what_is_not_loaded() -> None:
+    with pytest.raises(IllegalTransition, match="is not loaded yet"):
+        transition(rollout(), Promoted(ME), 5.0)
+
+
+def test_resuming_what_was_taken_back_is_another_attempt_with_its_own_evidence() -> None:
+    back = rollout(Loaded(), StagePassed(), Breached("bad"))
+    assert (back.percent, back.reason) == (0, "bad")
+    again = transition(back, Resumed(ME), 60.0)
+    assert (again.state, again.stage, again.attempt, again.percent, again.loaded) == ("loading", 0, 2, 0, False)
+    assert [again.trial, rollout().trial] == [100, 0]
+    third = transition(transition(again, LoadFailed("no"), 61.0), Resumed(ME), 62.0)
+    assert transition(transition(third, Loaded(), 63.0), StagePassed(), 64.0).trial == 201
+
+
+def test_what_was_taken_back_and_is_not_declared_any_more_keeps_its_reason() -> None:
+    over = transition(rollout(Loaded(), Breached("5% against 2%")), Superseded(), 9.0)
+    assert (over.state, over.reason) == ("superseded", "5% against 2%")
+
+
+def test_attempts_are_bounded() -> None:
+    tried = rollout(Loaded(), Breached("bad"))
+    with pytest.raises(IllegalTransition, match="1000 times"):
+        transition(replace(tried, attempt=MAX_ATTEMPTS), Resumed(ME), 1.0)
+
+
+def test_two_controllers_make_the_same_rollout_and_another_step_another() -> None:
+    first, again = begun(spec(), 1.0), begun(spec(), 2.0)
+    assert first.id == again.id == id_of(spec())
+    others = {id_of(spec(end="v3")), id_of(spec("v0")), id_of(spec(channel="next")), id_of(spec(previous=first.id))}
+    assert len({first.id, *others}) == 5
+    it = spec()
+    assert rollout_id(it.model, it.channel, it.from_digest, it.to_digest, "") == first.id
+
+
+def test_changing_the_policy_changes_no_rollout_under_way() -> None:
+    assert running().policy == CAREFUL
+
+
+events = st.lists(st.sampled_from(list(ALL.values())), max_size=30)
+
+
+def replayed(history: list[AnyEvent], policy: RolloutEntry = CAREFUL) -> list[Rollout]:
+    """Every state that the events lead through; what is not allowed is left out."""
+    states = [rollout(policy=policy)]
+    for second, event in enumerate(history, start=1):
+        try:
+            states.append(transition(states[-1], event, float(second)))
+        except IllegalTransition:
+            continue
+    return states
+
+
+@given(events)
+def test_the_same_events_make_the_same_rollout(history: list[AnyEvent]) -> None:
+    assert replayed(history) == replayed(history)
+
+
+@given(events)
+def test_stages_only_grow_within_an_attempt_and_what_is_over_stays_over(history: list[AnyEvent]) -> None:
+    states = replayed(history)
+    for before, after in pairwise(states):
+        assert before.state not in {"completed", "superseded"}
+        assert after.lock_version == before.lock_version + 1
+        if after.attempt == before.attempt:
+            assert after.trial >= before.trial
+            assert after.loaded >= before.loaded
+        else:
+            assert (before.state, after.state, after.stage) == ("rolled_back", "loading", 0)
+
+
+@given(events)
+def test_only_what_is_loaded_gets_traffic(history: list[AnyEvent]) -> None:
+    for state in replayed(history):
+        assert state.percent == 0 or state.loaded
+        assert state.percent in {0, 1, 10, 50, 100}
+        assert (state.percent == 100) == (state.state == "completed")
+
+
+@given(events, st.integers(1, 5))
+def test_a_rollout_of_any_number_of_stages_ends(history: list[AnyEvent], stages: int) -> None:
+    policy = RolloutEntry("p", (*(StageEntry(n + 1, 1.0) for n in range(stages - 1)), StageEntry(100)))
+    last = replayed([Loaded(), *[StagePassed()] * stages, *history], policy)[-1]
+    assert last.state == "completed"

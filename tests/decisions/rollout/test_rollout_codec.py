@@ -1,0 +1,80 @@
+"""Rollouts and events cross process borders unchanged; what is none is refused."""
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from functions.decisions.rollout import codec as rollout_wire
+from functions.decisions.rollout.codec import Command, RolloutInvalid
+from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, RolledBack, Superseded
+from tests.decisions.rollout.rollouts import rollout, running, spec
+from tests.decisions.rollout.test_rollout import ALL, events, replayed
+
+
+@given(events)
+def test_a_rollout_in_any_state_comes_back_as_it_was(history: list[AnyEvent]) -> None:
+    for state in replayed(history):
+        assert rollout_wire.decode_rollout(rollout_wire.encode(state)) == state
+
+
+@pytest.mark.parametrize("event", ALL.values(), ids=lambda event: type(event).__name__)
+def test_events_come_back_as_they_were(event: AnyEvent) -> None:
+    assert rollout_wire.decode_event(rollout_wire.encode(event)) == event
+    command = Command(event, 7)
+    assert rollout_wire.decode_command(rollout_wire.encode(command)) == command
+
+
+def test_events_are_told_apart_by_what_has_happened() -> None:
+    assert rollout_wire.encode(Breached("p99")) == b'{"is":"breached","reason":"p99"}'
+    assert rollout_wire.encode(Loaded()) == b'{"is":"loaded"}'
+    assert rollout_wire.decode_event('{"is":"rolled_back","by":"ada"}') == RolledBack("ada", "")
+    assert rollout_wire.decode_event('{"is":"superseded"}') == Superseded("")
+
+
+def test_a_spec_comes_back_as_it_was() -> None:
+    assert rollout_wire.decode_spec(rollout_wire.encode(spec())) == spec()
+
+
+def altered(**changes: object) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(rollout_wire.encode(running())), **changes})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b'{"is":"loaded"}',
+        altered(state="flying"),
+        altered(id="ro-UPPER000"),
+        altered(id="ro-12345678\n"),
+        altered(stage=4),
+        altered(stage=-1),
+        altered(attempt=0),
+        altered(model="../etc"),
+        altered(from_digest="sha256:1"),
+        altered(reason="x" * 2001),
+        altered(unheard_of=1),
+        b"[" * 10_000,
+        b"\xff",
+        b" " * 300_000,
+    ],
+    ids=range(16),
+)
+def test_what_is_no_rollout_is_refused(document: bytes) -> None:
+    with pytest.raises(RolloutInvalid):
+        rollout_wire.decode_rollout(document)
+
+
+@pytest.mark.parametrize(
+    "document", [b'{"is":"exploded"}', b'{"is":"breached"}', b'{"is":"paused","by":"' + b"a" * 201 + b'"}']
+)
+def test_what_is_no_event_is_refused(document: bytes) -> None:
+    with pytest.raises(RolloutInvalid):
+        rollout_wire.decode_event(document)
+
+
+def test_a_spec_without_stages_is_refused() -> None:
+    empty = msgspec.structs.replace(rollout().policy, stages=())
+    with pytest.raises(RolloutInvalid, match="at least one stage"):
+        rollout_wire.decode_spec(rollout_wire.encode(spec(policy=empty)))

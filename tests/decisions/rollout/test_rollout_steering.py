@@ -1,0 +1,399 @@
+"""What gateways see of a channel: declared, rolled out, halted, withdrawn; and never what no row says."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.api import snapshot as snapshots
+from functions.api.ids import INCOMING, ModelId, PoolName, engine_name
+from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, Snapshot, VersionEntry
+from functions.decisions.rollout.events import (
+    AnyEvent,
+    Breached,
+    Loaded,
+    LoadFailed,
+    Paused,
+    Promoted,
+    Resumed,
+    RolledBack,
+    StagePassed,
+    Superseded,
+    Withdrawn,
+)
+from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, id_of, transition
+from functions.decisions.rollout.steering import Create, Rows, Steered, Tell, moved_with, steer
+from tests.decisions.rollout.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
+
+UNKNOWN = Rows(are_known=False)
+NONE = Rows()
+
+
+def version(name: str, content: str = "") -> VersionEntry:
+    held = digest(content or name)
+    return VersionEntry(name, held, engine_name(BOT, held), f"s3://x/{name}")
+
+
+def model(*versions: str | VersionEntry, rollout: str = "careful", pool: str = POOL, **channels: str) -> ModelEntry:
+    entries = tuple(version(one) if isinstance(one, str) else one for one in versions)
+    return ModelEntry(BOT, PoolName(pool), "lora", entries, channels, "models.yaml", rollout)
+
+
+def snapshot(*models: ModelEntry, policies: tuple[RolloutEntry, ...] = (AT_ONCE, CAREFUL)) -> Snapshot:
+    pools = (PoolEntry(POOL, 2048), PoolEntry(PoolName("other"), 2048))
+    return Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), models, pools, rollouts=policies)
+
+
+def rows(*of: Rollout) -> Rows:
+    return Rows({(row.model, row.channel): row for row in of})
+
+
+def steered(
+    previous: ModelEntry | None, wanted: ModelEntry | None, known: Rows, *, declared: dict[str, str] | None = None
+) -> Steered:
+    """`declared` is what git says, where that is more than what could be compiled."""
+    git = {} if wanted is None and declared is None else {BOT: declared or dict(wanted.channels if wanted else {})}
+    made = steer(
+        snapshot(previous) if previous is not None else None,
+        snapshot(wanted) if wanted is not None else snapshot(),
+        {ModelId(name): channels for name, channels in git.items()},
+        known,
+    )
+    snapshots.decode(snapshots.encode(made.snapshot))  # what is published is sound
+    return made
+
+
+def only(made: Steered) -> ModelEntry:
+    (entry,) = made.snapshot.models
+    return entry
+
+
+OLD, NEW = model("v1", "v2", stable="v1"), model("v1", "v2", stable="v2")
+ME = "ada"
+
+
+def test_a_first_publication_has_nothing_to_compare_with() -> None:
+    made = steered(None, NEW, NONE)
+    assert (only(made), made.commands, made.held) == (NEW, (), ())
+
+
+def test_a_channel_that_moves_by_stages_waits_for_its_row() -> None:
+    made = steered(OLD, NEW, NONE)
+    assert made.commands == (Create(spec()),)
+    assert only(made).channels == {"stable": "v1"}
+    assert made.held == ("acme/bot:stable stays v1 until the registry has the rollout to v2",)
+
+
+def test_while_it_loads_the_new_version_comes_in_and_nobody_is_sent_to_it() -> None:
+    made = steered(OLD, NEW, rows(rollout()))
+    assert only(made).channels == {"stable": "v1", INCOMING: "v2"}
+    assert (only(made).splits, made.commands, made.held) == ((), (), ())
+    assert [row.id for row in made.rollouts] == [id_of(spec())]
+
+
+@pytest.mark.parametrize(("passed", "percent"), [(0, 1), (1, 10), (2, 50)])
+def test_a_running_stage_splits_its_share(passed: int, percent: int) -> None:
+    row = rollout(Loaded(), *[StagePassed()] * passed)
+    entry = only(steered(OLD, NEW, rows(row)))
+    (split,) = entry.splits
+    assert (split.channel, split.rollout, split.stage, split.percent) == ("stable", row.id, passed, percent)
+    assert (split.candidate, split.sticky, entry.channels) == ("v2", "session", {"stable": "v1"})
+
+
+def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for_no_place() -> None:
+    (split,) = only(steered(OLD, NEW, rows(rollout(Loaded(), StagePassed(), Paused(ME))))).splits
+    assert split.percent == 10
+    entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(Paused(ME)))))
+    assert (entry.channels, [one.name for one in entry.versions]) == ({"stable": "v1"}, ["v1", "v2"])
+    assert INCOMING in only(steered(OLD, NEW, rows(rollout(Paused(ME), Resumed(ME))))).channels
+
+
+@pytest.mark.parametrize("previous", [None, OLD, NEW])
+def test_what_is_completed_is_what_is_declared(previous: ModelEntry | None) -> None:
+    made = steered(previous, NEW, rows(rollout(Loaded(), Promoted(ME))))
+    assert (only(made), made.commands, made.rollouts) == (NEW, (), ())
+
+
+@pytest.mark.parametrize("end", [(Loaded(), Breached("bad")), (LoadFailed("wrong rank"),)])
+@pytest.mark.parametrize("previous", [None, OLD])
+def test_what_was_taken_back_stays_back(previous: ModelEntry | None, end: tuple[AnyEvent, ...]) -> None:
+    """Reconcile after reconcile, until the target changes or somebody resumes it."""
+    row = rollout(*end)
+    made = steered(previous, NEW, rows(row))
+    assert (only(made).channels, only(made).splits, made.commands) == ({"stable": "v1"}, (), ())
+    assert [shown.state for shown in made.rollouts] == ["rolled_back"]
+
+
+def test_somebody_resumes_what_was_taken_back() -> None:
+    again = transition(rollout(Loaded(), Breached("bad")), Resumed(ME), 9.0)
+    assert only(steered(OLD, NEW, rows(again))).channels == {"stable": "v1", INCOMING: "v2"}
+    (split,) = only(steered(OLD, NEW, rows(transition(again, Loaded(), 10.0)))).splits
+    assert split.stage == 100
+
+
+def test_another_target_after_a_halt_is_another_rollout() -> None:
+    back = rollout(Loaded(), Breached("bad"))
+    made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(back))
+    following = spec("v1", "v3", previous=back.id)
+    assert made.commands == (Tell(back.id, back.lock_version, Superseded(id_of(following))), Create(following))
+    assert only(made).channels["stable"] == "v1"
+
+
+def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> None:
+    back = rollout(Loaded(), Breached("bad"))
+    made = steered(OLD, OLD, rows(back))
+    assert made.commands == (Tell(back.id, back.lock_version, Superseded("")),)
+    assert (only(made), made.rollouts) == (OLD, ())
+    again = steered(OLD, NEW, rows(transition(back, Superseded(""), 9.0)))
+    assert again.commands == (Create(spec(previous=back.id)),)
+
+
+def test_the_same_target_declared_again_after_a_halt_and_another_version_is_another_rollout() -> None:
+    back = rollout(Loaded(), Breached("bad"))
+    third = model("v1", "v2", "v3", stable="v3")
+    made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(back))
+    assert made.commands == (Create(spec("v3", "v2", previous=back.id)),)
+
+
+@pytest.mark.parametrize("before", [(), (Loaded(),), (Loaded(), StagePassed()), (Loaded(), Paused(ME))])
+def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[AnyEvent, ...]) -> None:
+    row = rollout(*before)
+    made = steered(OLD, OLD, rows(row))
+    withdrawn = Withdrawn("models.yaml points stable at v1 again")
+    assert made.commands == (Tell(row.id, row.lock_version, withdrawn),)
+    assert only(made) == OLD, "no split from here on, whether the registry answers or not"
+
+
+def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
+    row = rollout(Loaded(), StagePassed())
+    made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(row))
+    following = spec("v1", "v3", previous=row.id)
+    assert made.commands == (Tell(row.id, row.lock_version, Superseded(id_of(following))), Create(following))
+    assert (only(made).channels["stable"], only(made).splits) == ("v1", ())
+    after = transition(row, Superseded(id_of(following)), 9.0)
+    assert steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(after)).commands == (Create(following),)
+
+
+def test_a_policy_that_is_at_once_by_now_ends_the_rollout_for_another_target() -> None:
+    row = rollout(Loaded())
+    made = steered(OLD, model("v1", "v2", "v3", rollout="at-once", stable="v3"), rows(row))
+    assert made.commands == (Tell(row.id, row.lock_version, Superseded("")),)
+    assert only(made).channels == {"stable": "v3"}
+
+
+def test_a_policy_of_one_stage_makes_no_row() -> None:
+    made = steered(OLD, model("v1", "v2", rollout="at-once", stable="v2"), NONE)
+    assert (made.commands, only(made).channels) == ((), {"stable": "v2"})
+
+
+def test_a_model_that_names_no_policy_has_the_built_in_stages() -> None:
+    (created,) = steered(OLD, model("v1", "v2", rollout="", stable="v2"), NONE).commands
+    assert isinstance(created, Create)
+    assert [stage.percent for stage in created.spec.policy.stages] == [1, 10, 50, 100]
+
+
+@pytest.mark.parametrize("before", [(), (Loaded(), StagePassed())])
+def test_the_old_version_stays_while_it_serves_although_nobody_declares_it(before: tuple[AnyEvent, ...]) -> None:
+    entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(*before))))
+    assert [one.name for one in entry.versions] == ["v1", "v2"]
+    assert entry.channels["stable"] == "v1"
+    halted = rollout(Loaded(), Breached("bad"))
+    assert only(steered(OLD, model("v2", stable="v2"), rows(halted))).channels == {"stable": "v1"}
+    done = rollout(Loaded(), Promoted(ME))
+    assert [one.name for one in only(steered(OLD, model("v2", stable="v2"), rows(done))).versions] == ["v2"]
+
+
+def test_a_model_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
+    row = rollout(Loaded())
+    made = steered(OLD, None, rows(row))
+    assert made.commands == (Tell(row.id, row.lock_version, Withdrawn("acme/bot:stable is not declared any more")),)
+    back = rollout(Loaded(), Breached("bad"))
+    assert steered(OLD, None, rows(back)).commands == (Tell(back.id, back.lock_version, Superseded()),)
+    assert steered(OLD, None, rows(rollout(Loaded(), Promoted(ME)))).commands == ()
+
+
+def test_a_channel_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
+    row = rollout(Loaded())
+    made = steered(OLD, model("v1", "v2", next="v2"), rows(row))
+    assert [command.rollout for command in made.commands if isinstance(command, Tell)] == [row.id]
+    assert only(made).channels == {"next": "v2"}
+
+
+@pytest.mark.parametrize("known", [NONE, UNKNOWN, rows(rollout(Loaded()))], ids=["no-row", "unknown", "running"])
+def test_an_artifact_that_is_only_missing_moves_nothing(known: Rows) -> None:
+    """v2 is declared, and its artifact is not there: the compiler leaves out both."""
+    made = steered(OLD, model("v1"), known, declared={"stable": "v2"})
+    assert only(made).channels["stable"] == "v1"
+    assert made.commands == ()
+
+
+def test_where_rows_are_not_known_nothing_that_has_stages_moves() -> None:
+    made = steered(OLD, NEW, UNKNOWN)
+    assert (only(made).channels, made.commands) == ({"stable": "v1"}, ())
+    assert made.held == ("acme/bot:stable stays v1: the registry does not tell of its rollouts",)
+    assert only(steered(None, NEW, UNKNOWN)).channels == {"stable": "v2"}
+    at_once = steered(OLD, model("v1", "v2", rollout="at-once", stable="v2"), UNKNOWN)
+    assert only(at_once).channels == {"stable": "v2"}
+
+
+def test_a_model_that_moves_to_another_pool_leaves_its_rollout() -> None:
+    row = rollout(Loaded())
+    made = steered(OLD, model("v1", "v2", pool="other", stable="v2"), rows(row))
+    assert made.commands == (Tell(row.id, row.lock_version, Superseded()),)
+    assert only(made).channels == {"stable": "v2"}
+
+
+def test_a_name_that_means_another_artifact_now_is_followed_at_once() -> None:
+    again = model(version("v1", "other"), stable="v1")
+    assert only(steered(OLD, again, NONE)) == again
+    row = rollout(Loaded())
+    made = steered(OLD, model(version("v1", "other"), "v2", stable="v2"), rows(row))
+    assert made.commands == (Tell(row.id, row.lock_version, Superseded()),)
+    assert only(made).splits == ()
+
+
+def test_the_same_artifact_under_another_name_is_no_rollout() -> None:
+    renamed = model("v1", version("v1-again", "v1"), stable="v1-again")
+    assert steered(OLD, renamed, NONE).commands == ()
+    assert only(steered(OLD, renamed, NONE)).channels == {"stable": "v1-again"}
+
+
+def test_a_flip_without_a_row_since_then_counts_as_where_the_channel_is() -> None:
+    done = rollout(Loaded(), Promoted(ME))
+    third = model("v1", "v2", "v3", stable="v3")
+    made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(done))
+    assert made.commands == (Create(spec("v3", "v2", previous=done.id)),)
+
+
+def test_an_old_rollout_that_is_resumed_after_others_goes_from_where_the_channel_is() -> None:
+    again = transition(rollout(Loaded(), Breached("bad")), Resumed(ME), 9.0)
+    third = model("v1", "v2", "v3", stable="v3")
+    made = steered(third, third, rows(again))
+    assert only(made).channels == {"stable": "v3"}
+    assert [type(command.event) for command in made.commands if isinstance(command, Tell)] == [Superseded]
+
+
+def test_two_channels_load_side_by_side() -> None:
+    before = model("v1", "v2", "v3", stable="v1", next="v1")
+    wanted = model("v1", "v2", "v3", stable="v2", next="v3")
+    both = rows(rollout(), rollout(channel="next", end="v3"))
+    entry = only(steered(before, wanted, both))
+    assert entry.channels == {"stable": "v1", "next": "v1", INCOMING: "v3", "incoming-2": "v2"}
+
+
+def api(previous: ModelEntry | None, wanted: ModelEntry, known: Rows) -> Steered:
+    undeclared = msgspec.structs.replace(wanted, declared_in="")
+    return steer(snapshot(previous) if previous is not None else None, snapshot(undeclared), {}, known)
+
+
+def test_a_model_of_the_api_follows_its_rows_and_is_told_nothing() -> None:
+    row = rollout(Loaded(), StagePassed(), origin="api")
+    made = api(OLD, OLD, rows(row))
+    assert made.commands == ()
+    (split,) = only(made).splits
+    assert (split.percent, split.candidate) == (10, "v2")
+
+
+def test_a_models_pointer_of_the_api_is_its_channel_where_no_rollout_is_under_way() -> None:
+    assert only(api(OLD, NEW, rows(rollout(Loaded(), Promoted(ME), origin="api")))).channels == {"stable": "v2"}
+    assert only(api(OLD, OLD, rows(rollout(Loaded(), Breached("bad"), origin="api")))).channels == {"stable": "v1"}
+    assert only(api(OLD, NEW, NONE)).channels == {"stable": "v2"}
+
+
+def test_a_base_model_is_never_split() -> None:
+    base = ModelEntry(ModelId("base"), POOL, "base", (version("v1"), version("v2")), {"stable": "v2"})
+    old = msgspec.structs.replace(base, channels={"stable": "v1"})
+    made = steer(snapshot(old), snapshot(base), {ModelId("base"): {"stable": "v2"}}, NONE)
+    assert (made.commands, only(made)) == ((), base)
+
+
+names = st.sampled_from(["v1", "v2", "v3"])
+histories = st.lists(
+    st.sampled_from([Loaded(), StagePassed(), Breached("x"), Paused(ME), Resumed(ME), Promoted(ME), Withdrawn("y")]),
+    max_size=8,
+)
+
+
+@given(was=st.none() | names, target=names, history=histories, start=names, end=names)
+def test_no_split_that_no_row_says_and_no_channel_that_points_nowhere(
+    was: str | None, target: str, history: list[AnyEvent], start: str, end: str
+) -> None:
+    row = rollout(start=start, end=end)
+    for event in history:
+        try:
+            row = transition(row, event, 1.0)
+        except IllegalTransition:
+            continue
+    known = rows(row) if start != end else NONE
+    previous = model("v1", "v2", "v3", stable=was) if was is not None else None
+    made = steered(previous, model("v1", "v2", "v3", stable=target), known)
+    entry = only(made)
+    for split in entry.splits:
+        assert (split.rollout, split.percent, split.stage, split.candidate) == (
+            row.id,
+            row.percent,
+            row.trial,
+            row.to_version,
+        )
+        assert row.is_active
+    assert entry.channels["stable"] in {was or target, target, start, end}
+    if was is not None and was != target and known is NONE:
+        assert entry.channels["stable"] == was, "nothing flips without a row"
+
+
+# -- what is published already, with the rows' new states --------------------------------------------------------------
+
+
+def published(row: Rollout) -> Snapshot:
+    """What went out for v1 -> v2 when the row was like this; with a model beside it that nobody rolls out."""
+    made = steered(OLD, NEW, rows(row)).snapshot
+    other = msgspec.structs.replace(OLD, id=ModelId("acme/other"))
+    return msgspec.structs.replace(made, models=(*made.models, other))
+
+
+def moved(before: Rollout, *after: Rollout) -> ModelEntry:
+    was = published(before)
+    made = moved_with(was, rows(*after))
+    snapshots.decode(snapshots.encode(made))
+    assert made.models[1:] == was.models[1:]
+    return made.models[0]
+
+
+@pytest.mark.parametrize("event", [Breached("x"), RolledBack(ME), Withdrawn("x"), Superseded()])
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed: int) -> None:
+    row = rollout(Loaded(), *[StagePassed()] * passed)
+    assert published(row).models[0].splits
+    entry = moved(row, transition(row, event, 9.0))
+    assert (entry.channels, entry.splits) == ({"stable": "v1"}, ())
+    assert {one.name for one in entry.versions} == {"v1", "v2"}
+
+
+def test_its_share_and_its_end_follow_the_row() -> None:
+    row = rollout(Loaded())
+    (split,) = moved(row, transition(row, StagePassed(), 9.0)).splits
+    assert (split.percent, split.stage) == (10, 1)
+    entry = moved(row, transition(row, Promoted(ME), 9.0))
+    assert (entry.channels, entry.splits) == ({"stable": "v2"}, ())
+    again = transition(transition(row, Breached("x"), 9.0), Resumed(ME), 10.0)
+    entry = moved(row, again)
+    assert (entry.channels, entry.splits) == ({"stable": "v1", INCOMING: "v2"}, ())
+
+
+@pytest.mark.parametrize("events", [(), (Loaded(),), (Loaded(), StagePassed()), (Loaded(), Breached("x"))])
+def test_rows_that_did_not_move_change_nothing(events: tuple[AnyEvent, ...]) -> None:
+    row = rollout(*events)
+    assert moved(row, row) == published(row).models[0]
+    assert moved(row) == published(row).models[0], "a channel without a row is the declaration's"
+
+
+def test_a_channel_that_was_flipped_since_stays() -> None:
+    for state in (rollout(Loaded(), Promoted(ME)), rollout(Loaded()), rollout(Loaded(), Breached("x"))):
+        flipped = model("v1", "v2", "v3", stable="v3")
+        assert moved_with(snapshot(flipped), rows(state)).models == (flipped,)
+    back = moved_with(snapshot(OLD), rows(rollout(Loaded(), Promoted(ME)))).models
+    assert back == (OLD,), "a flip back after it completed is no rollout's"
+    workshop = model(version("v1"), version("v2", "another"), stable="v1")
+    assert moved_with(snapshot(workshop), rows(rollout(Loaded()))).models == (workshop,), "v2 means something else now"
+    elsewhere = model("v1", "v2", stable="v1", pool="other")
+    assert moved_with(snapshot(elsewhere), rows(rollout(Loaded()))).models == (elsewhere,)
