@@ -84,8 +84,11 @@ def _goes_with_torch(entry: str) -> bool:
 
 
 def _compile(sources: Sequence[str], lock: Path, arguments: Iterable[str]) -> None:
-    """What the lock holds already is preferred, so that an unchanged project gives an unchanged lock."""
-    options = ["--universal", "--python-version", "3.11", "--generate-hashes"]
+    """What the lock holds already is preferred, so that an unchanged project gives an unchanged lock.
+
+    Versions without wheels are passed over: a machine without compilers installs them all.
+    """
+    options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-build"]
     plain = ["--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"]
     argv = ["-m", "uv", "pip", "compile", *options, *plain, *arguments, *sources, "--output-file", str(lock)]
     subprocess.run([sys.executable, *argv], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
