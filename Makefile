@@ -14,7 +14,7 @@ STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench bench-peers seeds fuzz fmt
+.PHONY: help up down test check bench bench-peers docs seeds fuzz fmt
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: check ## everything, with real servers and the real engine
 
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)
+
+docs: $(STAMP) ## the pages of docs/reference, from the code
+	$(BIN)/python -m docs.generate
 
 seeds: $(STAMP) ## a thousand seeds of faults on the gateway in virtual time (some minutes; ARGS="--seed 417 -v" replays one)
 	$(BIN)/python -m tests.drills.virtual $(or $(ARGS),--seeds 1000)
