@@ -17,7 +17,7 @@ WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak check bench bench-peers seeds fuzz fmt lock
+.PHONY: help up down test soak check bench bench-peers docs seeds fuzz fmt lock
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed an
 
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)
+
+docs: $(STAMP) ## the pages of docs/reference, from the code
+	$(BIN)/python -m docs.generate
 
 seeds: $(STAMP) ## a thousand seeds of faults on the gateway in virtual time (some minutes; ARGS="--seed 417 -v" replays one)
 	$(BIN)/python -m tests.drills.virtual $(or $(ARGS),--seeds 1000)

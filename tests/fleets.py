@@ -233,7 +233,7 @@ def running_fleet(
 
     `replicas` of each pool; None: as their YAML says. `variables` are added to the environment, for settings.
     """
-    with _free_ports() as port_base:
+    with free_ports() as port_base:
         yield from _running_fleet(state_dir, engine, replicas, project, variables, port_base)
 
 
@@ -291,7 +291,7 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
 
 
 @contextmanager
-def _free_ports() -> Iterator[int]:
+def free_ports() -> Iterator[int]:
     """The base of ports that are free, held by a lock: another run on this machine does not take them meanwhile."""
     first = 20_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)  # each worker has its own
     for base in range(first, first + 1_000, _PORTS_PER_FLEET):

@@ -94,7 +94,7 @@ def test_revisions_are_read_from_a_bare_repository(checkout: Checkout, tmp_path:
 def test_the_hook_of_the_docs_refuses_a_push_that_breaks_a_promise(checkout: Checkout, tmp_path: Path) -> None:
     bare = tmp_path / "bare.git"
     git("clone", "--quiet", "--bare", str(checkout.root), str(bare), at=tmp_path)
-    _, _, rest = HOOK.read_text().partition("```sh pre-receive\n")
+    _, _, rest = HOOK.read_text().partition("```sh pre-receive needs: fleet\n")
     script = rest.partition("```")[0]
     assert script.startswith("#!/bin/sh")
     shoal = f'"{sys.executable}" -m functions.cli.main'

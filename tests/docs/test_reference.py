@@ -15,6 +15,8 @@ from functions.gateway.metrics import Metrics as GatewayMetrics
 from functions.registry.metrics import Metrics as RegistryMetrics
 from tests.docs.pages import ROOT, pages
 
+_NO_METRICS = {"shoal_local", "shoal_tokenizer", "shoal_local_trainer", "shoal_controller"}  # keys, files, prefixes
+
 
 @pytest.fixture(scope="module")
 def written() -> dict[str, str]:
@@ -47,6 +49,17 @@ def test_every_metric_that_a_process_registers_is_documented_with_its_meaning() 
         assert len(names) > 10
     told = [family for process in ("gateway", "registry", "replica", "controller") for family in families(process)]
     assert [family.name for family in told if len(family.meaning.split()) < 2] == []
+
+
+def test_every_metric_that_pages_name_is_one() -> None:
+    processes = ("gateway", "registry", "replica", "controller")
+    known = {family.name for process in processes for family in families(process)}
+    known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum")}
+    for page in pages():
+        named = set(re.findall(r"(?<![\w/.-])(shoal_[a-z_]+[a-z])(?![\w:*{]|_\w)(?!…)", page.read_text()))
+        named |= set(re.findall(r"(?<![\w/.-])(shoal_[a-z_]+[a-z])(?=\{[a-z])", page.read_text()))
+        named = {name for name in named if name not in _NO_METRICS}
+        assert {name for name in named if name not in known and f"{name}_total" not in known} == set(), page
 
 
 def test_every_setting_has_a_meaning() -> None:

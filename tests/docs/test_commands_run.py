@@ -1,0 +1,86 @@
+"""Commands of the pages, run as a reader would: the tutorial on a fleet of simulated engines, others in a checkout."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Fence
+from tests.docs.shell import expected_output, of_class, script, script_pages
+from tests.fleets import free_ports, processes_of
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+_PARTS = ("inferenceservices", "policies", "registry")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What of a checkout the commands read, with a `shoal` of this interpreter on the path."""
+    folder = tmp_path / "shoal"
+    for part in _PARTS:
+        shutil.copytree(ROOT / part, folder / part)
+    command = tmp_path / "bin" / "shoal"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m functions.cli.main "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
+def environment(checkout: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OPENAI_", "GIT_"))}
+    path = f"{checkout.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(checkout.parent)} | more
+
+
+def run(text: str, checkout: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    return subprocess.run(
+        command, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=840,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def missing(expected: list[str], output: str) -> list[str]:
+    """Expected lines that do not come, in their order; … stands for anything."""
+    lines, absent = iter(output.splitlines()), []
+    for wanted in expected:
+        pattern = ".*".join(re.escape(part) for part in wanted.rstrip().split("…"))
+        if not any(re.fullmatch(pattern, line.rstrip()) for line in lines):
+            absent.append(wanted)
+            break  # what follows has nothing left to be looked for in
+    return absent
+
+
+@pytest.fixture
+def ports() -> Iterator[int]:
+    with free_ports() as base:
+        yield base
+
+
+@pytest.mark.parametrize("page", script_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int) -> None:
+    env = environment(checkout, SHOAL_PORT_BASE=str(ports))
+    try:
+        done = run(script(page), checkout, env)
+    finally:
+        run("shoal down", checkout, env)
+    assert done.returncode == 0, done.stdout
+    assert missing(expected_output(page), done.stdout) == [], done.stdout
+    assert not processes_of(checkout / ".shoal")
+
+
+@pytest.mark.parametrize("fence", of_class("run: offline"), ids=lambda fence: fence.place)
+def test_a_command_that_needs_no_fleet_succeeds(fence: Fence, checkout: Path) -> None:
+    done = run(fence.text, checkout, environment(checkout))
+    assert done.returncode == 0, done.stdout
+
+
+def test_output_that_does_not_come_or_comes_too_early_is_seen() -> None:
+    assert missing(["a … b", "c"], "x\na 1 b\nc\n") == []
+    assert missing(["c", "a … b"], "a 1 b\nc\n") == ["a … b"]
+    assert missing(["d"], "c\n") == ["d"]
