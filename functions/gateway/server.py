@@ -32,6 +32,7 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.decision_recorder import DecisionRecorder
@@ -131,7 +132,7 @@ class _Server(uvicorn.Server):
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(_bus_url(settings), shelf_bytes=settings.conversation_tenant_bytes)
         kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
-        composer = Composer(self._services, gateway.handle, ToolCaller(_tool_policy(settings)), kept)
+        composer = Composer(ChatServices(self._services, gateway.handle, ToolCaller(_tool_policy(settings)), kept))
         gateway.interceptors = (composer,)
         self._batches, batch_routes = _batches(settings, gateway)
         return [composer.add_routes, *batch_routes]

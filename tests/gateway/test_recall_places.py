@@ -39,9 +39,9 @@ def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
         conversations=ConversationsPart(),
     )
     shelf = SlowShelf()
-    composer = stage.composer
-    assert composer.conversations is not None
-    composer.conversations._store = shelf
+    chat = stage.chat
+    assert chat.conversations is not None
+    chat.conversations._store = shelf
     return stage, shelf
 
 

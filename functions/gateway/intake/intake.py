@@ -157,7 +157,7 @@ class Intake:
         tenant = known.caller.tenant
         if catalogue.tenants[tenant].context_overflow == "refuse" or route is not CHAT:
             return 0
-        room = context_overflow.room_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
+        room = context_overflow.headroom_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
         lengths = self.features.lengths
         gone = context_overflow.overflow(
             parsed, room, lambda size_bytes: lengths.prompt_tokens(model.pool, tenant, size_bytes)
