@@ -9,12 +9,11 @@ from functools import partial
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
 from functions.gateway import tracing
-from functions.gateway.admission.metrics import LadderCollector, RoomsCollector
-from functions.gateway.admission.queue import WaitingRooms
-from functions.gateway.decision_recorder import DecisionRecorder, RecordedFleet, RecordedRooms, recorded_router
+from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
+from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.decision_recorder import DecisionRecorder, RecordedFleet, RecordedQueues, recorded_router
 from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
-from functions.gateway.intake.lookups import Lookups
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.index import Prefixes, TellingReplicas
@@ -30,6 +29,7 @@ from functions.gateway.routing.load_client import Loader
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherChoice, Router
 from functions.gateway.services import Services
+from functions.gateway.tenant_limits import Lookups
 from functions.telemetry.trace_sink import TraceSink
 
 
@@ -58,7 +58,7 @@ def make_services(
     rollouts = Rollouts(gateway_id, clock, wall_clock)
     intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     fleet = FleetView() if recorder is None else RecordedFleet(recorder)
-    admission = WaitingRooms(clock, fleet) if recorder is None else RecordedRooms(recorder, fleet)
+    admission = AdmissionQueues(clock, fleet) if recorder is None else RecordedQueues(recorder, fleet)
     prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
     make_router = Router if recorder is None else recorded_router(recorder)
     routing = make_router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
@@ -75,7 +75,7 @@ def make_services(
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
         )
-    for collector in (QuotaCollector(quotas), RoomsCollector(admission.figures), LadderCollector(admission.ladders)):
+    for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
     return Services(
         gateway_id=gateway_id,

@@ -36,7 +36,7 @@ from functions.decisions.routing.own_load import Place
 from functions.decisions.routing.retry import Failure
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import PoolTicket, Waiting, WaitingRooms, _request_of, _Room
+from functions.gateway.admission.queue import AdmissionQueues, PoolTicket, Waiting, _request_of, _Room
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.router import OtherChoice, Router
@@ -158,7 +158,7 @@ class RecordedRouter(Router):
         return self._wanted
 
 
-class RecordedRooms(WaitingRooms):
+class RecordedQueues(AdmissionQueues):
     """Waiting rooms, with who came and what became of them."""
 
     def __init__(self, recorder: DecisionRecorder, fleet: FleetView) -> None:
@@ -205,15 +205,15 @@ class RecordedRooms(WaitingRooms):
                 self.recorder.note("serve", pool=pool)
             super()._serve(room)
 
-    def read(self, exchange: Waiting) -> None:
+    def first_token(self, exchange: Waiting) -> None:
         with self.recorder.one_event():
             if exchange.ticket is not None:
                 self.recorder.note("first", id=exchange.admitted.request_id)
-            super().read(exchange)
+            super().first_token(exchange)
 
-    def put_off(self, exchange: Waiting) -> None:
+    def defer(self, exchange: Waiting) -> None:
         self.recorder.note("put_off", id=exchange.admitted.request_id)
-        super().put_off(exchange)
+        super().defer(exchange)
 
     def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
         request_id = _request_of(ticket).admitted.request_id

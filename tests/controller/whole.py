@@ -6,7 +6,6 @@
 from typing import Any
 
 import orjson
-from functions.controller.kubernetes.run.judging import judge
 
 from functions.api.declared import Declared
 from functions.api.kinds.base import API_VERSION
@@ -14,6 +13,7 @@ from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.inference_service import API_VERSION as KSERVE
 from functions.api.kinds.inference_service import POOL_LABEL, TASK_LABEL
 from functions.api.snapshot import Snapshot
+from functions.controller.kubernetes.run.selection import judge
 from functions.controller.snapshot.compile import compile_snapshot
 
 POOL, OTHER_POOL = "base-a", "base-b"

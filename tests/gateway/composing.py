@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 from functions.api.snapshot import ToolEntry
 from functions.fleet.bus import BusUnavailable
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.chat.tools.declared import ToolCall
@@ -92,7 +93,8 @@ class Stage:
         self.shelf, self.tools = Shelf(), PlayedTools()
         kept = Conversations(self.shelf, PEPPER)
         gateway = self.play.gateway
-        self.composer = Composer(gateway.services, gateway.handle, self.tools, kept)
+        self.chat = ChatServices(gateway.services, gateway.handle, self.tools, kept)
+        self.composer = Composer(self.chat)
         gateway.interceptors = (self.composer,)
 
     def ask(self, content: str = "hi", stream: bool = False, **fields: Any) -> Client:

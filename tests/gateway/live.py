@@ -24,6 +24,7 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.gateway import Gateway
@@ -122,7 +123,7 @@ class LiveGateway:
         store = ValkeyConversations(self._conversations_url) if self._conversations_url is not None else None
         if store is not None:
             kept = Conversations(store, PEPPER)
-            composer = Composer(services, self.gateway.handle, ToolCaller(ToolPolicy()), kept)
+            composer = Composer(ChatServices(services, self.gateway.handle, ToolCaller(ToolPolicy()), kept))
             self.gateway.interceptors = (composer,)
         self._ready.set()
         await serving
@@ -139,7 +140,7 @@ class LiveGateway:
         """As the server does."""
         services = self.gateway.services
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, self.gateway, bus))
-        for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+        for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
             services.tasks.forever(feed.__name__, functools.partial(feed, services, bus), expected=(BusUnavailable,))
 
     def _protocol(self) -> LaneProtocol:

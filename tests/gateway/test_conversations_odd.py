@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from functions.api.snapshot import ConversationsPart
-from functions.gateway.chat.composition.recalled_room import too_much
+from functions.gateway.chat.composition.shared import too_much
 from functions.gateway.http.asgi import make_app
 from functions.gateway.intake.json_body import values_in
 from tests.gateway.composing import MakePlay, Stage

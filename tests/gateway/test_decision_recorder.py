@@ -46,7 +46,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_nothing_is_recorded_unless_it_is_asked_for() -> None:
     gateway = World().gateway
-    assert type(gateway.services.admission).__name__ == "WaitingRooms"
+    assert type(gateway.services.admission).__name__ == "AdmissionQueues"
     assert type(gateway.services.router).__name__ == "Router"
     assert type(gateway.services.fleet).__name__ == "FleetView"
 

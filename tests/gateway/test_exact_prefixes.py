@@ -18,8 +18,8 @@ from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, p
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
 from functions.gateway.prefix import feeds as prefix_feeds
-from functions.gateway.prefix.exact_figures import ExactFigures
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import Lesson
 from functions.gateway.request.request import Admitted
@@ -128,7 +128,7 @@ def test_figures(exact: ExactPrefixes) -> None:
     exact.matched_tokens(admit())
     exact.matched_tokens(admit("short"))
     registry = CollectorRegistry()
-    registry.register(ExactFigures(exact))
+    registry.register(ExactPrefixStats(exact))
     page = generate_latest(registry).decode()
     for line in (
         'shoal_prefix_answers_total{answer="known"} 1.0',

@@ -70,7 +70,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> None:
     p, bus = play("r0", **in_rollout()), Bus()
-    async with running(feeds.tell_evidence, p.gateway, bus):
+    async with running(feeds.publish_evidence, p.gateway, bus):
         ask(p, "candidate", stream=False)
         (await engine_of(p)).answers(200, b'{"choices":[]}')
         await until(lambda: bus.stats_told)
@@ -78,12 +78,12 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     assert [(said.rollout, said.candidate.requests) for said in first.rollouts] == [(ROLLOUT, 1)]
     bus.away = True
     with pytest.raises(BusUnavailable):
-        await feeds.tell_evidence(p.gateway, bus)
+        await feeds.publish_evidence(p.gateway, bus)
     lost = p.gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "evidence"})
     assert lost == 1
     bus.away = False
     bus.stats_told.clear()
-    async with running(feeds.tell_evidence, p.gateway, bus):
+    async with running(feeds.publish_evidence, p.gateway, bus):
         await until(lambda: bus.stats_told)
     assert len(rollout_beat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
 
@@ -94,11 +94,11 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
     pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     bus.away = True
     with pytest.raises(BusUnavailable):
-        await feeds.tell_pins(gateway, bus)
+        await feeds.publish_pins(gateway, bus)
     assert pins.untold == 1
     assert gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
     bus.away = False
-    async with running(feeds.tell_pins, gateway, bus):
+    async with running(feeds.publish_pins, gateway, bus):
         await until(lambda: bus.pins_told)
     message, ttl_s = bus.pins_told[0]
     batch = session_pins.decode(message)
@@ -109,14 +109,14 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
 async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
     gateway, bus = World(policies=in_rollout()).gateway, Bus()
     gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
-    await feeds.tell_pins_once(gateway, bus)
+    await feeds.publish_pins_once(gateway, bus)
     assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.untold == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs, bus = World().gateway, World().gateway, Bus()
     mine.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
-    async with running(feeds.tell_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
+    async with running(feeds.publish_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
         await until(lambda: bus.pins_told)
         for message in (b"nonsense", bus.pins_told[0][0]):
             bus.coming.put_nowait(message)

@@ -6,9 +6,8 @@ import pytest
 from functions.api.ids import TenantId
 from functions.gateway.errors import Refused
 from functions.gateway.http.asgi import make_app
-from functions.gateway.intake.listed_lately import ListedLately
-from functions.gateway.intake.listing import Listing
-from functions.gateway.intake.lookups import Lookups
+from functions.gateway.intake.listing import ListedLately, Listing
+from functions.gateway.tenant_limits import Lookups
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, World, catalogue, heartbeat, limits
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")

@@ -38,7 +38,7 @@ from functions.simulator.workload.asked import Asked
 
 _THE_POOLS_OWN = frozenset(
     {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
-)  # as `functions.gateway.routing.detour`
+)  # as `functions.gateway.routing.fallback_plan`
 _MAX_COLD_WAITS = 2
 _SELDOM = 4  # sweeps: once a second is often enough to look for what is a minute late, and to forget
 

@@ -49,7 +49,7 @@ from functions.api.snapshot import (
     TenantEntry,
 )
 from functions.api.snapshot_entries import AnyEntry
-from functions.controller.kubernetes.run.judging import ClusterDocument
+from functions.controller.kubernetes.run.selection import ClusterDocument
 
 Made = TypeVar("Made", bound=BaseModel)
 

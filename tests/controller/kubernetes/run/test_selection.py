@@ -4,14 +4,13 @@ from typing import Any
 
 import orjson
 import pytest
-from functions.controller.kubernetes.run.judging import Judged, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import consistency
 from functions.api.kinds.base import API_VERSION
 from functions.controller.kubernetes.run.cr_source import referrers
-from functions.controller.kubernetes.run.selection import Candidate, Selection, select
+from functions.controller.kubernetes.run.selection import Candidate, Judged, Selection, judge, select
 from tests.controller.kubernetes.run.rig import PLURALS, POOL, model_spec, service_spec, tenant_spec
 
 
