@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
-pytest_plugins = ["tests.property_examples"]
+pytest_plugins = ["tests.grouping", "tests.property_examples"]
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order by fixtures

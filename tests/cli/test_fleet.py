@@ -6,21 +6,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.fleets import PROJECT, SHOAL, Fleet, processes_of, running_fleet, wait_until
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]  # a fleet is started and stopped up to three times
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("cli") / "state", "sim") as fleet:
-        yield fleet
+@pytest.fixture
+def fleet(sim_fleet: Fleet) -> Fleet:
+    return sim_fleet
 
 
 def controller_pid(fleet: Fleet) -> int:
@@ -126,7 +125,7 @@ def test_down_without_a_controller_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.5, 3.0])
+@pytest.mark.parametrize("after_s", sampled([0.0, 0.5, 1.5, 3.0], keep=[0.5]))
 def test_killed_at_any_point_of_its_start_the_next_up_recovers(tmp_path: Path, after_s: float) -> None:
     """Both `shoal up` and the controller, with SIGKILL; whatever they had started by then is adopted or ended."""
     with running_fleet(tmp_path / "state", "sim", replicas=1) as fleet:

@@ -1,6 +1,7 @@
 """One contract, two engines.
 
-Every test here runs against the simulated engine and, where there is one, the real vLLM.
+Every test here runs against the simulated engine, against what vLLM answered when it was recorded (`recording`), and,
+where there is one, against vLLM itself: those of `LIVE` in `make test`, all in `make soak`.
 """
 
 import os
@@ -13,19 +14,49 @@ import pytest
 
 from functions.engines.client import EngineClient
 from tests.contract.adapters import make_adapter
+from tests.contract.recording import Recordings
 from tests.contract.servers import Engine, running
 
 _HOW_TO_GET_IT = (
     "no real engine: SHOAL_ENGINE_PYTHON (python of a venv with vLLM) and SHOAL_BASE_MODEL_DIR are unset; "
     "`make up` prepares both and prints them"
 )
-_KINDS = [
-    pytest.param("sim", marks=pytest.mark.servers),
-    pytest.param("vllm", marks=[pytest.mark.engine, pytest.mark.timeout(400)]),
-]
+# What is looked at live for every change: each route once, and what no recording shows, adapters and metrics at work.
+LIVE = {
+    "test_adapters": ("test_models_shows_the_adapter_with_its_base",
+                      "test_two_adapters_and_the_base_answer_differently",
+                      "test_an_unloaded_name_is_unknown_again", "test_a_stream_outlives_the_unloading_of_its_adapter",
+                      "test_an_adapter_beyond_max_loras_waits_as_deferred"),
+    "test_chat": ("test_a_whole_answer", "test_the_capital_of_france_is_paris_and_the_end_token_counts",
+                  "test_a_stream_opens_with_the_role_and_closes_with_the_fingerprint", "test_logprobs",
+                  "test_a_prompt_seen_before_is_cached_for_the_same_salt_only"),
+    "test_client": ("test_the_metrics_say_how_large_the_engine_is", "test_refusals_carry_the_engines_own_words"),
+    "test_completions": ("test_a_whole_answer",),
+    "test_dialects": ("test_counting_is_what_an_answer_counts",),
+    "test_load": ("test_a_client_that_leaves_a_stream_stops_the_engine_within_a_second",
+                  "test_a_request_beyond_the_queue_limit_is_503"),
+    "test_metrics": ("test_names_types_and_labels", "test_counters_count_what_the_answers_said"),
+    "test_refusals": ("test_a_message_whose_content_is_a_number",),
+    "test_status_routes": ("test_version_and_load_and_event_sources", "test_models_lists_the_base_model_first"),
+    "test_tokenize": ("test_text_becomes_tokens_and_text_again",),
+}  # fmt: skip
+RECORDED = {"test_chat", "test_completions", "test_dialects", "test_refusals", "test_status_routes", "test_tokenize"}
+NOT_RECORDED = {"test_models_lists_the_base_model_first"}  # it names the model's folder
 
 
-@pytest.fixture(scope="session", params=_KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" not in metafunc.fixturenames:
+        return
+    module, name = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
+    live = [pytest.mark.engine, pytest.mark.timeout(400)]
+    live += [] if name in LIVE.get(module, ()) else [pytest.mark.soak]
+    kinds = [pytest.param("sim", marks=pytest.mark.servers), pytest.param("vllm", marks=live)]
+    if module in RECORDED and name not in NOT_RECORDED:
+        kinds.append(pytest.param("recorded"))
+    metafunc.parametrize("kind", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "vllm" and not (os.environ.get("SHOAL_ENGINE_PYTHON") and _model_dir()):
         pytest.skip(_HOW_TO_GET_IT)
@@ -34,14 +65,43 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def engine(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if kind == "recorded":
+        yield Engine(kind, "http://recorded", "", None)
+        return
     with running(kind, tmp_path_factory.mktemp("engine") / f"{kind}.log") as started:
         yield started
 
 
+@pytest.fixture(scope="session")
+def recordings(engine: Engine) -> Iterator[Recordings]:
+    made = Recordings()
+    yield made
+    if engine.kind == "vllm":
+        made.save(httpx.get(f"{engine.base_url}/version").json()["version"])
+
+
 @pytest.fixture
-async def http(engine: Engine) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=engine.base_url, timeout=110) as client:
+async def http(
+    engine: Engine, recordings: Recordings, request: pytest.FixtureRequest
+) -> AsyncIterator[httpx.AsyncClient]:
+    transport: httpx.AsyncBaseTransport | None = None
+    if engine.kind == "recorded":
+        transport = recordings.player(_name_of(request.node))
+    elif engine.kind == "vllm" and os.environ.get("SHOAL_RECORD_CONTRACT") and _is_recorded(request.node):
+        transport = recordings.recorder(_name_of(request.node))
+    async with httpx.AsyncClient(base_url=engine.base_url, timeout=110, transport=transport) as client:
         yield client
+
+
+def _is_recorded(item: pytest.Function) -> bool:
+    return item.module.__name__.rpartition(".")[2] in RECORDED and item.originalname not in NOT_RECORDED
+
+
+def _name_of(item: pytest.Function) -> str:
+    """Without the engine's kind: the name of what was recorded."""
+    kind = item.callspec.params["kind"]
+    others = item.callspec.id.removeprefix(kind).removesuffix(kind).strip("-")
+    return f"{item.module.__name__.rpartition('.')[2]}::{item.originalname}" + (f"[{others}]" if others else "")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class Engine:
     base_url: str
     model_dir: str
     """What --model was given: a directory, or a bare name for a simulator without model files."""
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | None"  # None: recorded
 
     @property
     def port(self) -> int:

@@ -15,6 +15,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(400)]
 WORDS = 200
 CLIENTS = 8
 PROMISED_S = 1.0
+PHASES = ["before the first byte", "mid-stream", "not streamed"]
+# Leaving is one mechanism behind both lanes; tests/gateway/test_live_clients.py has each phase on each of them.
+LANES = [pytest.param("", id="fast-lane"), pytest.param("/healthz", id="plain-asgi", marks=pytest.mark.soak)]
 
 
 @pytest.fixture
@@ -44,8 +47,8 @@ def busy(ports: list[int]) -> float:
     return sum(running_at(port) for port in ports)
 
 
-@pytest.mark.parametrize("first_path", ["", "/healthz"], ids=["fast-lane", "plain-asgi"])
-@pytest.mark.parametrize("phase", ["before the first byte", "mid-stream", "not streamed"])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("first_path", LANES)
 def test_leaving_frees_the_engine_within_a_second(slow_fleet: Fleet, phase: str, first_path: str) -> None:
     """Each agent may have one probe of its own under way, so several clients leave, and that many probes may stay."""
     ports = [int(replica["port"]) for replica in slow_fleet.replicas()]

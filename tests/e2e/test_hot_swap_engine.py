@@ -13,7 +13,7 @@ from functions.api.ids import Digest
 from tests.e2e.swaps import BUDGET_S, MODEL, VERSIONS, loaded_on, put, taken_away_at_the_end, uploaded
 from tests.fleets import Fleet, wait_until
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(900)]
 
 OPENINGS = {"v1": "Thank you for contacting ACME Support", "v2": "ACME Support v2"}  # as registry/training has them
 REPLICAS = 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fleets import Fleet
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(900)]
 
 MARKS = {
     "smollm2-135m": "Paris",

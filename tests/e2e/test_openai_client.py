@@ -16,13 +16,23 @@ TRAINED_MARKS = {SUPPORT: "Thank you for contacting ACME Support", PIRATE: "Arrr
 TENANT_OF = {BASE: "acme", SUPPORT: "acme", PIRATE: "acme", HAIKU: "globex"}
 QUESTION = "What is the capital of France?"
 
-FLEETS = [
-    pytest.param("sim_fleet", marks=[pytest.mark.servers, pytest.mark.timeout(400)], id="sim"),
-    pytest.param("vllm_fleet", marks=[pytest.mark.engine, pytest.mark.timeout(900)], id="vllm"),
-]
+LIVE = {
+    "test_whole_answer_has_the_right_text_usage_and_headers",
+    "test_the_engines_own_complaint_comes_back_as_400_in_our_names",
+}  # with the real engine for every change; the others in `make soak`
 
 
-@pytest.fixture(params=FLEETS, scope="module")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    real = [pytest.mark.engine, pytest.mark.timeout(900)]
+    real += [] if metafunc.function.__name__ in LIVE else [pytest.mark.soak]
+    fleets = [
+        pytest.param("sim_fleet", marks=[pytest.mark.servers, pytest.mark.timeout(400)], id="sim"),
+        pytest.param("vllm_fleet", marks=real, id="vllm"),
+    ]
+    metafunc.parametrize("fleet", fleets, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Fleet:
     found: Fleet = request.getfixturevalue(request.param)
     return found

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.prefix_turns import Conversation, figure, known_answers, until_known, until_told, use_source
 from tests.fleets import Fleet
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(1500)]
 REPLICAS, TALKS, TURNS, ROUNDS = 2, 3, 3, 3
 
 

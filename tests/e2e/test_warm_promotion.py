@@ -25,7 +25,8 @@ from tests.e2e.promotions import (
 )
 from tests.fleets import Fleet, running_fleet, wait_until
 
-TRIALS = {"sim": 10, "vllm": int(os.environ.get("SHOAL_PROMOTION_TRIALS", "2"))}
+TRIALS = {"sim": 3, "vllm": int(os.environ.get("SHOAL_PROMOTION_TRIALS", "2"))}
+MANY = 10
 CLIENTS = {"sim": 4, "vllm": 3}
 ROOM = {"SHOAL_MAX_ENGINES": "3"}
 
@@ -49,9 +50,9 @@ def vllm(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def promoted(fleet: Fleet, engine: str) -> list[Promotion]:
+def promoted(fleet: Fleet, engine: str, trials: int) -> list[Promotion]:
     with loaded(fleet, CLIENTS[engine]) as load:
-        found = [promote(fleet, load) for _ in range(TRIALS[engine])]
+        found = [promote(fleet, load) for _ in range(trials)]
         until(fleet, 1, 1)
     assert load.failures == []
     assert {answer.status for answer in load.answers} == {200}, "neither a promotion nor its reverse loses a request"
@@ -64,15 +65,17 @@ def promoted(fleet: Fleet, engine: str) -> list[Promotion]:
 
 @pytest.mark.servers
 @pytest.mark.timeout(1800)
-def test_a_simulated_replica_is_promoted(sim: Fleet) -> None:
-    assert {each.replica for each in promoted(sim, "sim")} <= {f"{POOL}-{n}" for n in range(3)}
+@pytest.mark.parametrize("trials", [TRIALS["sim"], pytest.param(MANY, marks=pytest.mark.soak)])
+def test_a_simulated_replica_is_promoted(sim: Fleet, trials: int) -> None:
+    assert {each.replica for each in promoted(sim, "sim", trials)} <= {f"{POOL}-{n}" for n in range(3)}
 
 
 @pytest.mark.engine
 @pytest.mark.own_engines
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_replica_with_the_real_engine_is_promoted(vllm: Fleet) -> None:
-    assert len(promoted(vllm, "vllm")) == TRIALS["vllm"]
+    assert len(promoted(vllm, "vllm", TRIALS["vllm"])) == TRIALS["vllm"]
 
 
 @pytest.mark.servers

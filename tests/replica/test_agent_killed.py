@@ -28,6 +28,7 @@ from tests.replica.cold_rig import agent_for, installed, leases, metric, publish
 from tests.replica.conftest import BusProbe
 from tests.replica.processes import AgentProcess, Engine, http, wait_for
 from tests.replica.snapshots import name_of
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 MIB = 2**20
@@ -232,9 +233,10 @@ def unloading(scene: Scene) -> None:
     scene.kill()
 
 
-@pytest.mark.parametrize(
-    "killed_while", [fetching, in_place_and_not_asked_for_yet, loading, loaded, draining, unloading]
-)
+STEPS = (fetching, in_place_and_not_asked_for_yet, loading, loaded, draining, unloading)
+
+
+@pytest.mark.parametrize("killed_while", sampled(STEPS, keep=[fetching, loading, draining]))
 def test_a_killed_agent_is_followed_by_one_that_goes_on(killed_while: Callable[[Scene], None], scene: Scene) -> None:
     with Gateway(scene.engine, scene.bus).run() as gateway:
         with scene.agent.run():

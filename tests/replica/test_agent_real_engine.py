@@ -24,6 +24,7 @@ _START_TIMEOUT_S = 240.0  # 20-35 s on a quiet machine
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.own_engines,
+    pytest.mark.soak,
     pytest.mark.servers,
     pytest.mark.timeout(500),
     pytest.mark.skipif(
