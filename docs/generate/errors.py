@@ -69,7 +69,7 @@ def _section(title: str, found: dict[tuple[int, str], list[str]], process: str) 
 
 def _words(messages: list[str]) -> str:
     shown = [message for message in messages if message][:_SHOWN]
-    return " · ".join(shown) + (" · …" if len(messages) > _SHOWN else "")
+    return (" · ".join(shown) or "What is wrong, in words.") + (" · …" if len(messages) > _SHOWN else "")
 
 
 def _made(site: Site) -> Iterator[tuple[int, str, str]]:

@@ -95,7 +95,8 @@ def _kind(field: Schema, parts: Schema) -> str:
 
 def _scalar(field: Schema) -> str:
     named = {"string": "text", "integer": "whole number", "boolean": "true or false"}
-    kind = named.get(field.get("type", ""), field.get("type", "anything"))
+    plain = str(field.get("type", "anything"))
+    kind = named.get(plain, plain)
     bounds = [
         f"{words} {number(field[key])}"
         for key, words in (

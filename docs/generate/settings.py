@@ -75,7 +75,7 @@ def settings_page() -> str:
 
 def _text(module: pkgutil.ModuleInfo) -> str:
     """Only modules that speak of settings classes are imported: some others begin to work when they are."""
-    spec = module.module_finder.find_spec(module.name, None)  # type: ignore[call-arg]
+    spec = module.module_finder.find_spec(module.name, None)
     path = spec.origin if spec is not None else None
     text = Path(path).read_text() if path is not None and path.endswith(".py") else ""
     return "settings" if "(BaseSettings)" in text else ""
