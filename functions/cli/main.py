@@ -61,7 +61,7 @@ def prepare(engine: EngineOption = Engine.VLLM) -> None:
 @app.command()
 def down() -> None:
     """Drain and stop the local fleet; nothing is left running, whoever started it."""
-    from functions.cli import down as command
+    from functions.cli import up as command
 
     command.down()
 
@@ -69,7 +69,7 @@ def down() -> None:
 @app.command()
 def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
     """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
-    from functions.cli import env as command
+    from functions.cli import local_commands as command
 
     command.env(tenant, as_json=output is Output.JSON)
 
@@ -101,7 +101,7 @@ def chat(
 @app.command()
 def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as `shoal status` names it.")]) -> None:
     """Restart one process or replica: drained first; the gateway without refusing a connection."""
-    from functions.cli import restart as command
+    from functions.cli import local_commands as command
 
     command.restart(name)
 
@@ -109,25 +109,25 @@ def restart(name: Annotated[str, typer.Argument(help="A process or a replica, as
 @app.command()
 def suspend(reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "") -> None:
     """Stop following the branch: what runs goes on, nothing is changed."""
-    from functions.cli import reconciliation
+    from functions.cli import local_commands
 
-    reconciliation.suspend(reason)
+    local_commands.suspend(reason)
 
 
 @app.command()
 def resume() -> None:
     """Follow the branch again, beginning with what came meanwhile."""
-    from functions.cli import reconciliation
+    from functions.cli import local_commands
 
-    reconciliation.resume()
+    local_commands.resume()
 
 
 @app.command()
 def reconcile() -> None:
     """Look at the branch now, and make sure that everything is as it says."""
-    from functions.cli import reconciliation
+    from functions.cli import local_commands
 
-    reconciliation.reconcile()
+    local_commands.reconcile()
 
 
 @app.command()
@@ -190,7 +190,7 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, max=10_000)] = 50,
 ) -> None:
     """Print the end of a process's log."""
-    from functions.cli import logs as command
+    from functions.cli import local_commands as command
 
     command.logs(name, follow=follow, lines=lines)
 

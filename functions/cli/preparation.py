@@ -1,7 +1,7 @@
 """`shoal prepare`, and the first half of `shoal up`: everything that must be there before a process can start."""
 
 from functions.artifacts.errors import ArtifactError
-from functions.cli.branch import read_branch
+from functions.cli.clones import read_branch
 from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console

@@ -16,9 +16,7 @@ from functions.api.ids import DEFAULT_CHANNEL, parse_model_ref
 from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
-from functions.cli.rollout_list import rollout_table
-from functions.cli.rollout_picture import rollout_of
-from functions.cli.rollout_tables import STATE_COLOURS, stage_words
+from functions.cli.rollout_tables import STATE_COLOURS, rollout_of, rollout_table, stage_words
 from functions.cli.terminal import make_console
 
 LISTED_MAX = 1000

@@ -3,15 +3,64 @@
 Fits 80 columns. The same words serve a log, a line a change.
 """
 
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from functions.cli.rollout_picture import Picture
+from functions.cli.refused import Refused
+from functions.decisions.rollout.evidence import Evidence, EvidenceWire, group_of
 from functions.decisions.rollout.lifecycle import Rollout
-from functions.decisions.rollout.report import Row
+from functions.decisions.rollout.report import Figures, Row, figures_of
+
+# A rollout as the registry tells of it, with the figures that are worth looking at. Pure.
+
+
+_FIELDS = frozenset(Rollout.__struct_fields__)
+_NOTHING: dict[str, Any] = {"candidate": {}, "control": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    rollout: Rollout
+    figures: Figures
+    heard_unix_s: float | None
+    now_unix_s: float
+
+    @property
+    def in_stage_s(self) -> float:
+        return max(0.0, self.now_unix_s - self.rollout.stage_began_unix_s)
+
+    @property
+    def heard_age_s(self) -> float | None:
+        return None if self.heard_unix_s is None else max(0.0, self.now_unix_s - self.heard_unix_s)
+
+
+def rollout_of(answer: Mapping[str, Any]) -> Rollout:
+    """The rollout in an answer that may say more of it."""
+    try:
+        return msgspec.convert({name: value for name, value in answer.items() if name in _FIELDS}, Rollout)
+    except msgspec.ValidationError as error:
+        raise Refused(f"the registry tells of a rollout that this build does not understand: {error}") from error
+
+
+def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
+    """From the answer of GET /v1/rollouts/{id}."""
+    rollout = rollout_of(answer)
+    try:
+        wire = msgspec.convert(answer.get("evidence") or _NOTHING, EvidenceWire, str_keys=True)
+        evidence = Evidence(group_of(wire.candidate), group_of(wire.control), wire.heard_unix_s)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise Refused(f"the registry tells of evidence that this build does not understand: {error}") from error
+    return Picture(rollout, figures_of(rollout, evidence, now_unix_s), evidence.heard_unix_s, now_unix_s)
+
 
 STATE_COLOURS = {
     "loading": "cyan",
@@ -174,3 +223,26 @@ def _group_words(requests: float | None, errors: float | None, p99_ms: float | N
     failed = f", {number_words(errors, '%')} failed" if errors else ""
     first = f", first token p99 {number_words(p99_ms, 'ms')}" if p99_ms is not None else ""
     return f"{number_words(requests, '')} requests{failed}{first}"
+
+
+# Rollouts, one a line.
+
+
+def rollout_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("rollout", "model", "from → to", "state", "share", "stage", "for", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for column in (4, 5, 6):
+        table.columns[column].justify = "right"
+    now_unix_s = time.time()
+    for row in rows:
+        it = rollout_of(row)
+        table.add_row(
+            it.id,
+            escape(f"{it.model}:{it.channel}"),
+            escape(f"{it.from_version} → {it.to_version}"),
+            f"[{STATE_COLOURS[it.state]}]{it.state.replace('_', ' ')}[/]",
+            number_words(it.percent, "%").replace(".0", ""),
+            f"{it.stage + 1}/{len(it.policy.stages)}",
+            seconds_words(max(0.0, now_unix_s - it.stage_began_unix_s)) if it.is_active else "",
+        )
+    return table

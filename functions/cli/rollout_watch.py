@@ -18,8 +18,7 @@ from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout import resolved
-from functions.cli.rollout_picture import Picture, picture_of
-from functions.cli.rollout_tables import drawn, line
+from functions.cli.rollout_tables import Picture, drawn, line, picture_of
 from functions.cli.terminal import PLAIN_LINE_EVERY_S, make_console
 
 POLL_S = 1.0  # as often as the controller judges

@@ -20,7 +20,7 @@ from functions.cli.fleet_tables import failure_lines, overload_lines, pool_table
 from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
-from functions.cli.rollout_list import rollout_table
+from functions.cli.rollout_tables import rollout_table
 from functions.cli.terminal import make_console
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.pool_report import REPORT_PATH

@@ -7,12 +7,15 @@ kept, the controller goes on by itself, and the next `shoal up` takes up where t
 import shlex
 import shutil
 import sysconfig
+import time
 from pathlib import Path
 
-from functions.cli.answers import Asker, demo_key
-from functions.cli.branch import read_branch
+from rich.console import Console
+from rich.markup import escape
+
+from functions.cli.answers import Asker, Chat, NotYet, demo_key
+from functions.cli.clones import read_branch
 from functions.cli.controller_process import controller_status, ensure_controller
-from functions.cli.first_answers import show_first_answers
 from functions.cli.fleet_wait import wait_for_fleet
 from functions.cli.place import Place, here
 from functions.cli.preparation import prepare_basics, prepare_engine
@@ -20,10 +23,59 @@ from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local import kept_ports
 from functions.controller.local import ledger as ledgers
-from functions.controller.local.orphans import left_over
+from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
+from functions.controller.local.found import Found
+from functions.controller.local.orphans import drain_all, end_now, left_over
 from functions.controller.local.port_check import PortsTaken, check_ports
-from functions.controller.local.prepare.reporting import Reporter
+from functions.controller.local.prepare.demo_keys import read_demo_keys
+from functions.controller.local.prepare.reporting import Reporter, Step
 from functions.controller.local.target import EngineKind, Target
+
+# The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
+
+
+QUESTION = "What is the capital of France?"
+MAX_TOKENS = 32
+NEWS_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
+RETRY_S = 0.3
+MAX_SHOWN = 10  # an installation may have thousands: these show that it works
+
+
+def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
+    """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
+    console.print(f"\n[bold]{QUESTION}[/]  [dim]{place.gateway_url}/v1/chat/completions[/]")
+    shown: set[str] = set()
+    for tenant, key in sorted(read_demo_keys(place.layout).items()):
+        for model in sorted(asker.models(key.key), key=lambda model: ("/" in model, model)):
+            if model not in shown and len(shown) < MAX_SHOWN:
+                shown.add(model)
+                _show(asker, console, tenant, model, key.key)
+    if not shown:
+        raise Refused("no model can be called: see `shoal status` for what is wrong with the configuration")
+
+
+def _show(asker: Asker, console: Console, tenant: str, model: str, key: str) -> None:
+    console.print(f"  [cyan]{escape(model)}[/] [dim]({escape(tenant)})[/] ", end="")
+    deadline_s = time.monotonic() + NEWS_TRAVELS_S
+    while True:
+        try:
+            first_ms = _stream(asker, console, model, key)
+            break
+        except NotYet:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_S)
+    console.print(f"  [dim]{first_ms:.0f} ms to the first token[/]")
+
+
+def _stream(asker: Asker, console: Console, model: str, key: str) -> float:
+    """Print the answer as it comes; milliseconds to its first piece."""
+    started_s = time.monotonic()
+    first_ms = 0.0
+    for text in asker.stream(Chat(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
+        first_ms = first_ms or (time.monotonic() - started_s) * 1000
+        console.print(text.replace("\n", " "), end="", soft_wrap=True, markup=False)
+    return first_ms
 
 
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
@@ -100,3 +152,52 @@ def _command() -> str:
 
 def _short(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+# `shoal down`: with a controller, ask it to drain everything; without one, find what runs and end it.
+#
+# Either way it looks again afterwards, and says so when something is left.
+
+
+DOWN_POLL_S = 0.2
+# Beyond the drain limits of gateway and agents, one after the other: SIGKILL and sweeping for each role.
+SLACK_S = 60.0
+
+
+def down() -> None:
+    place = here()
+    reporter = TerminalReporter(make_console())
+    if not place.layout.run_dir.is_dir():
+        reporter.say(f"nothing runs: there is no fleet in {place.layout.root}")
+        return
+    with reporter.step("Stopping the fleet") as step:
+        stopped_by_controller = _ask_controller(place, step)
+        left = _stop_rest(place, step)
+        if left:
+            who = ", ".join(f"{found.name} ({found.pid})" for found in left)
+            raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
+        kept_ports.forget(place.layout)
+        step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
+
+
+def _ask_controller(place: Place, step: Step) -> bool:
+    try:
+        ask_controller(place.layout.control_socket, {"do": "stop"})
+    except (ControllerGone, OrderRefused):
+        return False
+    deadline_s = time.monotonic() + 2 * place.settings.drain_timeout_s + SLACK_S
+    while time.monotonic() < deadline_s:
+        status = controller_status(place)
+        if status is None:
+            return True
+        going = [process["name"] for process in status["processes"]]
+        step.update(f"{len(going)} left: {', '.join(going)}")
+        time.sleep(DOWN_POLL_S)
+    return False
+
+
+def _stop_rest(place: Place, step: Step) -> list[Found]:
+    """What no controller stopped. A controller that does not answer goes first: it would start things again."""
+    ledger = ledgers.read(place.layout.ledger_file)
+    end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")
+    return drain_all(place.layout, ledger, place.settings.drain_timeout_s, step.update)

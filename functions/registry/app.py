@@ -8,38 +8,146 @@ GET|HEAD|PUT /v1/snapshot, GET /v1/fleet, /internal/v1/…       for holders of 
 The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
 """
 
+import logging
+import re
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from functions.registry import errors, refusals
+from functions.artifacts.errors import (
+    ArtifactCorrupt,
+    ArtifactError,
+    ArtifactMissing,
+    ArtifactRefused,
+    CacheFailed,
+    StoreUnavailable,
+    VersionTaken,
+)
+from functions.registry import errors
 from functions.registry.artifact_routes import artifact_routes
-from functions.registry.audit_routes import audit_routes
-from functions.registry.collect_routes import collect_routes
 from functions.registry.collecting import Collecting
 from functions.registry.console import console_routes
-from functions.registry.envelope import Envelope
-from functions.registry.errors import ApiError
-from functions.registry.fleet_routes import fleet_routes
+from functions.registry.errors import ApiError, error_body
+from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_routes
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.guards import require_token
 from functions.registry.internal_routes import internal_routes
 from functions.registry.key_routes import key_routes
-from functions.registry.metrics import Metrics
+from functions.registry.metrics import Metrics, active_stages
 from functions.registry.model_routes import model_routes
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
 from functions.registry.rollout_routes import rollout_routes
-from functions.registry.rollout_stages import active_stages
+from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
+from functions.registry.sql.failures import DatabaseUnavailable
+from functions.registry.sql.refusals import Kind, Refused
 from functions.registry.store import SnapshotStore
-from functions.registry.tracker import Tracker
-from functions.registry.tracker_routes import tracker_routes
-from functions.registry.truth import Truth
+from functions.registry.tracker import Tracker, tracker_routes
 from functions.registry.version_routes import version_routes
+
+# The one edge where refusals of the database and of the artifact store become answers.
+
+
+_STATUS: dict[Kind, int] = {
+    "missing": 404,
+    "conflict": 409,
+    "outdated": 409,
+    "precondition": 412,
+    "limit": 409,
+    "invalid": 400,
+}
+_RETRY_AFTER = {"retry-after": "5"}
+
+# By what the caller does: send something else, wait, or choose another name.
+_ARTIFACTS: dict[type[ArtifactError], tuple[int, str]] = {
+    ArtifactRefused: (422, "artifact_refused"),
+    ArtifactCorrupt: (422, "artifact_corrupt"),
+    ArtifactMissing: (404, "artifact_not_found"),
+    VersionTaken: (409, "version_taken"),
+    StoreUnavailable: (503, "store_unavailable"),
+    CacheFailed: (503, "staging_failed"),
+}
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(DatabaseUnavailable, _database)
+    app.add_exception_handler(ArtifactError, _artifact)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    status = _STATUS[error.kind]
+    body = error_body(status, error.code, error.message, error.subject)
+    if error.code == "rollout_active":
+        body["rollout"] = error.subject  # for programs: which one to watch, or to take back
+    return JSONResponse(body, status)
+
+
+async def _database(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse(error_body(503, "database_unavailable", str(error)), 503, headers=_RETRY_AFTER)
+
+
+async def _artifact(_: Request, error: Exception) -> JSONResponse:
+    status, code = next((known for type_, known in _ARTIFACTS.items() if isinstance(error, type_)), (500, "artifact"))
+    headers = _RETRY_AFTER if status == 503 else None
+    return JSONResponse(error_body(status, code, str(error)), status, headers=headers)
+
+
+# Around every request: its id, its count, and the log of what nobody foresaw.
+# Pure ASGI, outermost, so that errors of the framework carry the id as well.
+
+
+_log = logging.getLogger(__name__)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_UNROUTED = "(none)"  # one label for all paths that are no route: a scanner must not make series
+
+
+class Envelope:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope).get("x-request-id"))
+        scope["shoal_request_id"] = request_id  # the audit names it
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            _log.exception("request %s failed", request_id)  # the framework has answered, and raised again for us
+        finally:
+            route = getattr(scope.get("route"), "path", _UNROUTED)
+            self._metrics.requests.labels(route=route, method=_method(scope), code=status).inc()
+
+
+def _request_id(given: str | None) -> str:
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _method(scope: Scope) -> str:
+    method: str = scope["method"]
+    return method if method in {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH"} else "other"
 
 
 def make_app(
@@ -48,24 +156,24 @@ def make_app(
     token: str,
     wall_clock: Callable[[], float] = time.time,
     *,
-    truth: Truth | None = None,
+    services: RegistryServices | None = None,
     collecting: Collecting | None = None,
 ) -> ASGIApp:
-    """Without a `truth` there are the snapshot, the fleet and what was published of the models, read-only."""
+    """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
     metrics = Metrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None)
     errors.install(app)
-    refusals.install(app)
+    install(app)
     internal = [Depends(require_token(token))]
     for router in (snapshot_routes(store, metrics), fleet_routes(fleet), tracker_routes(Tracker())):
         app.include_router(router, dependencies=internal)
-    doorman = truth.doorman if truth is not None else Doorman(store, token, None, wall_clock)
-    app.include_router(model_routes(store, doorman, truth.database if truth is not None else None))
-    if truth is not None:
+    authenticator = services.authenticator if services is not None else Authenticator(store, token, None, wall_clock)
+    app.include_router(model_routes(store, authenticator, services.database if services is not None else None))
+    if services is not None:
         for routes in (version_routes, artifact_routes, rollout_routes, key_routes, audit_routes, internal_routes):
-            app.include_router(routes(truth))
-        app.include_router(collect_routes(collecting, doorman))
-        app.include_router(console_routes(truth, fleet, wall_clock))
+            app.include_router(routes(services))
+        app.include_router(collect_routes(collecting, authenticator))
+        app.include_router(console_routes(services, fleet, wall_clock))
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:
@@ -76,14 +184,14 @@ def make_app(
         """Ready without a snapshot too: somebody must be able to bring the first one. Without a database as well."""
         if store.closing:
             raise ApiError(503, "closing", "the registry is shutting down")
-        database = {"database_ready": truth.database.ready} if truth is not None else {}
+        database = {"database_ready": services.database.ready} if services is not None else {}
         about = {"snapshot_epoch": store.epoch, "bus_connected": fleet.bus_connected}
         return {"status": "ready", **about, **database}
 
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
         """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
-        stages = await active_stages(truth, request, require_token(token)) if truth is not None else {}
+        stages = await active_stages(services, request, require_token(token)) if services is not None else {}
         return Response(metrics.exposition(store, fleet, wall_clock(), stages), media_type=CONTENT_TYPE_LATEST)
 
     return Envelope(app, metrics)

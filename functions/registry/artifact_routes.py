@@ -21,9 +21,9 @@ from functions.registry.ingesting import Ingesting
 from functions.registry.multipart import Form, MultipartInvalid, boundary_of
 from functions.registry.pages import DigestName
 from functions.registry.principal import Principal
+from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
-from functions.registry.truth import Truth
 from functions.registry.version_content import no_store
 
 UPLOAD_DEADLINE_S = 1800.0
@@ -71,33 +71,33 @@ class FromUri(JsonBody, frozen=True):
     base_model: Annotated[str, msgspec.Meta(max_length=63)] | None = None
 
 
-def artifact_routes(truth: Truth) -> APIRouter:
+def artifact_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
-    doorman, database = truth.doorman, truth.database
+    authenticator, database = services.authenticator, services.database
 
     @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
-    async def bring(request: Request, who: Annotated[Principal, Depends(doorman.writer)]) -> Response:
+    async def bring(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
         """Upload an adapter's files, or name where they lie. 201 when the content is new to the tenant, else 200."""
-        ingesting = truth.ingesting
+        ingesting = services.ingesting
         if ingesting is None:
             raise no_store()
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media == "application/json":
             body = await body_of(FromUri)(request)
-            tenant = _tenant(truth, who, body.tenant)
+            tenant = _tenant(services, who, body.tenant)
             with ingesting.place(tenant):
-                expect = await truth.expectation(tenant, _base(truth, body.base_model))
+                expect = await services.expectation(tenant, _base(services, body.base_model))
                 ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
         elif media == "multipart/form-data":
             with ingesting.place(who.tenant):
-                tenant, ingested, is_new = await _received(truth, ingesting, request, who)
+                tenant, ingested, is_new = await _received(services, ingesting, request, who)
         else:
             message = "send multipart/form-data with the files, or application/json with an artifact_uri"
             raise ApiError(415, "unsupported_media_type", message)
         return JSONResponse(_ingested(ingested, tenant), 201 if is_new else 200)
 
     @router.get("/v1/artifacts/{digest}")
-    async def one(digest: DigestName, who: Annotated[Principal, Depends(doorman.reader)]) -> dict[str, Any]:
+    async def one(digest: DigestName, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
         """An artifact that the caller brought in, or the operator."""
         found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, who.tenant)))
         if found is None:
@@ -109,7 +109,7 @@ def artifact_routes(truth: Truth) -> APIRouter:
 
 
 async def _received(
-    truth: Truth, ingesting: Ingesting, request: Request, who: Principal
+    services: RegistryServices, ingesting: Ingesting, request: Request, who: Principal
 ) -> tuple[TenantId | None, Ingested, bool]:
     """A multipart body, from the wire to the store."""
     try:
@@ -122,8 +122,8 @@ async def _received(
             async for block in _blocks(request, ingesting.ingest.policy):
                 await ingesting.run(lambda block=block: form.feed(block))  # type: ignore[misc]
             await ingesting.run(form.end)
-            tenant, base = _named(truth, who, form.fields)
-            expect = await truth.expectation(tenant, base)
+            tenant, base = _named(services, who, form.fields)
+            expect = await services.expectation(tenant, base)
             ingested = await ingesting.run(lambda: upload.finish(expect))
             actor = who.actor(request)
             is_new = await ingesting.run(lambda: ingesting.keep(ingested, "", expect, actor))
@@ -184,7 +184,7 @@ def _too_slow(what: str, policy: IngestPolicy) -> ApiError:
     return ApiError(408, "body_too_slow", message, headers={"connection": "close"})
 
 
-def _named(truth: Truth, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:
+def _named(services: RegistryServices, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:
     unknown = sorted(set(fields) - _FIELDS)
     if unknown:
         allowed = ", ".join(sorted(_FIELDS))
@@ -192,20 +192,20 @@ def _named(truth: Truth, who: Principal, fields: dict[str, str]) -> tuple[Tenant
     if fields.get("adapter_type", "lora") != "lora":
         message = "only lora adapters are served, so adapter_type must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
-    return _tenant(truth, who, fields.get("tenant")), _base(truth, fields.get("base_model"))
+    return _tenant(services, who, fields.get("tenant")), _base(services, fields.get("base_model"))
 
 
-def _tenant(truth: Truth, who: Principal, named: str | None) -> TenantId | None:
+def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
     """Whose the content will be: a tenant's own; whose the operator says, or the operator's."""
     if who.tenant is not None:
         if named not in (None, who.tenant):
             raise ApiError(404, "tenant_not_found", f"there is no tenant {named!r}", "tenant")
         return who.tenant
-    return truth.declared.require_tenant(named) if named else None
+    return services.declared.require_tenant(named) if named else None
 
 
-def _base(truth: Truth, named: str | None) -> str:
-    return truth.declared.require_base(named) if named else ""
+def _base(services: RegistryServices, named: str | None) -> str:
+    return services.declared.require_base(named) if named else ""
 
 
 def _ingested(ingested: Ingested, tenant: TenantId | None) -> dict[str, Any]:

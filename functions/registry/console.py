@@ -16,10 +16,10 @@ from sqlalchemy import Connection
 
 from functions.registry.console_state import SHOWN_AUDIT, SHOWN_ENDED, Known, Stored, state_of
 from functions.registry.fleet_watch import FleetWatch
+from functions.registry.services import RegistryServices
 from functions.registry.sql import audit, rollouts
 from functions.registry.sql.failures import DatabaseUnavailable
 from functions.registry.sql.rollouts import Filter
-from functions.registry.truth import Truth
 
 PAGE_DIR = Path(__file__).parent / "console_page"
 SHOWN_ACTIVE = 50
@@ -35,7 +35,9 @@ _HEADERS: Mapping[str, str] = {
 }
 
 
-def console_routes(truth: Truth, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time) -> APIRouter:
+def console_routes(
+    services: RegistryServices, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time
+) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     page = {name: (PAGE_DIR / name).read_bytes() for name in _MEDIA_TYPES}
 
@@ -51,18 +53,18 @@ def console_routes(truth: Truth, fleet: FleetWatch, wall_clock: Callable[[], flo
     async def script() -> Response:
         return _static(page, "console.js")
 
-    @router.get("/console/state", dependencies=[Depends(truth.doorman.operator)])
+    @router.get("/console/state", dependencies=[Depends(services.authenticator.operator)])
     async def state(response: Response, search: Annotated[str, Query(max_length=130)] = "") -> dict[str, Any]:
         response.headers["cache-control"] = "no-store"
-        stored = await _stored(truth)
-        current = truth.declared.store.current
+        stored = await _stored(services)
+        current = services.declared.store.current
         known = Known(
             snapshot=current.snapshot if current is not None else None,
             seen=fleet.replicas(),
             bus_connected=fleet.bus_connected,
             stored=stored,
             now_unix_s=wall_clock(),
-            evidence={each.id: truth.evidence.evidence(each.id, each.trial) for each in stored.rollouts},
+            evidence={each.id: services.evidence.evidence(each.id, each.trial) for each in stored.rollouts},
         )
         return state_of(known, search)
 
@@ -73,7 +75,7 @@ def _static(page: Mapping[str, bytes], name: str) -> Response:
     return Response(page[name], media_type=f"{_MEDIA_TYPES[name]}; charset=utf-8", headers=dict(_HEADERS))
 
 
-async def _stored(truth: Truth) -> Stored:
+async def _stored(services: RegistryServices) -> Stored:
     """What the database holds; its words where it does not answer, so that the rest is shown all the same."""
 
     def read(connection: Connection) -> Stored:
@@ -83,6 +85,6 @@ async def _stored(truth: Truth) -> Stored:
         return Stored([each.rollout for each in (*active, *ended)], entries)
 
     try:
-        return await truth.database.run(lambda: truth.database.read(read))
+        return await services.database.run(lambda: services.database.read(read))
     except DatabaseUnavailable as error:
         return Stored(trouble=str(error))

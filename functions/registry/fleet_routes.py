@@ -5,15 +5,23 @@ GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a de
 PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
 """
 
-from typing import Any
+import dataclasses
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
+from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_report import REPORT_PATH, DesiredPools, PoolReport, replica_report
+from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.collecting import Collecting, NotNow
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch, Seen
 from functions.registry.guards import read_body
+from functions.registry.pages import AfterNumber, Limit, page_of
+from functions.registry.principal import Authenticator, Principal
+from functions.registry.services import RegistryServices
+from functions.registry.sql import audit
 
 _DESIRED_MAX_BYTES = 2 * 1024 * 1024
 
@@ -51,3 +59,62 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
 
 def _described(seen: Seen) -> dict[str, Any]:
     return {**msgspec.structs.asdict(seen.heartbeat), "age_s": round(seen.age_s, 3)}
+
+
+# `/v1/audit`: who changed what, the last entry first, and whether the chain is sound. The operator's.
+
+
+_DEFAULT_LIMIT = 100
+
+Tenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only what concerns this tenant.")]
+
+
+def audit_routes(services: RegistryServices) -> APIRouter:
+    router = APIRouter()
+    operator, database = services.authenticator.operator, services.database
+
+    @router.get("/v1/audit")
+    async def entries(
+        who: Annotated[Principal, Depends(operator)],
+        limit: Limit = _DEFAULT_LIMIT,
+        after: AfterNumber = None,
+        tenant: Tenant = None,
+    ) -> dict[str, Any]:
+        """Entries, going back in time; each with the hash that chains it to the one before."""
+        found = await database.run(lambda: database.read(lambda c: audit.page(c, after, limit + 1, tenant)))
+        return page_of(found[:limit], found[limit - 1]["seq"] if len(found) > limit else None)
+
+    @router.get("/v1/audit/verify")
+    async def verify(who: Annotated[Principal, Depends(operator)]) -> dict[str, Any]:
+        """Walk the whole chain. Keep `head` elsewhere: it proves later that nothing before it was changed."""
+        found = await database.run(lambda: database.read(audit.verify))
+        return {"object": "audit.verification", "sound": found.broken_at is None, **dataclasses.asdict(found)}
+
+    return router
+
+
+# `POST /internal/v1/gc`: one pass of the garbage collector now, or what it would find.
+
+
+class Collect(JsonBody, frozen=True):
+    dry_run: bool = False  # only count
+
+
+def collect_routes(collecting: Collecting | None, authenticator: Authenticator) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/internal/v1/gc", openapi_extra=describes(Collect, required=False))
+    async def collect(
+        who: Annotated[Principal, Depends(authenticator.operator)],
+        body: Annotated[Collect, Depends(body_of(Collect))],
+    ) -> dict[str, Any]:
+        """Delete what nothing has named for longer than the grace. 409 where that cannot be known now."""
+        if collecting is None:
+            raise ApiError(503, "no_store", "this registry has no object store configured: there is nothing to collect")
+        try:
+            done = await collecting.once(dry_run=body.dry_run)
+        except NotNow as error:
+            raise ApiError(409, "not_now", f"nothing was deleted: {error}") from error
+        return {"object": "gc", "dry_run": body.dry_run, **dataclasses.asdict(done)}
+
+    return router

@@ -24,13 +24,13 @@ from functions.registry.guards import read_body, unless_client_leaves
 from functions.registry.pages import CURSOR_MAX, RolloutName
 from functions.registry.principal import Principal
 from functions.registry.rollout_routes import rollout_not_found
+from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import FENCE_MAX
 from functions.registry.sql import changes, rollout_writes, rollouts
 from functions.registry.sql.api_keys import StoredKey
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.changes import Changes
 from functions.registry.sql.transaction import Write
-from functions.registry.truth import Truth
 
 MAX_WAIT_S = 60.0
 MAX_WAITERS = 64  # controllers follow: a leader, and who wants to be one
@@ -45,10 +45,10 @@ FenceToken = Annotated[
 ]
 
 
-def internal_routes(truth: Truth) -> APIRouter:
+def internal_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter(prefix="/internal/v1")
-    database, operator = truth.database, truth.doorman.operator
-    follower = _Follower(truth)
+    database, operator = services.database, services.authenticator.operator
+    follower = _Follower(services)
 
     @router.get("/changes")
     async def follow(
@@ -77,7 +77,7 @@ def internal_routes(truth: Truth) -> APIRouter:
             rollout_writes.fenced(write, fence)
             return rollout_writes.create(write, spec)
 
-        row, is_new = await truth.write(request, _CONTROLLER, write)
+        row, is_new = await services.write(request, _CONTROLLER, write)
         return _row_answer(row, 201 if is_new else 200)
 
     @router.post("/rollouts/{rollout}/events")
@@ -89,9 +89,9 @@ def internal_routes(truth: Truth) -> APIRouter:
 
         def write(write: Write) -> lifecycle.Rollout:
             rollout_writes.fenced(write, fence)
-            return rollout_writes.apply(write, rollout, command.event, command.lock_version, truth.limits)
+            return rollout_writes.apply(write, rollout, command.event, command.lock_version, services.limits)
 
-        return _row_answer(await truth.write(request, _CONTROLLER, write), 200)
+        return _row_answer(await services.write(request, _CONTROLLER, write), 200)
 
     @router.get("/rollouts/{rollout}/evidence")
     async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(operator)]) -> Response:
@@ -99,7 +99,7 @@ def internal_routes(truth: Truth) -> APIRouter:
         stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)), for_operator=True)
         if stored is None:
             raise rollout_not_found(rollout)
-        heard = truth.evidence.evidence(rollout, stored.rollout.trial)
+        heard = services.evidence.evidence(rollout, stored.rollout.trial)
         return Response(rollout_evidence.encode(heard), media_type="application/json")
 
     return router
@@ -111,9 +111,9 @@ _CONTROLLER = Principal(None, "controller")
 class _Follower:
     """Long polls on the changes: woken by our own writes, and looking now and then for those of other registries."""
 
-    def __init__(self, truth: Truth) -> None:
-        self._database = truth.database
-        self._store = truth.declared.store
+    def __init__(self, services: RegistryServices) -> None:
+        self._database = services.database
+        self._store = services.declared.store
         self._waiters = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()

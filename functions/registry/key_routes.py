@@ -20,11 +20,11 @@ from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.errors import ApiError
 from functions.registry.pages import MAX_LIMIT, Limit, TenantName, page_of
 from functions.registry.principal import Principal
+from functions.registry.services import RegistryServices
 from functions.registry.sql import api_keys
 from functions.registry.sql.api_keys import StoredKey
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.transaction import Write
-from functions.registry.truth import Truth
 
 _KEY_ID = re.compile(KEY_ID_PATTERN)
 _MADE_ID_BYTES = 8
@@ -54,9 +54,9 @@ class NewKey(JsonBody, frozen=True):
     limits: dict[LimitName, LimitValue] | None = None  # of this key alone, within its tenant's
 
 
-def key_routes(truth: Truth) -> APIRouter:
+def key_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
-    operator, database = truth.doorman.operator, truth.database
+    operator, database = services.authenticator.operator, services.database
 
     @router.post("/v1/tenants/{tenant}/keys", status_code=201, openapi_extra=describes(NewKey, required=False))
     async def create(
@@ -66,13 +66,13 @@ def key_routes(truth: Truth) -> APIRouter:
         body: Annotated[NewKey, Depends(body_of(NewKey))],
     ) -> Response:
         """Make a key. The answer is the only place where it ever stands."""
-        pepper = truth.pepper
+        pepper = services.pepper
         if pepper is None:
             message = "this registry has no pepper (SHOAL_REGISTRY_PEPPER_FILE), so it cannot make keys"
             raise ApiError(503, "no_pepper", message)
-        truth.declared.require_tenant(tenant)
-        key_id = _key_id(truth, body.id)
-        key = keys.mint(truth.key_environment, key_id, secrets.token_bytes(32))
+        services.declared.require_tenant(tenant)
+        key_id = _key_id(services, body.id)
+        key = keys.mint(services.key_environment, key_id, secrets.token_bytes(32))
         parsed = keys.parse(key)
         assert parsed is not None
         row = StoredKey(
@@ -84,7 +84,7 @@ def key_routes(truth: Truth) -> APIRouter:
             expires_unix_s=_expiry(body.expires),
             limits=_limits(body.limits or {}),
         )
-        await truth.write(request, who, lambda write: api_keys.create(write, row, truth.max_keys_per_tenant))
+        await services.write(request, who, lambda write: api_keys.create(write, row, services.max_keys_per_tenant))
         return JSONResponse(_described(row) | {"key": key}, 201, headers={"cache-control": "no-store"})
 
     @router.get("/v1/tenants/{tenant}/keys")
@@ -108,24 +108,24 @@ def key_routes(truth: Truth) -> APIRouter:
             try:
                 api_keys.revoke(write, tenant, key_id)
             except Refused as error:
-                if error.code == "key_not_found" and truth.declared.knows_key(key_id):
+                if error.code == "key_not_found" and services.declared.knows_key(key_id):
                     message = f"{key_id} is declared in git: take it out of its Tenant there and push"
                     raise Refused("conflict", "declared_in_git", message, key_id) from error
                 raise
 
-        await truth.write(request, who, write)
+        await services.write(request, who, write)
         return Response(status_code=204)
 
     return router
 
 
-def _key_id(truth: Truth, wanted: str | None) -> str:
+def _key_id(services: RegistryServices, wanted: str | None) -> str:
     if wanted is None:
         return f"k{secrets.token_hex(_MADE_ID_BYTES)}"
     if not _KEY_ID.fullmatch(wanted):
         message = "a key's id is 1 to 32 of 0-9 A-Z a-z -, beginning with a letter or digit"
         raise ApiError(400, "invalid_key_id", message, "id")
-    if truth.declared.knows_key(wanted):
+    if services.declared.knows_key(wanted):
         raise Refused("conflict", "key_exists", f"there is a key {wanted}; choose another id", wanted)
     return wanted
 

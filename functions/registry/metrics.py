@@ -1,10 +1,17 @@
 """The registry's metrics, in a collector registry of its own. Names as the public contract has them."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
+from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from functions.decisions.rollout.report import stages_of
+from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
+from functions.registry.services import RegistryServices
+from functions.registry.sql import rollouts
+from functions.registry.sql.failures import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
 
@@ -85,3 +92,30 @@ class Metrics:
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, registry=self.collectors)
+
+
+# Where rollouts are, for `/metrics`: what is under way, bounded, and nothing where the database does not tell.
+#
+# Whoever reaches the registry may read its metrics, and a model's name is its tenant's: only who shows the internal
+# token gets them.
+
+
+ROLLOUTS_MAX = 1000  # the youngest
+WAIT_S = 3.0  # a scrape has ten
+
+_ACTIVE = rollouts.Filter(active=True)
+
+
+async def active_stages(
+    services: RegistryServices, request: Request, check: Callable[[Request], None]
+) -> Mapping[str, int]:
+    """By model; empty for strangers, and where it cannot be read soon."""
+    try:
+        check(request)
+        async with asyncio.timeout(WAIT_S):
+            found = await services.database.run(
+                lambda: services.database.read(lambda c: rollouts.page(c, _ACTIVE, None, ROLLOUTS_MAX))
+            )
+    except (ApiError, DatabaseUnavailable, TimeoutError):
+        return {}
+    return stages_of(stored.rollout for stored in found)

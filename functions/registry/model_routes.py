@@ -15,20 +15,20 @@ from functions.api.ids import ModelId
 from functions.decisions.catalogue import Catalogue
 from functions.registry.model_views import described, described_stored, described_version, git_models_after, may_see
 from functions.registry.pages import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
-from functions.registry.principal import Doorman, Principal, model_not_found
+from functions.registry.principal import Authenticator, Principal, model_not_found
 from functions.registry.sql import catalogue
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
 
 
-def model_routes(store: SnapshotStore, doorman: Doorman, database: Database | None) -> APIRouter:
+def model_routes(store: SnapshotStore, authenticator: Authenticator, database: Database | None) -> APIRouter:
     router = APIRouter()
     look = _Look(store, database)
 
     @router.get("/v1/models")
     async def all_models(
-        who: Annotated[Principal, Depends(doorman.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
+        who: Annotated[Principal, Depends(authenticator.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
     ) -> dict[str, Any]:
         """The models that the caller may see, by id; fewer than `limit` where they have very many versions."""
         stored, is_cut = await look.stored_after(after, limit + 1, who)
@@ -42,13 +42,13 @@ def model_routes(store: SnapshotStore, doorman: Doorman, database: Database | No
         return _page(rows, limit, snapshot_epoch=store.epoch)
 
     @router.get("/v1/models/{name}")
-    async def base_model(name: str, who: Annotated[Principal, Depends(doorman.reader)]) -> dict[str, Any]:
+    async def base_model(name: str, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
         """One base model."""
         return await look.one(ModelId(name), who)
 
     @router.get("/v1/models/{tenant}/{name}")
     async def tenants_model(
-        tenant: str, name: str, who: Annotated[Principal, Depends(doorman.reader)]
+        tenant: str, name: str, who: Annotated[Principal, Depends(authenticator.reader)]
     ) -> dict[str, Any]:
         """One model of a tenant."""
         return await look.one(ModelId(f"{tenant}/{name}"), who)
@@ -57,7 +57,7 @@ def model_routes(store: SnapshotStore, doorman: Doorman, database: Database | No
     async def versions(
         tenant: str,
         name: str,
-        who: Annotated[Principal, Depends(doorman.reader)],
+        who: Annotated[Principal, Depends(authenticator.reader)],
         limit: Limit = MAX_LIMIT,
         after: AfterName = "",
     ) -> dict[str, Any]:

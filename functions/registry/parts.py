@@ -13,7 +13,9 @@ from functions.registry.collecting import Collecting
 from functions.registry.declared import Declared
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
+from functions.registry.rate_limiter import TenantRateLimiter
+from functions.registry.services import RegistryServices
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.artifacts import ByteLimit
 from functions.registry.sql.catalogue_writes import Limits
@@ -21,8 +23,6 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.engine import UrlInvalid, database_url
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
-from functions.registry.turnstile import Turnstile
 
 
 class SettingsWrong(Exception):
@@ -38,14 +38,14 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    truth: Truth
+    services: RegistryServices
     collecting: Collecting | None
 
     def close(self) -> None:
-        if self.truth.ingesting is not None:
-            self.truth.ingesting.close()
-            self.truth.ingesting.ingest.store.close()
-        self.truth.database.close()
+        if self.services.ingesting is not None:
+            self.services.ingesting.close()
+            self.services.ingesting.ingest.store.close()
+        self.services.database.close()
 
 
 def database_from(settings: RegistrySettings, password: str | None) -> Database:
@@ -65,10 +65,12 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
     database = database_from(settings, secrets.database_password)
     objects = _objects(settings)
     pepper = secrets.pepper.encode() if secrets.pepper is not None else None
-    truth = Truth(
+    services = RegistryServices(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, secrets.token, pepper, readers=_turnstile(settings), writers=_turnstile(settings)),
+        authenticator=Authenticator(
+            store, secrets.token, pepper, readers=_rate_limiter(settings), writers=_rate_limiter(settings)
+        ),
         limits=Limits(
             models_per_tenant=settings.max_models_per_tenant,
             versions_per_model=settings.max_versions_per_model,
@@ -84,12 +86,12 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
         max_keys_per_tenant=settings.max_keys_per_tenant,
     )
     if objects is None:
-        return Parts(truth, None)
-    return Parts(truth, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
+        return Parts(services, None)
+    return Parts(services, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
 
 
-def _turnstile(settings: RegistrySettings) -> Turnstile:
-    return Turnstile(
+def _rate_limiter(settings: RegistrySettings) -> TenantRateLimiter:
+    return TenantRateLimiter(
         at_once=settings.max_requests_at_once_per_tenant,
         per_s=settings.max_requests_per_s_per_tenant,
         burst=settings.request_burst_per_tenant,

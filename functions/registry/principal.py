@@ -17,9 +17,9 @@ from functions.api.snapshot import Scope
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import authenticate
 from functions.registry.errors import ApiError
+from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.audit import Actor
 from functions.registry.store import SnapshotStore
-from functions.registry.turnstile import Turnstile
 
 _BEARER = "bearer "
 
@@ -47,15 +47,17 @@ OPERATOR = Principal(None, "operator")
 
 
 @dataclass(frozen=True, slots=True)
-class Doorman:
+class Authenticator:
     """Tells callers apart. `pepper` None: only the operator is known."""
 
     store: SnapshotStore
     token: str
     pepper: bytes | None
     wall_clock: Callable[[], float] = time.time
-    readers: Turnstile = field(default_factory=Turnstile)
-    writers: Turnstile = field(default_factory=Turnstile)  # their own: a dashboard must not keep a rollback out
+    readers: TenantRateLimiter = field(default_factory=TenantRateLimiter)
+    writers: TenantRateLimiter = field(
+        default_factory=TenantRateLimiter
+    )  # their own: a dashboard must not keep a rollback out
 
     def caller(self, request: Request) -> Principal:
         """Whoever the Authorization header proves; 401 for nobody."""

@@ -20,11 +20,11 @@ from functions.registry.etags import IfMatch, etag, seen
 from functions.registry.pages import AfterNumber, Limit, RolloutName, page_of
 from functions.registry.principal import Principal
 from functions.registry.rollout_views import described, described_evidence
+from functions.registry.services import RegistryServices
 from functions.registry.sql import rollout_writes, rollouts
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.rollouts import Filter, StoredRollout
 from functions.registry.sql.transaction import Write
-from functions.registry.truth import Truth
 
 Verb = Literal["pause", "resume", "promote", "rollback"]
 _DEFAULT_LIMIT = 100
@@ -39,14 +39,14 @@ class Act(JsonBody, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-def rollout_routes(truth: Truth) -> APIRouter:
+def rollout_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
-    doorman, database = truth.doorman, truth.database
+    authenticator, database = services.authenticator, services.database
 
     @router.get("/v1/rollouts")
     async def all_rollouts(
         *,
-        who: Annotated[Principal, Depends(doorman.reader)],
+        who: Annotated[Principal, Depends(authenticator.reader)],
         limit: Limit = _DEFAULT_LIMIT,
         after: AfterNumber = None,
         model: Model = None,
@@ -62,12 +62,12 @@ def rollout_routes(truth: Truth) -> APIRouter:
         return page_of(data, found[limit - 1].seq if len(found) > limit else None)
 
     @router.get("/v1/rollouts/{rollout}")
-    async def one(rollout: RolloutName, who: Annotated[Principal, Depends(doorman.reader)]) -> Response:
+    async def one(rollout: RolloutName, who: Annotated[Principal, Depends(authenticator.reader)]) -> Response:
         """A rollout, both groups as gateways have seen them in its present stage, and its events."""
         read = functools.partial(database.read, lambda c: (rollouts.find(c, rollout), rollouts.history(c, rollout)))
         found = await database.run(read, for_operator=who.is_operator)
         stored = _visible(found[0], who, rollout)
-        seen_so_far = described_evidence(truth.evidence.evidence(rollout, stored.rollout.trial))
+        seen_so_far = described_evidence(services.evidence.evidence(rollout, stored.rollout.trial))
         answer = described(stored.rollout) | seen_so_far | {"events": found[1]}
         return JSONResponse(answer, headers=etag(stored.rollout.lock_version))
 
@@ -77,7 +77,7 @@ def rollout_routes(truth: Truth) -> APIRouter:
         request: Request,
         rollout: RolloutName,
         verb: Verb,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
         body: Annotated[Act, Depends(body_of(Act))],
         if_match: IfMatch = "",
     ) -> Response:
@@ -89,9 +89,9 @@ def rollout_routes(truth: Truth) -> APIRouter:
             if lock_version not in (None, stored.rollout.lock_version):
                 message = f"{rollout} has changed since: its ETag is {stored.rollout.lock_version}, not {lock_version}"
                 raise Refused("precondition", "rollout_changed", message, rollout)
-            return rollout_writes.apply(write, rollout, _event(verb, who, body), None, truth.limits)
+            return rollout_writes.apply(write, rollout, _event(verb, who, body), None, services.limits)
 
-        after = await truth.write(request, who, write)
+        after = await services.write(request, who, write)
         return JSONResponse(described(after), headers=etag(after.lock_version))
 
     return router

@@ -94,19 +94,19 @@ def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: 
 
 async def _begin(parts: Parts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
     """Prepare what can be prepared at once; go on trying, in the background, with what cannot."""
-    truth = parts.truth
+    services = parts.services
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(DatabaseUnavailable):  # said by the task below, which tries again
-        await asyncio.to_thread(truth.database.prepare)
-    tasks.forever("database", lambda: _prepared(truth.database), expected=(DatabaseUnavailable,))
+        await asyncio.to_thread(services.database.prepare)
+    tasks.forever("database", lambda: _prepared(services.database), expected=(DatabaseUnavailable,))
 
     async def gather_evidence() -> None:
         async for message in bus.stats():
-            truth.evidence.take(message, time.time())
+            services.evidence.take(message, time.time())
 
     tasks.forever("evidence", gather_evidence, expected=(BusUnavailable,))
-    if truth.ingesting is not None:
-        left = await asyncio.to_thread(truth.ingesting.ingest.clean_staging)
+    if services.ingesting is not None:
+        left = await asyncio.to_thread(services.ingesting.ingest.clean_staging)
         if left:
             _log.info("%d unfinished uploads of a former process removed", left)
     collecting = parts.collecting
@@ -152,7 +152,7 @@ def _uvicorn_config(
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
     return uvicorn.Config(
-        app=make_app(store, fleet, token, truth=parts.truth, collecting=parts.collecting),
+        app=make_app(store, fleet, token, services=parts.services, collecting=parts.collecting),
         http="httptools",  # refuses smuggling that h11 lets through
         ws="none",
         lifespan="off",

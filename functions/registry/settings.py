@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from functions.artifacts.adapters import DEFAULT_MAX_RANK
 from functions.artifacts.collect import DEFAULT_GRACE_S
 from functions.artifacts.s3 import DEFAULT_BUCKET
-from functions.registry.turnstile import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
+from functions.registry.rate_limiter import DEFAULT_AT_ONCE, DEFAULT_BURST, DEFAULT_PER_S
 
 
 class RegistrySettings(BaseSettings):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from functions.api.ids import Digest, ModelId, TenantId
 from functions.registry.errors import ApiError
+from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts, catalogue
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue import StoredVersion
 from functions.registry.sql.database import Database
-from functions.registry.truth import Truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +39,22 @@ class Content:
     uri: str = ""
 
 
-async def content_of(truth: Truth, actor: Actor, wanted: Wanted) -> Content:
+async def content_of(services: RegistryServices, actor: Actor, wanted: Wanted) -> Content:
     """The version's content; ArtifactRefused where it does not fit, ApiError where it cannot be looked at now."""
-    known = await _known_version(truth, wanted)
+    known = await _known_version(services, wanted)
     if wanted.artifact_uri is None:
         digest = Digest(wanted.digest or "")
         if known is None or known.digest != digest:
-            await _check_fitting(truth, wanted, digest)
+            await _check_fitting(services, wanted, digest)
         return Content(digest)
     if known is not None and known.artifact_uri == wanted.artifact_uri:
         return Content(known.digest, known.artifact_uri)  # a version never changes: there is nothing to fetch again
-    if truth.ingesting is None:
+    if services.ingesting is None:
         raise no_store()
-    with truth.ingesting.place(wanted.tenant):
+    with services.ingesting.place(wanted.tenant):
         # The operator may name places of the operator's own; what comes from there belongs to the tenant all the same.
-        expect = await truth.expectation(wanted.tenant, wanted.base)
-        ingested, _ = await truth.ingesting.from_uri(wanted.artifact_uri, expect, actor)
+        expect = await services.expectation(wanted.tenant, wanted.base)
+        ingested, _ = await services.ingesting.from_uri(wanted.artifact_uri, expect, actor)
     return Content(ingested.digest, wanted.artifact_uri)
 
 
@@ -63,16 +63,16 @@ def no_store() -> ApiError:
     return ApiError(503, "no_store", message)
 
 
-async def _check_fitting(truth: Truth, wanted: Wanted, digest: Digest) -> None:
+async def _check_fitting(services: RegistryServices, wanted: Wanted, digest: Digest) -> None:
     """Check the content against the base that the version names, where that was not done before."""
-    ingesting, database, tenant = truth.ingesting, truth.database, wanted.tenant
+    ingesting, database, tenant = services.ingesting, services.database, wanted.tenant
     if ingesting is None:
         return  # nothing has come in here, so there is nothing to check
-    expect = await truth.expectation(tenant, wanted.base)
+    expect = await services.expectation(tenant, wanted.base)
     fingerprint = expect.base_fingerprint
     if expect.base is None or not await _is_unchecked(database, tenant, digest, fingerprint):
         return
-    async with truth.checks.of(tenant, digest, fingerprint):
+    async with services.checks.of(tenant, digest, fingerprint):
         if await _is_unchecked(database, tenant, digest, fingerprint):  # it may have been, while this one waited
             async with ingesting.place_soon(tenant):
                 await ingesting.check(digest, expect)
@@ -85,7 +85,7 @@ async def _is_unchecked(database: Database, tenant: TenantId, digest: Digest, fi
     return found is not None and fingerprint not in found.checked
 
 
-async def _known_version(truth: Truth, wanted: Wanted) -> StoredVersion | None:
-    database = truth.database
+async def _known_version(services: RegistryServices, wanted: Wanted) -> StoredVersion | None:
+    database = services.database
     stored = await database.run(lambda: database.read(lambda c: catalogue.model(c, wanted.model)))
     return stored.version(wanted.version) if stored is not None else None

@@ -17,12 +17,12 @@ from functions.registry.etags import IfMatch, etag, seen
 from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
 from functions.registry.principal import Principal, own_model
 from functions.registry.rollout_views import described as described_rollout
+from functions.registry.services import RegistryServices
 from functions.registry.sql import catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.refusals import Refused
 from functions.registry.sql.transaction import Write
-from functions.registry.truth import Truth
 from functions.registry.version_content import Wanted, content_of
 
 _Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -45,9 +45,9 @@ class MoveChannel(JsonBody, frozen=True):
     version: _Name
 
 
-def version_routes(truth: Truth) -> APIRouter:
+def version_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
-    doorman = truth.doorman
+    authenticator = services.authenticator
 
     @router.put("/v1/models/{tenant}/{name}/versions/{version}", openapi_extra=describes(PutVersion))
     async def put(
@@ -56,22 +56,22 @@ def version_routes(truth: Truth) -> APIRouter:
         tenant: TenantName,
         name: ModelName,
         version: VersionName,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
         body: Annotated[PutVersion, Depends(body_of(PutVersion))],
     ) -> Response:
         """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
         model = own_model(who, tenant, name)
-        _check(truth, model, tenant, body)
+        _check(services, model, tenant, body)
         wanted = Wanted(model, version, body.base_model, body.digest, body.artifact_uri)
-        content = await content_of(truth, who.actor(request), wanted)
+        content = await content_of(services, who.actor(request), wanted)
         new = NewVersion(model, tenant, body.base_model, version, content.digest, content.uri, body.rollout)
 
         def write(write: Write) -> tuple[bool, StoredModel, Moved | None]:
-            is_new = catalogue_writes.put_version(write, new, truth.limits)
-            moved = _move(truth, model, body.promote_to, version).apply(write) if body.promote_to else None
+            is_new = catalogue_writes.put_version(write, new, services.limits)
+            moved = _move(services, model, body.promote_to, version).apply(write) if body.promote_to else None
             return is_new, catalogue_writes.existing(write, model), moved
 
-        is_new, stored, moved = await truth.write(request, who, write)
+        is_new, stored, moved = await services.write(request, who, write)
         answer = _version_answer(stored, version) | (_moved_answer(moved) if moved is not None else {})
         return JSONResponse(answer, 201 if is_new else 200)
 
@@ -82,16 +82,16 @@ def version_routes(truth: Truth) -> APIRouter:
         tenant: TenantName,
         name: ModelName,
         channel: ChannelName,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
         body: Annotated[MoveChannel, Depends(body_of(MoveChannel))],
         if_match: IfMatch = "",
     ) -> Response:
         """Point the channel at a version: at once (200), or by a rollout (202). 409 names one that is under way."""
         model = own_model(who, tenant, name)
-        truth.declared.refuse_gits(model)
+        services.declared.refuse_gits(model)
         _refuse_reserved(channel, "channel")
-        step = _move(truth, model, channel, body.version, seen(if_match))
-        moved = await truth.write(request, who, step.apply)
+        step = _move(services, model, channel, body.version, seen(if_match))
+        moved = await services.write(request, who, step.apply)
         status = 202 if moved.is_new and moved.rollout is not None else 200
         return JSONResponse(_moved_answer(moved), status, headers=etag(moved.lock_version))
 
@@ -101,15 +101,15 @@ def version_routes(truth: Truth) -> APIRouter:
         tenant: TenantName,
         name: ModelName,
         version: VersionName,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a version away that no channel and no rollout names. Its name stays taken."""
-        model = _writable(truth, who, tenant, name)
+        model = _writable(services, who, tenant, name)
 
         def write(write: Write) -> None:
             catalogue_writes.delete_version(write, catalogue_writes.existing(write, model), version)
 
-        await truth.write(request, who, write)
+        await services.write(request, who, write)
         return Response(status_code=204)
 
     @router.delete("/v1/models/{tenant}/{name}/channels/{channel}", status_code=204)
@@ -118,15 +118,15 @@ def version_routes(truth: Truth) -> APIRouter:
         tenant: TenantName,
         name: ModelName,
         channel: ChannelName,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a channel away; its versions stay callable by name."""
-        model = _writable(truth, who, tenant, name)
+        model = _writable(services, who, tenant, name)
 
         def write(write: Write) -> None:
             catalogue_writes.delete_channel(write, catalogue_writes.existing(write, model), channel)
 
-        await truth.write(request, who, write)
+        await services.write(request, who, write)
         return Response(status_code=204)
 
     @router.delete("/v1/models/{tenant}/{name}", status_code=204)
@@ -134,34 +134,34 @@ def version_routes(truth: Truth) -> APIRouter:
         request: Request,
         tenant: TenantName,
         name: ModelName,
-        who: Annotated[Principal, Depends(doorman.writer)],
+        who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a model away, with its channels and versions; refused while a rollout is under way."""
-        model = _writable(truth, who, tenant, name)
+        model = _writable(services, who, tenant, name)
 
         def write(write: Write) -> None:
             catalogue_writes.delete_model(write, catalogue_writes.existing(write, model))
 
-        await truth.write(request, who, write)
+        await services.write(request, who, write)
         return Response(status_code=204)
 
     return router
 
 
-def _writable(truth: Truth, who: Principal, tenant: str, name: str) -> ModelId:
+def _writable(services: RegistryServices, who: Principal, tenant: str, name: str) -> ModelId:
     model = own_model(who, tenant, name)
-    truth.declared.refuse_gits(model)
+    services.declared.refuse_gits(model)
     return model
 
 
-def _check(truth: Truth, model: ModelId, tenant: str, body: PutVersion) -> None:
+def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVersion) -> None:
     """What can be refused before anything is fetched."""
     _refuse_reserved(body.promote_to or "", "promote_to")
-    truth.declared.refuse_gits(model)
-    truth.declared.require_tenant(tenant)
-    truth.declared.require_base(body.base_model)
+    services.declared.refuse_gits(model)
+    services.declared.require_tenant(tenant)
+    services.declared.require_base(body.base_model)
     if body.rollout is not None:
-        truth.declared.require_policy(body.rollout)
+        services.declared.require_policy(body.rollout)
     if body.adapter_type != "lora":
         message = f"adapter_type is {body.adapter_type!r}; only lora adapters are served, so it must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
@@ -176,8 +176,10 @@ def _refuse_reserved(channel: str, param: str) -> None:
         raise ApiError(400, "reserved_channel", message, param)
 
 
-def _move(truth: Truth, model: ModelId, channel: str, version: str, if_lock_version: int | None = None) -> Move:
-    return Move(model, channel, version, truth.declared.policy, truth.limits, if_lock_version)
+def _move(
+    services: RegistryServices, model: ModelId, channel: str, version: str, if_lock_version: int | None = None
+) -> Move:
+    return Move(model, channel, version, services.declared.policy, services.limits, if_lock_version)
 
 
 def _version_answer(stored: StoredModel, name: str) -> dict[str, Any]:

@@ -29,21 +29,18 @@ from functions.fleet.valkey_bus import ValkeyBus
 from functions.replica.app import make_app
 from functions.replica.checks import Prober
 from functions.replica.chunk_routes import Uploads, chunk_routes
-from functions.replica.disk_keeper import DiskKeeper
-from functions.replica.disk_needs import DiskNeeds
-from functions.replica.disk_tier import DiskTier
+from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.drain import Drain
-from functions.replica.heart import Heart
+from functions.replica.heartbeat_loop import Heart
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import Monitor
-from functions.replica.peer_app import make_peer_app
+from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.source import StoreSource
 from functions.replica.standby import Standby
-from functions.replica.standing_routes import standing_routes
 from functions.replica.status import AgentStatus, Identity
 
 _S3_READ_TIMEOUT_S = 10.0

@@ -11,23 +11,75 @@ Between the moment when an agent is given a directory and its next lease, the ti
 use protects it: nothing that was used within IN_HAND_S is taken away. All calls block on the disk.
 """
 
+import asyncio
 import errno
 import json
 import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NewType
 
-from functions.api.ids import Digest, ReplicaId
+from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import CacheFailed
 from functions.decisions.distribution import bloom
-from functions.replica.disk_needs import DigestStart, start_of
-from functions.replica.status import Disk
+from functions.replica.daemon_threads import in_daemon_thread
+from functions.replica.status import AgentStatus, Disk
+
+# Which artifacts an engine may still read: what it has loaded, and what it was made to unload only lately.
+#
+# Unloading is the front end's affair alone (vLLM 0.32): the name is forgotten at once, the weights stay in the engine
+# until others need the room, and a request that was accepted in the same moment is still to be served. Were its adapter
+# evicted from host memory meanwhile, the engine would read the files again inside its step, and die of their absence.
+# So the files stay for LINGER_S more.
+#
+# A load that its agent no longer waits for goes on in the engine: its files stay as long.
+#
+# Artifacts go by the first 16 hex digits of their digest: all that the name of an adapter in the engine tells of one
+# that an agent before us loaded and no snapshot names any more.
+
+
+DigestStart = NewType("DigestStart", str)
+
+LINGER_S = 120.0  # longer than a request waits in an engine's queue
+_SCHEME = "sha256:"
+
+
+def start_of(digest: Digest) -> DigestStart:
+    return DigestStart(digest.removeprefix(_SCHEME)[:ENGINE_NAME_HEX_DIGITS])
+
+
+def start_in(name: EngineName) -> DigestStart:
+    """Of the artifact that an engine's name for an adapter, `id@sha256:<16 hex>`, stands for."""
+    return start_of(Digest(name.rpartition("@")[2]))
+
+
+class DiskNeeds:
+    """Owned by one event loop; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._loaded: frozenset[DigestStart] = frozenset()
+        self._loading: frozenset[DigestStart] = frozenset()
+        self._left_s: dict[DigestStart, float] = {}
+
+    def observe(self, listed: Collection[EngineName], loading: Collection[EngineName], now_s: float) -> bool:
+        """Take in the engine's own list, and what is on its way there; whether anything came or went."""
+        loaded, coming = frozenset(map(start_in, listed)), frozenset(map(start_in, loading))
+        changed = (loaded, coming) != (self._loaded, self._loading)
+        self._left_s = {start: left_s for start, left_s in self._left_s.items() if now_s - left_s < LINGER_S}
+        self._left_s |= dict.fromkeys((self._loaded | self._loading) - loaded - coming, now_s)
+        self._loaded, self._loading = loaded, coming
+        return changed
+
+    def needed(self, now_s: float) -> frozenset[DigestStart]:
+        lingering = {start for start, left_s in self._left_s.items() if now_s - left_s < LINGER_S}
+        return self._loaded | self._loading | lingering
+
 
 LEASE_S = 900.0
 IN_HAND_S = 30.0  # a lease is written within 3 s of a load's beginning (disk_keeper)
@@ -147,3 +199,53 @@ def _stamp_in(text: str) -> float | None:
     with suppress(ValueError):
         return float(text[len(_STAMP) :])
     return None
+
+
+# The keeper of the disk tier: says what this engine needs, makes room, and tells the heartbeat what is there.
+#
+# One pass at a time, soon after something changed and every few seconds anyway, since the other agents of the node fill
+# the same disk. A disk that refuses keeps nobody from being served: it is said, and tried again.
+
+
+LOOK_EVERY_S = 10.0
+NOT_MORE_OFTEN_THAN_S = 2.0  # a look walks the whole cache: 80 ms of CPU for 2,000 artifacts
+
+
+class DiskKeeper:
+    def __init__(self, status: AgentStatus, disk: DiskTier, needs: DiskNeeds) -> None:
+        self._status = status
+        self._disk = disk
+        self._needs = needs
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Something came to the disk, or is needed no more."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            self._changed.clear()
+            await self.tend()
+            await asyncio.sleep(NOT_MORE_OFTEN_THAN_S)
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def tend(self) -> None:
+        """One pass; none before the engine has said what it holds: the lease of the agent before us is what counts."""
+        if not self._status.adapters.known:
+            return
+        needed = self._needs.needed(self._status.clock())
+
+        def work() -> None:
+            try:
+                self._disk.lease(needed)
+            finally:  # a disk too full for a lease is one that room must be made on
+                self._status.disk = self._disk.tend()
+
+        try:
+            await in_daemon_thread("disk tier", work)
+        except CacheFailed as error:
+            _log.warning("the disk tier: %s", error)

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
-from functions.replica.heart import BeatCounts
+from functions.replica.heartbeat_loop import BeatCounts
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.status import AgentStatus
 

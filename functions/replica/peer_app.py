@@ -17,12 +17,33 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from functions.api.ids import EngineName
+from functions.engines.errors import EngineError
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
-from functions.replica.bodies import BODY_MAX_BYTES, read_body
 from functions.replica.cold_calls import Answer, LoadAnswer
+from functions.replica.standby import Standby
+
+# Bodies of requests to the agent: small, whole, or not at all.
+
+
+BODY_MAX_BYTES = 4096
+
+
+async def read_body(request: Request) -> bytes | None:
+    """The whole body, or None where it is over its bound or does not come whole."""
+    content = bytearray()
+    try:
+        async for part in request.stream():
+            content += part
+            if len(content) > BODY_MAX_BYTES:
+                return None
+    except ClientDisconnect:
+        return None
+    return bytes(content)
+
 
 MAX_WAIT_S = 120.0
 _STATUS: dict[Answer, int] = {
@@ -92,3 +113,35 @@ class TokenRequired:
 def _hashed(text: bytes) -> bytes:
     """Of equal length whatever is shown, so that the comparison's time tells nothing."""
     return hashlib.sha256(text).digest()
+
+
+# Where the controller makes a warm replica serve, and a serving one warm: on the peers' port, behind its token.
+#
+# POST /standing {"standby": false}   200 {"phase", "reason"} as it is told to gateways from now on
+#                                     503 {"reason"} the engine sleeps and does not wake; ask again
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Unknown fields are ignored: a newer controller may say more."""
+
+    standby: bool
+
+
+def standing_routes(standby: Standby) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/standing")
+    async def standing(request: Request) -> Response:
+        body = await read_body(request)
+        try:
+            asked = msgspec.json.decode(body or b"", type=Standing)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return JSONResponse({"reason": f"not a standing: {error}"}, status_code=400)
+        try:
+            await standby.become(standby=asked.standby)
+        except EngineError as error:
+            return JSONResponse({"reason": f"the engine does not wake: {error}"}, status_code=503)
+        phase, reason = standby.phase()
+        return JSONResponse({"phase": phase, "reason": reason})
+
+    return router

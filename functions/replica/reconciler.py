@@ -29,7 +29,7 @@ from functions.engines.client import EngineClient, EngineModel
 from functions.engines.errors import EngineError, EngineRefused
 from functions.fleet.tasks import Supervised
 from functions.replica.cold_calls import ColdCalls, LoadAnswer, Tier
-from functions.replica.disk_needs import DiskNeeds
+from functions.replica.disk_tier import DiskNeeds
 from functions.replica.source import AdapterSource
 from functions.replica.status import Adapters, AgentStatus
 

@@ -11,8 +11,7 @@ from fastapi import Depends, FastAPI
 
 from functions.registry import errors
 from functions.registry.guards import require_token
-from functions.registry.tracker import Tracker
-from functions.registry.tracker_routes import tracker_routes
+from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.listening import bind
 
 

@@ -5,8 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.api.consistency.fallbacks import Hop, find_circle
-from functions.api.consistency.patterns import best_match
+from functions.api.consistency.fallbacks import Hop, best_match, find_circle
 from functions.api.declared import Declared
 from functions.api.kinds.model import Model
 from functions.api.kinds.routing_policy import RoutingPolicy

@@ -17,7 +17,7 @@ from functions.api.expressions import (
     parse_halt,
     parse_scale_rule,
 )
-from functions.api.expressions.metrics import HALT_METRICS, SCALE_METRICS, Dimension, Metric
+from functions.api.expressions.parse import HALT_METRICS, SCALE_METRICS, Dimension, Metric
 from functions.api.expressions.values import Comparison
 
 HALTS = [

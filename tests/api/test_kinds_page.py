@@ -5,7 +5,7 @@ import re
 import pytest
 
 from functions.api.expressions import parse_halt, parse_scale_rule
-from functions.api.expressions.metrics import HALT_METRICS, SCALE_METRICS
+from functions.api.expressions.parse import HALT_METRICS, SCALE_METRICS
 from functions.api.kinds.catalogue import KINDS
 from functions.api.loader import load_texts
 from tests.api.sources import ROOT

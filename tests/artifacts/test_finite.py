@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from functions.artifacts.adapter_weights import check_finite
 from functions.artifacts.errors import ArtifactRefused
-from functions.artifacts.finite import check_finite
 from functions.artifacts.safetensors_header import ITEM_BYTES, Tensor
 
 _PACKED = {"F64": "<d", "F32": "<f", "F16": "<e"}

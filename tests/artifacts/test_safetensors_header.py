@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
 from functions.artifacts import safetensors_header
+from functions.artifacts.adapter_weights import check_finite
 from functions.artifacts.errors import ArtifactRefused
-from functions.artifacts.finite import check_finite
 from tests.artifacts.adapter_files import safetensors_bytes, tensors
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

@@ -6,9 +6,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from functions.cli.refused import Refused
-from functions.cli.rollout_list import rollout_table
-from functions.cli.rollout_picture import picture_of
-from functions.cli.rollout_tables import drawn, line
+from functions.cli.rollout_tables import drawn, line, picture_of, rollout_table
 from functions.decisions.rollout.evidence import Evidence
 from tests.cli.rollouts import NOW_UNIX_S, answer, group, rollout
 

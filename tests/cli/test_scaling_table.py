@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from functions.cli.scaling_table import scaling_table
+from functions.cli.status_tables import scaling_table
 from functions.controller.autoscaling.roster import Roster
 from functions.controller.autoscaling.scaler import Wanted
 from functions.controller.autoscaling.shown import Shown

@@ -11,7 +11,7 @@ from functions.controller.snapshot.holding import Replica, flips, hold, serving_
 from functions.decisions.adapters.demand import wanted_in
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
 from functions.fleet.heartbeat import Heartbeat
-from functions.replica.beat import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.status import Adapters
 from tests.replica.statuses import make_status
 

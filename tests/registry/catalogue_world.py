@@ -29,14 +29,14 @@ from functions.registry.app import make_app
 from functions.registry.declared import Declared
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
+from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
 from tests.fleet.builders import snapshot
 from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus
 
@@ -96,7 +96,7 @@ def published(epoch: int = 1, **changes: Any) -> Snapshot:
 class World:
     database: Database
     store: SnapshotStore
-    truth: Truth
+    services: RegistryServices
     client: httpx.AsyncClient
 
     async def call(self, method: str, path: str, who: str = TOKEN, **options: Any) -> httpx.Response:
@@ -153,14 +153,14 @@ class World:
 
 @asynccontextmanager
 async def catalogue(
-    folder: Path, database: Database, limits: Limits = LIMITS, ingesting: Ingesting | None = None, **doorman: Any
+    folder: Path, database: Database, limits: Limits = LIMITS, ingesting: Ingesting | None = None, **authenticator: Any
 ) -> AsyncIterator[World]:
     store = SnapshotStore(folder / "snapshot.json")
     await store.publish(published())
-    truth = Truth(
+    services = RegistryServices(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, TOKEN, PEPPER, lambda: NOW_UNIX_S, **doorman),
+        authenticator=Authenticator(store, TOKEN, PEPPER, lambda: NOW_UNIX_S, **authenticator),
         limits=limits,
         evidence=EvidenceBook(),
         ingesting=ingesting,
@@ -168,7 +168,7 @@ async def catalogue(
         key_environment="test",
         max_keys_per_tenant=3,
     )
-    app = make_app(store, FleetWatch(ScriptedBus()), TOKEN, lambda: NOW_UNIX_S, truth=truth)
+    app = make_app(store, FleetWatch(ScriptedBus()), TOKEN, lambda: NOW_UNIX_S, services=services)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://registry", timeout=60) as client:
-        yield World(database, store, truth, client)
+        yield World(database, store, services, client)

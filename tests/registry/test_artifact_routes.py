@@ -22,11 +22,11 @@ from functions.registry.declared import Declared
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
+from functions.registry.services import RegistryServices
 from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
 from tests.artifacts.adapter_files import make_adapter
 from tests.fleet.builders import beat
 from tests.registry.catalogue_world import LIMITS, PEPPER, World, published
@@ -73,10 +73,10 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     staging = tmp_path / "staging"
     ingest = Ingest(objects, staging, IngestPolicy(reserve_free_bytes=0), ledger=SqlLedger(database))
     ingesting = Ingesting(ingest, database, models_dir=None, max_rank=64, at_once=3, at_once_per_tenant=1)
-    truth = Truth(
+    services = RegistryServices(
         database=database,
         declared=Declared(store),
-        doorman=Doorman(store, TOKEN, PEPPER, lambda: NOW_UNIX_S),
+        authenticator=Authenticator(store, TOKEN, PEPPER, lambda: NOW_UNIX_S),
         limits=LIMITS,
         evidence=EvidenceBook(),
         ingesting=ingesting,
@@ -85,9 +85,9 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     fleet = FleetWatch(ScriptedBus())
     fleet.bus_connected = True
     collecting = Collecting(objects, database, store, fleet, grace_s=0.0, wall_clock=lambda: NOW_UNIX_S)
-    app = make_app(store, fleet, TOKEN, lambda: NOW_UNIX_S, truth=truth, collecting=collecting)
+    app = make_app(store, fleet, TOKEN, lambda: NOW_UNIX_S, services=services, collecting=collecting)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", timeout=60) as client:
-        made = Bringing(database, store, truth, client)
+        made = Bringing(database, store, services, client)
         made.objects, made.staging, made.collecting, made.fleet = objects, staging, collecting, fleet
         made.app = app
         yield made
@@ -226,7 +226,7 @@ async def test_other_media_are_refused(bringing: Bringing, media: str) -> None:
 
 
 async def test_a_tenant_has_few_places_and_the_registry_not_many_more(bringing: Bringing, tmp_path: Path) -> None:
-    ingesting = bringing.truth.ingesting
+    ingesting = bringing.services.ingesting
     assert ingesting is not None
     adapter = make_adapter(tmp_path / "adapter")
     with ingesting.place("acme"):  # type: ignore[arg-type]

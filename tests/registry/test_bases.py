@@ -3,7 +3,7 @@
 import os
 from pathlib import Path, PurePosixPath
 
-from functions.registry.bases import Bases
+from functions.registry.ingesting import Bases
 from tests.registry.base_folders import MODULE, put_facts
 
 

@@ -10,7 +10,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_beat
 from functions.fleet.pool_beat import PoolBeat, PoolStats
 from functions.fleet.pool_report import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
-from functions.registry.pool_watch import DESIRED_FOR_S
+from functions.registry.fleet_watch import DESIRED_FOR_S
 from tests.fleet.builders import beat
 from tests.registry.world import World, serving
 

@@ -9,7 +9,7 @@ from functions.api.ids import Digest, EngineName, ModelId, PoolName
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, StageEntry, VersionEntry
 from functions.api.snapshot_index import Indexed, changes_between, indexed
 from functions.registry.feed import Feed
-from functions.registry.pool_views import follow_on, pools_concerned, view_of
+from functions.registry.store import follow_on, pools_concerned, view_of
 from tests.fleet.builders import snapshot
 
 POOLS = ("p0", "p1", "p2")

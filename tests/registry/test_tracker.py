@@ -13,8 +13,7 @@ from functions.artifacts.swarm.wire import BODY_MAX_BYTES, decode_answer, encode
 from functions.decisions.distribution.tracker import Announcement, BoardPolicy
 from functions.registry import errors
 from functions.registry.guards import require_token
-from functions.registry.tracker import FORGET_AFTER_S, Tracker, TrackerFull
-from functions.registry.tracker_routes import tracker_routes
+from functions.registry.tracker import FORGET_AFTER_S, Tracker, TrackerFull, tracker_routes
 
 DIGEST = Digest("sha256:" + "a" * 64)
 PATH = f"/internal/v1/swarm/{DIGEST}"

@@ -63,7 +63,7 @@ async def checking(tmp_path: Path, database: Database) -> AsyncIterator[Checking
     ingest = Ingest(cast(S3Store, objects), tmp_path / "staging", policy, ledger=SqlLedger(database))
     ingesting = Ingesting(ingest, database, models, 64, 3, 2, tenant_limit=ByteLimit(MAX_BYTES, grace_s=3600.0))
     async with catalogue_world.catalogue(tmp_path, database, ingesting=ingesting) as world:
-        made = Checking(world.database, world.store, world.truth, world.client)
+        made = Checking(world.database, world.store, world.services, world.client)
         made.objects, made.models = objects, models
         yield made
     ingesting.close()
@@ -111,7 +111,7 @@ async def test_many_versions_of_unchecked_content_are_registered_at_once_and_eac
 
 
 async def test_a_place_that_does_not_come_is_refused_in_the_end(checking: Checking) -> None:
-    ingesting = checking.truth.ingesting
+    ingesting = checking.services.ingesting
     assert ingesting is not None
     with ExitStack() as taken:
         for _ in range(2):
@@ -128,7 +128,7 @@ async def taken_soon(ingesting: Ingesting) -> None:
 
 async def test_what_was_checked_does_not_wait_behind_slow_ingests(checking: Checking, tmp_path: Path) -> None:
     digest = (await checking.upload(an_adapter(tmp_path / "adapter"), base_model="base")).json()["digest"]
-    ingesting, ends = checking.truth.ingesting, threading.Event()
+    ingesting, ends = checking.services.ingesting, threading.Event()
     assert ingesting is not None
     with ExitStack() as taken:
         for tenant in ("globex", "initech", "hooli"):

@@ -13,7 +13,7 @@ from functions.decisions.distribution.bloom import Bloom
 from functions.decisions.health.engine_rates import MAX_MS, MIN_MS, EngineRates
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet import heartbeat as heartbeats
-from functions.replica.beat import compose
+from functions.replica.heartbeat_loop import compose
 from functions.replica.status import Adapters, Disk, Load
 from tests.replica.statuses import make_status
 

@@ -17,9 +17,17 @@ from functions.artifacts.errors import CacheFailed
 from functions.artifacts.fetch import from_cache
 from functions.artifacts.manifest import ADAPTER_LIMITS, MANIFEST_NAME
 from functions.decisions.distribution import bloom
-from functions.replica.disk_keeper import DiskKeeper
-from functions.replica.disk_needs import LINGER_S, DigestStart, DiskNeeds, start_in, start_of
-from functions.replica.disk_tier import IN_HAND_S, LEASE_S, DiskTier
+from functions.replica.disk_tier import (
+    IN_HAND_S,
+    LEASE_S,
+    LINGER_S,
+    DigestStart,
+    DiskKeeper,
+    DiskNeeds,
+    DiskTier,
+    start_in,
+    start_of,
+)
 from functions.replica.status import Adapters
 from tests.artifacts.adapter_files import make_adapter
 from tests.artifacts.descriptors import no_descriptors

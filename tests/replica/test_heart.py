@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
-from functions.replica.heart import Heart
+from functions.replica.heartbeat_loop import Heart
 from tests.replica.processes import wait_for
 from tests.replica.statuses import Clock, make_status
 

@@ -6,7 +6,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from functions.fleet.snapshots import SnapshotFollower
-from functions.replica.heart import BeatCounts
+from functions.replica.heartbeat_loop import BeatCounts
 from functions.replica.metrics import AgentMetrics
 from tests.replica.statuses import make_status
 

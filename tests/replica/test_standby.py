@@ -10,10 +10,9 @@ import pytest
 from functions.decisions.health.engine_rates import EngineRates
 from functions.engines.client import EngineClient
 from functions.replica import standby
-from functions.replica.beat import compose
-from functions.replica.peer_app import make_peer_app
+from functions.replica.heartbeat_loop import compose
+from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.standby import SETTLED_S, Standby
-from functions.replica.standing_routes import standing_routes
 from functions.replica.status import AgentStatus, Load
 from tests.replica.statuses import Clock, make_status
 

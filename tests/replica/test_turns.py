@@ -2,7 +2,7 @@
 
 import asyncio
 
-from functions.replica.turns import Turns
+from functions.replica.source import Turns
 
 
 class Works:

@@ -11,7 +11,7 @@ check is a function here or in one of the neighbours; what an object contradicts
 
 from collections.abc import Iterator, Sequence
 
-from functions.api.consistency import autoscaling, fallbacks, models, names, patterns, references
+from functions.api.consistency import fallbacks, references
 from functions.api.consistency.everything import Everything, sorted_out
 from functions.api.declared import Declared
 from functions.api.kinds.catalogue import AnyObject
@@ -23,11 +23,11 @@ __all__ = ["Everything", "problems"]
 def problems(objects: Sequence[Declared[AnyObject]], *, complete: bool) -> Iterator[Problem]:
     """Everything that is wrong between the objects."""
     everything = sorted_out(objects)
-    yield from names.problems(objects, everything)
-    yield from patterns.doubles(everything)
-    yield from autoscaling.doubles(everything)
+    yield from references.name_problems(objects, everything)
+    yield from fallbacks.doubles(everything)
+    yield from fallbacks.scaling_doubles(everything)
     if complete:
-        yield from references.problems(everything)
-        yield from models.problems(everything)
-        yield from autoscaling.problems(everything)
+        yield from references.reference_problems(everything)
+        yield from references.model_problems(everything)
+        yield from fallbacks.scaling_problems(everything)
         yield from fallbacks.problems(everything)

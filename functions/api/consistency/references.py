@@ -1,18 +1,21 @@
 """Names of tiers, rollouts and pools that policies and tenants use, and that nobody declares."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from functions.api.consistency.everything import Everything
 from functions.api.declared import Declared
 from functions.api.kinds.admission_policy import AdmissionPolicy
-from functions.api.kinds.inference_service import POOL_LABEL
+from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
+from functions.api.kinds.model import Model
 from functions.api.kinds.routing_policy import Cascade, Fallback, RoutingPolicy
+from functions.api.kinds.tenant import Tenant
 from functions.api.problems import Problem, near_miss, shown
 
 BUILT_IN_ROLLOUT = "default"
 
 
-def problems(everything: Everything) -> Iterator[Problem]:
+def reference_problems(everything: Everything) -> Iterator[Problem]:
     yield from _tiers(everything)
     yield from _rollouts(everything)
     pools = everything.pools()
@@ -80,3 +83,78 @@ def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iter
     for path, pool in ends:
         if pool not in pools:
             yield policy.problem(["spec", "classifier", *path], no_such_pool(pool, pools))
+
+
+# Names that may occur once: objects of a kind, key ids in the installation, pools.
+
+
+def name_problems(objects: Iterable[Declared[AnyObject]], everything: Everything) -> Iterator[Problem]:
+    yield from _object_names(objects)
+    yield from _key_ids(everything.tenants)
+    yield from _pool_names(everything.services)
+
+
+def _object_names(objects: Iterable[Declared[AnyObject]]) -> Iterator[Problem]:
+    first: dict[tuple[str, str], Declared[AnyObject]] = {}
+    for declared in objects:
+        value = declared.value
+        name = (value.kind, value.metadata.name)
+        known = first.setdefault(name, declared)
+        if known is not declared:
+            message = f"{name[0]} {shown(name[1])} is declared twice; first at {known.source}"
+            yield declared.problem(["metadata", "name"], message)
+
+
+def _key_ids(tenants: Iterable[Declared[Tenant]]) -> Iterator[Problem]:
+    """A key names its id only, and the id finds the tenant."""
+    first: dict[str, tuple[Declared[Tenant], int]] = {}
+    for tenant in tenants:
+        for index, key in enumerate(tenant.value.spec.keys):
+            known, known_index = first.setdefault(key.id, (tenant, index))
+            if known is tenant and known_index == index:
+                continue
+            place = known.document.locate(("spec", "keys", known_index, "id"))
+            user = f"tenant {known.value.metadata.name} at {place.file}:{place.line}"
+            yield tenant.problem(("spec", "keys", index, "id"), f"the key id {shown(key.id)} is already used by {user}")
+
+
+def _pool_names(services: Iterable[Declared[InferenceService]]) -> Iterator[Problem]:
+    first: dict[str, Declared[InferenceService]] = {}
+    for service in services:
+        pool = service.value.pool or ""
+        known = first.setdefault(pool, service)
+        if known is not service:
+            message = f"the pool {shown(pool)} is already served by {known.source}"
+            yield service.problem(["metadata", "labels", POOL_LABEL], message)
+
+
+# Models against the tenants they belong to and the pools that serve them.
+
+
+def model_problems(everything: Everything) -> Iterator[Problem]:
+    tenants = {tenant.value.metadata.name for tenant in everything.tenants}
+    in_order: list[str] = []  # the tenants, once somebody must be told of one that is near
+    pools = everything.pools()
+    for model in everything.models:
+        spec = model.value.spec
+        tenant, slash, _ = spec.id.partition("/")
+        if slash and tenant not in tenants:
+            in_order = in_order or sorted(tenants)
+            message = f"begins with {shown(tenant)}, and there is no such Tenant"
+            yield model.problem(["spec", "id"], message + near_miss(tenant, in_order))
+        if spec.type == "lora" and spec.base is None:
+            continue  # told already
+        service = pools.get(model.value.pool)
+        if service is None:
+            key = "base" if spec.type == "lora" else "id"
+            yield model.problem(["spec", key], no_such_pool(model.value.pool, pools))
+        elif spec.type == "base":
+            yield from _same_weights(model, service.value)
+
+
+def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
+    served = service.spec.predictor.model
+    for index, version in enumerate(model.value.spec.versions):
+        if served is not None and served.storage_uri not in {None, version.artifact}:
+            message = f"found {shown(version.artifact)}, but the pool's storageUri is {shown(served.storage_uri)}"
+            yield model.problem(["spec", "versions", index, "artifact"], message)

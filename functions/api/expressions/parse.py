@@ -3,14 +3,15 @@
 Neighbours: `grammar` makes the trees and its errors, `metrics` has the tables.
 """
 
+from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import cast
 
 from lark import Token, Tree
 
 from functions.api.expressions.errors import ExpressionInvalid
 from functions.api.expressions.grammar import parse_tree
-from functions.api.expressions.metrics import HALT_METRICS, SCALE_METRICS, Dimension, Metric
 from functions.api.expressions.values import (
     Comparison,
     HaltCondition,
@@ -24,6 +25,50 @@ from functions.api.expressions.values import (
 )
 from functions.api.kinds.quantities import DURATION_MAX_S
 from functions.api.problems import near_miss, shown
+
+# What expressions may measure: closed tables, each metric with its dimension.
+#
+# A metric that is not here cannot be written, so a typing error never becomes a condition that silently never holds.
+
+
+class Dimension(Enum):
+    RATIO = "a percentage such as 2%"
+    SECONDS = "a duration such as 500ms or 2s"
+    PLAIN_SECONDS = "a number of seconds such as 0.5"  # the metric's name says the unit
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    dimension: Dimension
+    meaning: str
+    has_slo: bool = False  # the pool's AdmissionPolicy promises a bound for it
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.dimension is Dimension.RATIO
+
+
+# Of the new version, over the running stage; each may also be a multiple of the control group's, such as 2x.
+HALT_METRICS = (
+    Metric("error_rate", Dimension.RATIO, "requests that failed, of all"),
+    Metric("p50_latency", Dimension.SECONDS, "median time from request to last byte"),
+    Metric("p99_latency", Dimension.SECONDS, "99th percentile of the time from request to last byte"),
+    Metric("p50_ttft", Dimension.SECONDS, "median time to first token"),
+    Metric("p99_ttft", Dimension.SECONDS, "99th percentile of the time to first token"),
+    Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
+)
+
+# Of a pool as a whole.
+SCALE_METRICS = (
+    Metric("p50_ttft", Dimension.SECONDS, "median time to first token", has_slo=True),
+    Metric("p99_ttft", Dimension.SECONDS, "99th percentile of the time to first token", has_slo=True),
+    Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
+    Metric("queue_seconds", Dimension.PLAIN_SECONDS, "time that a request waits in the gateway's queue"),
+    Metric("kv_usage", Dimension.RATIO, "KV blocks in use, of all, in the fullest replica"),
+    Metric("utilization", Dimension.RATIO, "work in progress, of what the pool can take"),
+)
+
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _REPLICAS_MAX = 1000

@@ -10,9 +10,14 @@
 A digest is then in the store but named by nothing; whoever names it does so inside `holding(digest)`.
 """
 
+import dataclasses
+import fcntl
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,20 +27,130 @@ from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.collect_ledger import GcLedger, IngestId
-from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
+from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
 from functions.artifacts.fetch import fetch
-from functions.artifacts.ingest import from_https, from_s3
+from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
 from functions.artifacts.ingest.expectation import Expectation, Ingested
-from functions.artifacts.ingest.places import HttpsPlace, parse_place
+from functions.artifacts.ingest.names import check_name
+from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
 from functions.artifacts.ingest.policy import IngestPolicy
-from functions.artifacts.ingest.staging import clean, staging
 from functions.artifacts.ingest.upload import Upload
 from functions.artifacts.locations import chunk_key, manifest_key
-from functions.artifacts.manifest import MANIFEST_MAX_BYTES, Manifest
+from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest
 from functions.artifacts.publish import put_content
-from functions.artifacts.s3 import S3Store
+from functions.artifacts.s3 import S3Store, StoredObject
 from functions.artifacts.signatures import SignaturePolicy, verify_signed
+
+# An adapter from the store: either published there (a pointer) or plain files below a prefix.
+#
+# Published ones keep their digest: they are fetched and verified into staging, checked like any other, and their
+# manifest is the one that is put. Plain files are copied into staging one by one, bounded like an upload.
+
+
+def receive(place: S3Place, upload: Upload, staged: Path, store: S3Store, policy: IngestPolicy) -> Path | None:
+    """The directory of a published adapter, verified; None where plain files were written into `upload`."""
+    with _source(place, store) as source:
+        try:
+            document = source.read_small(f"{place.prefix}/{MANIFEST_NAME}", MANIFEST_MAX_BYTES)
+        except ArtifactMissing:
+            _receive_files(place, upload, source, policy)
+            return None
+        manifest = manifests.decode(document, policy.limits)
+        for entry in manifest.files:
+            check_name(entry.path)
+        upload.check_space(manifest.total_bytes)
+        cache = ArtifactCache(staged / "published")
+        digest = manifests.digest_of(document)
+        return fetch(source, cache, digest, limits=policy.limits, timeout_s=policy.deadline_s)
+
+
+@contextmanager
+def _source(place: S3Place, store: S3Store) -> Iterator[S3Store]:
+    if place.bucket == store.bucket:
+        yield store
+        return
+    other = S3Store(dataclasses.replace(store.settings, bucket=place.bucket))
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def _receive_files(place: S3Place, upload: Upload, source: S3Store, policy: IngestPolicy) -> None:
+    objects: list[StoredObject] = []
+    for stored in source.list(place.prefix + "/"):
+        objects.append(stored)
+        if len(objects) > policy.limits.max_files:
+            raise ArtifactRefused(
+                f"more than {policy.limits.max_files} objects below s3://{place.bucket}/{place.prefix}/"
+            )
+    if not objects:
+        raise ArtifactMissing(f"nothing lies below s3://{place.bucket}/{place.prefix}/")
+    for stored in objects:  # every name before the first byte
+        check_name(_name(place, stored))
+    for stored in objects:
+        with upload.file(_name(place, stored), stored.size_bytes) as writer:
+            for block in source.stream(stored.key, stored.size_bytes):
+                writer.write(block)
+
+
+def _name(place: S3Place, stored: StoredObject) -> str:
+    return stored.key.removeprefix(place.prefix + "/")
+
+
+# The private place where an ingest is received: one directory an ingest, gone when it ends, however it ends.
+#
+# A directory is locked (flock) by the process that fills it; a lock that nobody holds marks what a killed process left,
+# and `clean` removes it. The directory is 0700: nobody else reads what is not yet checked.
+
+
+_PREFIX = ".ingest-"
+_LOCK_TRIES = 5
+
+
+@contextmanager
+def staging(root: Path) -> Iterator[Path]:
+    """A fresh empty directory below `root`."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        path, lock = _locked_directory(root)
+    except OSError as error:
+        raise CacheFailed(f"the staging directory {root.name} cannot be written: {error.strerror}") from error
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def clean(root: Path) -> int:
+    """Remove what killed ingests left; how many there were."""
+    removed = 0
+    for path in root.glob(_PREFIX + "*"):
+        with suppress(OSError):  # held by a living process, or removed by another cleaner
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+                removed += 1
+            finally:
+                os.close(descriptor)
+    return removed
+
+
+def _locked_directory(root: Path) -> tuple[Path, int]:
+    """A new directory and the descriptor that holds its lock; a cleaner may win the moment between the two."""
+    for _ in range(_LOCK_TRIES):
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists():
+                return path, descriptor
+            os.close(descriptor)
+    raise CacheFailed(f"{root.name}: another process removes what is being received")
+
 
 _DELETION_POLL_S = 0.2
 
@@ -76,7 +191,7 @@ class Ingest:
             if isinstance(place, HttpsPlace):
                 from_https.receive(place, upload, self.policy, self.resolver, self.clock)
                 return upload.finish(expect)
-            pointed = from_s3.receive(place, upload, directory, self.store, self.policy)
+            pointed = receive(place, upload, directory, self.store, self.policy)
             if pointed is None:
                 return upload.finish(expect)
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])

@@ -58,7 +58,7 @@ def step_replicas(rule: ScaleRule, replicas: int) -> int:
 
 
 def measured(metric: str, signals: PoolSignals) -> float | None:
-    """The value of a metric of `functions.api.expressions.metrics.SCALE_METRICS`; None: not known."""
+    """The value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None: not known."""
     value = {
         "p50_ttft": signals.ttft_p50_s,
         "p99_ttft": signals.ttft_p99_s,

@@ -12,9 +12,8 @@ from functions.engines.sim import voice
 from functions.engines.sim.hashing import CacheScope
 from functions.engines.sim.model import Adapter, AdapterTable, ServedModel
 from functions.engines.sim.plan import Ending, Plan, plan_reply
-from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message
+from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message, check_sampling
 from functions.engines.sim.refusals import invalid, unknown_model
-from functions.engines.sim.sampling_checks import check_sampling
 from functions.engines.sim.templates import ChatMessage
 
 _PRIORITY_HEADER = "x-vllm-priority"

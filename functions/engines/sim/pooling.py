@@ -9,6 +9,11 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from functions.engines.sim.protocol import Body, Message
 
 LABELS = ("LABEL_0", "LABEL_1")
 _MARK_WEIGHT = 0.5
@@ -57,3 +62,47 @@ def _direction(name: str, dimensions: int) -> list[float]:
 def _add(sums: list[float], direction: list[float], weight: float) -> None:
     for index, value in enumerate(direction):
         sums[index] += weight * value
+
+
+# Request bodies of the pooling routes, as far as the simulator cares; unknown fields are ignored, as in vLLM.
+
+
+TokenIds = list[Annotated[int, Field(ge=0)]]
+Scored = str | dict[str, Any]
+
+
+class PoolingBody(Body):
+    model: str | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+
+
+class InputBody(PoolingBody):
+    """Texts, token ids, or one conversation."""
+
+    input: TokenIds | list[TokenIds] | str | list[str] | None = None
+    messages: list[Message] | None = None
+
+
+class EmbeddingsBody(InputBody):
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class ScoreBody(PoolingBody):
+    """Each side goes by several names."""
+
+    queries: Scored | list[Scored] | None = None
+    text_1: Scored | list[Scored] | None = None
+    data_1: Scored | list[Scored] | None = None
+    documents: Scored | list[Scored] | None = None
+    items: Scored | list[Scored] | None = None
+    text_2: Scored | list[Scored] | None = None
+    data_2: Scored | list[Scored] | None = None
+
+
+class RerankBody(PoolingBody):
+    query: Scored
+    documents: Scored | list[Scored]
+    top_n: Annotated[int, Field(ge=0)] = 0

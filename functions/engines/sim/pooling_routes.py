@@ -21,7 +21,7 @@ from functions.engines.sim.hashing import CacheScope
 from functions.engines.sim.model import Adapter
 from functions.engines.sim.parts import Parts
 from functions.engines.sim.plan import Plan
-from functions.engines.sim.pooling_protocol import (
+from functions.engines.sim.pooling import (
     EmbeddingsBody,
     InputBody,
     PoolingBody,

@@ -8,6 +8,8 @@ SIGTERM or SIGINT ends it at any point; what was verified stays in the cache and
 """
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import signal
 import ssl
@@ -31,7 +33,6 @@ from functions.artifacts.swarm.bandwidth import Bandwidth
 from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.peer_client import TIMEOUT
-from functions.artifacts.swarm.peer_token import peer_token
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
@@ -40,6 +41,20 @@ from functions.replica.listening import StartFailed, bind
 from functions.replica.node_fetch.settings import NodeFetchSettings
 from functions.replica.peer_app import TokenRequired
 from functions.replica.peer_server import PeerServer
+
+# What nodes show each other: a token that follows from the installation's, and opens nothing but chunks.
+#
+# A peer's address is what somebody announced, the node behind it may be gone and its IP another pod's by now, and the
+# connection is plain HTTP. So the internal token, which opens registry and agents, never goes there; whoever picks this
+# one up can read chunks from nodes, and cannot compute the other from it.
+
+
+_PURPOSE = b"shoal: chunks between nodes"
+
+
+def peer_token(internal_token: str) -> str:
+    return hmac.new(internal_token.encode(), _PURPOSE, hashlib.sha256).hexdigest()
+
 
 _SAY_EVERY_S = 5.0
 _S3_READ_TIMEOUT_S = 10.0

@@ -38,8 +38,7 @@ from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.decisions.distribution.tracker import BoardPolicy
 from functions.registry import errors
 from functions.registry.guards import require_token
-from functions.registry.tracker import Tracker
-from functions.registry.tracker_routes import tracker_routes
+from functions.registry.tracker import Tracker, tracker_routes
 from functions.replica.chunk_routes import Uploads, chunk_routes
 from functions.replica.peer_app import TokenRequired
 from tests.artifacts.memory_store import MemoryStore

@@ -34,12 +34,12 @@ from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared
 from functions.registry.fleet_watch import FleetWatch
-from functions.registry.principal import Doorman
+from functions.registry.principal import Authenticator
+from functions.registry.services import RegistryServices
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.store import SnapshotStore
-from functions.registry.truth import Truth
 from tests.controller.configs import base, load, lora, pool, tenant
 from tests.decisions.rollout.rollouts import digest
 from tests.registry.world import TOKEN, ScriptedBus
@@ -228,10 +228,10 @@ class World:
         self.database = Database(database_url(None, folder), clock=self.clock)
         if is_prepared:
             self.database.prepare()
-        truth = Truth(
+        truth = RegistryServices(
             database=self.database,
             declared=Declared(self.store),
-            doorman=Doorman(self.store, TOKEN, b"pepper", self.clock),
+            authenticator=Authenticator(self.store, TOKEN, b"pepper", self.clock),
             limits=Limits(models_per_tenant=50, versions_per_model=20, channels_per_model=3),
             evidence=self.evidence,
             ingesting=None,

@@ -73,7 +73,7 @@ def test_rules_that_were_changed_begin_anew() -> None:
 
 
 def test_every_metric_of_the_grammar_is_measured() -> None:
-    from functions.api.expressions.metrics import SCALE_METRICS
+    from functions.api.expressions.parse import SCALE_METRICS
 
     assert {metric.name: measured(metric.name, signals(0, 1)) for metric in SCALE_METRICS} == {
         "p50_ttft": 0.1,

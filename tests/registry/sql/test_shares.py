@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from functions.api.ids import Digest, EngineName, ModelId, PoolName
 from functions.api.snapshot import ModelEntry, VersionEntry
-from functions.registry.sql import catalogue, changes, shares
+from functions.registry.sql import catalogue, catalogue_writes, changes
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from tests.registry.catalogue_world import LIMITS, World
@@ -40,11 +40,11 @@ def in_the_snapshot(world: World, model: str) -> int:
 
 async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: World) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
-    estimate = catalogue.database.read(lambda c: shares.snapshot_bytes(c, "acme"))
+    estimate = catalogue.database.read(lambda c: catalogue_writes.snapshot_bytes(c, "acme"))
     assert (estimate, in_the_snapshot(catalogue, "acme/bot")) == (597, 312)
     for number in range(2, 12):
         await catalogue.put(f"v{number}", "d", model="acme/" + "m" * 60)
-    estimate = catalogue.database.read(lambda c: shares.snapshot_bytes(c, "acme"))
+    estimate = catalogue.database.read(lambda c: catalogue_writes.snapshot_bytes(c, "acme"))
     taken = sum(in_the_snapshot(catalogue, model) for model in ("acme/bot", "acme/" + "m" * 60))
     assert taken <= estimate <= 1.6 * taken
 
@@ -86,7 +86,7 @@ def test_deleted_versions_are_not_walked_at_each_write(tmp_path: Path) -> None:
     opened.prepare()
 
     def plan(connection: Connection) -> str:
-        query = shares.versions_of("acme").compile(connection, compile_kwargs={"literal_binds": True})
+        query = catalogue_writes.versions_of("acme").compile(connection, compile_kwargs={"literal_binds": True})
         return str(connection.execute(text(f"EXPLAIN QUERY PLAN {query}")).all())
 
     assert "USING INDEX versions_alive (model=?)" in opened.read(plan)

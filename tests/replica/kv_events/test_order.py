@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.replica.kv_events.order import Order
+from functions.replica.kv_events.watch import Order
 
 
 def test_worked_example_of_a_restart() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.registry.errors import ApiError
+from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.database import THREADS, Database
-from functions.registry.turnstile import Turnstile
 from tests.registry.catalogue_world import World
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
@@ -16,38 +16,38 @@ ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
 def test_a_burst_passes_and_then_the_rate_holds() -> None:
     now_s = [0.0]
-    turnstile = Turnstile(per_s=2.0, burst=3, clock=lambda: now_s[0])
+    limiter = TenantRateLimiter(per_s=2.0, burst=3, clock=lambda: now_s[0])
     for _ in range(3):
-        with turnstile.passing(ACME):
+        with limiter.passing(ACME):
             pass
-    with pytest.raises(ApiError) as told, turnstile.passing(ACME):
+    with pytest.raises(ApiError) as told, limiter.passing(ACME):
         pass
     assert (told.value.status, told.value.headers["retry-after"]) == (429, "1")
-    with turnstile.passing(GLOBEX):  # which has a rate of its own
+    with limiter.passing(GLOBEX):  # which has a rate of its own
         now_s[0] += 0.5
-    with turnstile.passing(ACME):
+    with limiter.passing(ACME):
         pass
 
 
 def test_so_many_are_open_at_a_time_and_the_operators_do_not_count() -> None:
-    turnstile = Turnstile(at_once=2)
+    limiter = TenantRateLimiter(at_once=2)
     with ExitStack() as opened:
         for tenant in (ACME, ACME, GLOBEX, None, None, None):
-            opened.enter_context(turnstile.passing(tenant))
-        with pytest.raises(ApiError, match="2 requests of yours are open"), turnstile.passing(ACME):
+            opened.enter_context(limiter.passing(tenant))
+        with pytest.raises(ApiError, match="2 requests of yours are open"), limiter.passing(ACME):
             pass
-    with turnstile.passing(ACME):
+    with limiter.passing(ACME):
         pass
 
 
 def test_who_calls_no_more_is_forgotten() -> None:
     now_s = [0.0]
-    turnstile = Turnstile(clock=lambda: now_s[0])
+    limiter = TenantRateLimiter(clock=lambda: now_s[0])
     for number in range(5000):
         now_s[0] += 1.0
-        with turnstile.passing(TenantId(f"t{number}")):
+        with limiter.passing(TenantId(f"t{number}")):
             pass
-    assert len(turnstile._due_s) <= 1024
+    assert len(limiter._buckets) <= 1024
 
 
 async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(catalogue: World) -> None:
@@ -63,10 +63,10 @@ async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(ca
 
 async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: World) -> None:
     rollout = await catalogue.rolling()
-    doorman = catalogue.truth.doorman
+    authenticator = catalogue.services.authenticator
     with ExitStack() as opened:
-        for _ in range(doorman.readers.at_once):
-            opened.enter_context(doorman.readers.passing(ACME))
+        for _ in range(authenticator.readers.at_once):
+            opened.enter_context(authenticator.readers.passing(ACME))
         assert (await catalogue.call("GET", "/v1/models", "acme-reader")).status_code == 429
         path, body = f"/v1/rollouts/{rollout}/rollback", {"reason": "rude"}
         assert (await catalogue.call("POST", path, "acme-writer", json=body)).status_code == 200

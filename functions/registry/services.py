@@ -4,28 +4,41 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from fastapi import Request
 
-from functions.api.ids import TenantId
+from functions.api.ids import Digest, TenantId
 from functions.artifacts.ingest import Expectation
 from functions.fleet.rollout_stats import EvidenceBook
-from functions.registry.checks import Checks
 from functions.registry.declared import Declared
 from functions.registry.ingesting import Ingesting
-from functions.registry.principal import Doorman, Principal
+from functions.registry.principal import Authenticator, Principal
 from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
+
+# Checks of content against a base that are under way, so that the same one is made once, however many ask for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """A lock for each, kept for as long as somebody has or awaits it. Owned by one event loop."""
+
+    locks: WeakValueDictionary[tuple[TenantId, Digest, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def of(self, tenant: TenantId, digest: Digest, fingerprint: str) -> asyncio.Lock:
+        return self.locks.setdefault((tenant, digest, fingerprint), asyncio.Lock())
+
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class RegistryServices:
     database: Database
     declared: Declared
-    doorman: Doorman
+    authenticator: Authenticator
     limits: Limits
     evidence: EvidenceBook
     ingesting: Ingesting | None  # None: no object store is configured, nothing can be brought in

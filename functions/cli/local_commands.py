@@ -1,0 +1,149 @@
+"""`shoal restart`: order it, then follow it to its end."""
+
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from functions.cli.answers import demo_key
+from functions.cli.controller_process import controller_status, order
+from functions.cli.place import here
+from functions.cli.refused import Refused
+from functions.cli.status_revision import short
+from functions.cli.terminal import TerminalReporter, make_console
+from functions.controller.local.log_files import last_lines
+from functions.controller.local.prepare.demo_keys import read_demo_keys
+
+POLL_S = 0.25
+
+
+def restart(name: str) -> None:
+    place = here()
+    order(place, {"do": "restart", "name": name})
+    with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
+        while True:
+            status = controller_status(place)
+            if status is None:
+                raise Refused("the controller ended meanwhile; `shoal up` starts it again")
+            doing = status["controller"]["operation"]
+            if not doing.startswith("restarting"):
+                break
+            step.update(doing)
+            time.sleep(POLL_S)
+        if doing.startswith("failed"):
+            raise Refused(doing)
+        step.note(doing)
+
+
+# `shoal env`: what a shell needs so that any OpenAI client talks to the local fleet.
+
+
+ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+
+
+def env(tenant: str | None, *, as_json: bool) -> None:
+    place = here()
+    chosen, key = demo_key(place, tenant)
+    values = {
+        "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
+        "OPENAI_API_KEY": key.key,
+        "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
+        # For load tests, which are several tenants at once.
+        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(place.layout).values()),
+    }
+    # Where the shell has one of these already, it would win over SSL_CERT_FILE.
+    values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
+    if as_json:
+        sys.stdout.write(json.dumps({"tenant": chosen, **values}, indent=2) + "\n")
+        return
+    lines = [
+        f'# shoal, as tenant {chosen}.  Use: eval "$(shoal env)"',
+        "# SSL_CERT_FILE replaces the trusted authorities of EVERY program in this shell; so this file holds this",
+        "# machine's own ones and the fleet's, which can only vouch for localhost.  Undo: unset SSL_CERT_FILE",
+        *(f"export {name}={shlex.quote(value)}" for name, value in values.items()),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+# `shoal logs`: the end of one process's log, and what is added to it.
+
+
+LOG_POLL_S = 0.3
+READ_BYTES = 64 * 1024
+
+
+def logs(name: str, *, follow: bool, lines: int) -> None:
+    directory = here().layout.logs_dir
+    known = sorted(path.name.removesuffix(".log") for path in directory.glob("*.log"))
+    if name not in known:
+        raise Refused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
+    path = directory / f"{name}.log"
+    end = path.stat().st_size
+    for line in last_lines(path, lines):
+        sys.stdout.write(line + "\n")
+    if follow:
+        _follow(path, end)
+
+
+def _follow(path: Path, position: int) -> None:
+    """Until interrupted; a log that was turned over is read from its new beginning."""
+    while True:
+        if path.exists():
+            size = path.stat().st_size
+            position = position if position <= size else 0
+            with path.open("rb") as file:
+                file.seek(position)
+                while block := file.read(READ_BYTES):
+                    position += len(block)
+                    sys.stdout.write(block.decode(errors="replace"))
+            sys.stdout.flush()
+        time.sleep(LOG_POLL_S)
+
+
+# `shoal suspend`, `shoal resume`, `shoal reconcile`: whether the fleet follows its branch, and looking at once.
+
+
+RECONCILE_POLL_S = 0.2
+TIMEOUT_S = 60.0
+
+
+def suspend(reason: str) -> None:
+    order(here(clones=True), {"do": "suspend", "reason": reason})
+    reporter = TerminalReporter(make_console())
+    reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
+
+
+def resume() -> None:
+    order(here(clones=True), {"do": "resume"})
+    _follow_reconciliation("Resuming")
+
+
+def reconcile() -> None:
+    order(here(clones=True), {"do": "reconcile"})
+    _follow_reconciliation("Reconciling")
+
+
+def _follow_reconciliation(title: str) -> None:
+    """Until the branch's tip is applied, or refused."""
+    place = here(clones=True)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    with TerminalReporter(make_console()).step(title) as step:
+        while True:
+            status = controller_status(place)
+            if status is None:
+                raise Refused("the controller ended meanwhile; `shoal up` starts it again")
+            revision = status["revision"]
+            if revision["problem_count"]:
+                first = revision["problems"][0]
+                raise Refused(
+                    f"{short(revision['tip'])} has {revision['problem_count']} problem(s); the first: {first}"
+                )
+            if revision["tip"] == revision["desired"] == revision["last_applied"] and status["settled"]:
+                step.note(f"{short(revision['desired'])} is applied")
+                return
+            if time.monotonic() > deadline_s:
+                raise Refused(f"not applied after {TIMEOUT_S:.0f} s, and goes on: `shoal status` shows how far it is")
+            step.update(revision["message"])
+            time.sleep(RECONCILE_POLL_S)

@@ -1,0 +1,76 @@
+"""Rate limiting of one tenant at the registry: requests open at a time, and requests a second on average.
+
+The rate is a `decisions.quota.token_bucket` of requests a minute, so that rates below one a second stay whole numbers.
+Worked example (test_a_burst_passes_and_then_the_rate_holds): with 2 a second and a burst of 3, three pass at once, the
+fourth is answered 429 with Retry-After, and half a second later one passes.
+"""
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from functions.api.ids import TenantId
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.registry.errors import ApiError
+
+DEFAULT_AT_ONCE = 32
+DEFAULT_PER_S = 20.0
+DEFAULT_BURST = 600
+_PERIOD_S = 60
+_SWEPT_AT = 1024  # tenants remembered before those whose buckets are full again are forgotten
+
+
+@dataclass(slots=True)
+class TenantRateLimiter:
+    """Owned by one event loop."""
+
+    at_once: int = DEFAULT_AT_ONCE
+    per_s: float = DEFAULT_PER_S
+    burst: int = DEFAULT_BURST
+    clock: Callable[[], float] = time.monotonic
+    _open: Counter[TenantId] = field(default_factory=Counter)
+    _buckets: dict[TenantId, TokenBucket] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def passing(self, tenant: TenantId | None) -> Iterator[None]:
+        """One request of the tenant, until it is answered; 429 where it has too many. The operator always passes."""
+        if tenant is None:
+            yield
+            return
+        if self._open[tenant] >= self.at_once:
+            raise _refused(
+                f"{self.at_once} requests of yours are open, which is the limit: wait for an answer first", 1
+            )
+        self._take(tenant)
+        self._open[tenant] += 1
+        try:
+            yield
+        finally:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+    def _take(self, tenant: TenantId) -> None:
+        now_us = int(self.clock() * US_PER_S)
+        bucket = self._buckets.get(tenant) or self._new_bucket(tenant, now_us)
+        bucket.advance(now_us)
+        wait_us = bucket.wait_us(bucket.grain)
+        if wait_us:
+            raise _refused(f"more than {self.per_s:g} requests a second of yours: slow down", wait_us / US_PER_S)
+        bucket.add(bucket.grain)
+
+    def _new_bucket(self, tenant: TenantId, now_us: int) -> TokenBucket:
+        if len(self._buckets) >= _SWEPT_AT:
+            for bucket in self._buckets.values():
+                bucket.advance(now_us)
+            self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.level}
+        per_minute = max(1, round(self.per_s * _PERIOD_S))
+        bucket = self._buckets[tenant] = TokenBucket(per_minute, self.burst, _PERIOD_S, now_us)
+        return bucket
+
+
+def _refused(message: str, retry_after_s: float) -> ApiError:
+    return ApiError(429, "too_many_requests", message, headers={"retry-after": str(max(1, math.ceil(retry_after_s)))})
