@@ -105,7 +105,7 @@ def _of_pool(
 
 # Timeline of a pool over a window, for pictures: its queue, its first tokens and its replicas, every few seconds.
 #
-# Neighbours: `experiment` makes one a run; `functions.cli.plan_plot` draws both sides.
+# Neighbours: `experiment` makes one a run; `functions.cli.plan` draws both sides.
 
 
 POINTS = 120  # of a window
