@@ -176,7 +176,7 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = world.World().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
-    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway, exact, bus))
+    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
     assert ask == Ask(POOL, "events", everyone=True)

@@ -176,7 +176,7 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
     world, bus = World(), Bus()
     try:
         async with asyncio.timeout(30.0):
-            await feeds.publish_pools(world.gateway, bus)  # type: ignore[arg-type]
+            await feeds.publish_pools(world.gateway.services, bus)  # type: ignore[arg-type]
     except BusUnavailable:
         beat, _ = pool_beat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]
