@@ -5,7 +5,7 @@ one that comes twice changes nothing, and one that was overtaken is dropped by i
 that changed; every so often all of them, for whoever began to listen later. One without any stage says: still here.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused whole. Neighbours: `functions.gateway.routing.evidence` writes, `rollout_stats` adds up.
+range is refused whole. Neighbours: `functions.gateway.routing.rollout` writes, `rollout_stats` adds up.
 """
 
 from typing import Annotated, Literal

@@ -44,12 +44,12 @@ from functions.gateway.request.exchange import CLIENT_LEFT, Exchange
 from functions.gateway.request.hedging import Hedging
 from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.gateway.request.upstream import UpstreamPool
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
-from functions.gateway.routing.evidence import RolloutEvidence
 from functions.gateway.routing.load_client import Loader
+from functions.gateway.routing.rollout import RolloutEvidence
 from functions.gateway.routing.router import Router
 from functions.gateway.routing.splits import Splits, SplitUse
 from functions.gateway.tracing import ended

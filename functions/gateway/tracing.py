@@ -21,7 +21,7 @@ from functions.decisions.routing.session_hash import session_hash
 from functions.gateway.quota.settlement import Spent
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.telemetry.gap_histogram import Gaps
 from functions.telemetry.trace_row import TraceRow
 

@@ -14,7 +14,7 @@ from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.request import replies as answers
 from functions.gateway.request.relay import Renaming
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
 from tests.gateway.test_intake import admit, chat
 from tests.gateway.world import BOT_V1, DIGEST_V1, heartbeat

@@ -7,9 +7,9 @@ from functions.api.ids import ModelId, RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
 from functions.fleet.rollout_beat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutBeat, decode, encode
-from functions.gateway.request.timeline import Timeline
-from functions.gateway.routing import evidence as evidence_module
-from functions.gateway.routing.evidence import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
+from functions.gateway.request.request import Timeline
+from functions.gateway.routing import rollout as evidence_module
+from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
 from functions.gateway.routing.splits import SplitUse
 from tests.gateway import world
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, Clock

@@ -32,7 +32,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.intake import Admitted
 from functions.gateway.intake.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}
 _FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine

@@ -30,7 +30,7 @@ from functions.gateway.quota.settlement import Aside
 from functions.gateway.request import replies as answers
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed
 from functions.gateway.routing.cascade import Trial
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter

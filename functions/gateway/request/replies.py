@@ -13,7 +13,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import Headers, MoreHeaders
 from functions.gateway.intake.intake import Admitted
 from functions.gateway.request.relay import Renaming, engine_error
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed
 
 _RETRY_AFTER_MAX_S = 4

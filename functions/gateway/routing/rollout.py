@@ -23,7 +23,7 @@ from functions.api.ids import ModelId, RolloutId
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
 from functions.fleet.rollout_beat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
-from functions.gateway.request.timeline import Timeline
+from functions.gateway.request.request import Timeline
 from functions.gateway.routing.splits import SplitUse
 
 WHOLE_EVERY_S = 15.0
