@@ -11,10 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from functions.api.ids import ModelId, PoolName, ReplicaId, RolloutId
-from functions.decisions.baselines import RouterName
+from functions.decisions.baselines import RouterName, baseline
+from functions.decisions.baselines.compared import Compared
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.features import NO_TOKENS
-from functions.decisions.routing.choice import Prediction
+from functions.decisions.routing.choice import Prediction, ReplicaView
 from functions.decisions.routing.retry import Failure, RetryBudget
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.tasks import Supervised
@@ -23,7 +24,6 @@ from functions.gateway import errors
 from functions.gateway.admission.metrics import LadderCollector, RoomsCollector
 from functions.gateway.admission.queue import WaitingRooms
 from functions.gateway.chat.composition.composer import Composer
-from functions.gateway.decision_recorder import DecisionRecorder, RecordedFleet, RecordedRooms, recorded_router
 from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.http.sink import Answering, MoreHeaders, Sink
@@ -45,12 +45,12 @@ from functions.gateway.request.hedging import Hedging
 from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import Timeline
-from functions.gateway.request.upstream import UpstreamPool
+from functions.gateway.request.upstream import UpstreamPool, Upstreams
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.load_client import Loader
 from functions.gateway.routing.rollout import RolloutEvidence
-from functions.gateway.routing.router import Router
+from functions.gateway.routing.router import OtherRouter, Router
 from functions.gateway.routing.splits import Splits, SplitUse
 from functions.gateway.tracing import ended
 from functions.telemetry.trace_sink import TraceSink
@@ -89,14 +89,15 @@ class Gateway:
         telling: TellingReplicas | None = None,
         traces: TraceSink | None = None,
         zone: str = "",
-        router: RouterName = "shoal",
-        recorder: DecisionRecorder | None = None,
+        router: RouterName | OtherRouter = "shoal",
+        upstreams: Upstreams | None = None,
+        new_rooms: Callable[[Callable[[], float], FleetView], WaitingRooms] = WaitingRooms,
     ) -> None:
         """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
 
-        Without replicas that are `telling` of their caches, prefixes are known by what was sent.
+        Without replicas that are `telling` of their caches, prefixes are known by what was sent. A simulated fleet
+        brings its own `upstreams` and may leave admission open.
         """
-        clock = clock if recorder is None else recorder.clock
         self.limits = limits
         self.metrics = metrics
         self.clock = clock
@@ -112,16 +113,18 @@ class Gateway:
         self.retry_budgets: dict[PoolName, RetryBudget] = {}
         self.catalogue: Catalogue | None = None
         self.snapshot_source: SnapshotSource | None = None
-        self.fleet = FleetView() if recorder is None else RecordedFleet(recorder)
-        self.rooms = WaitingRooms(clock, self.fleet) if recorder is None else RecordedRooms(recorder, self.fleet)
+        self.fleet = FleetView()
+        self.rooms = new_rooms(clock, self.fleet)
         metrics.registry.register(RoomsCollector(self.rooms.figures))
         metrics.registry.register(LadderCollector(self.rooms.ladders))
-        self.upstreams = UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s)
+        self.upstreams: Upstreams = upstreams or UpstreamPool(
+            clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s
+        )
         self.prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
         self.tasks = Supervised()
         copies = AdapterCopies(loader, self.fleet, self.tasks, clock)
-        make_router = Router if recorder is None else recorded_router(recorder)
-        self.router = make_router(self.fleet, self.prefixes, clock, copies, zone=zone, name=router)
+        other = _baseline(router) if isinstance(router, str) else router
+        self.router = Router(self.fleet, self.prefixes, clock, copies, zone=zone, other=other)
         self.in_flight = self.router.load.in_flight  # this gateway's own, per replica
         self.cold: ColdLoads | None = None
         if loader is not None:
@@ -144,7 +147,7 @@ class Gateway:
         self.drain_is_over = False  # nothing begins any more: nobody would be there to end it
         self.is_deaf = False  # the bus is out of reach: nobody's silence means anything
         self.watched: set[Watched] = set()  # client connections
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: dict[Exchange, None] = {}  # in their order, which chance must not decide
 
     # requests
 
@@ -193,11 +196,15 @@ class Gateway:
             return None
         timeline.admitted_s = self.clock()
         exchange = Exchange(self, catalogue, admitted, sink, timeline=timeline, entry=entry)
+        self.begin(exchange, sink, reserved=reserved)
+        return exchange
+
+    def begin(self, exchange: Exchange, sink: Sink, *, reserved: bool) -> None:
+        """An admitted request; `reserved`: its limits have what it needs."""
         if reserved:
             self._start(exchange)
         else:  # other gateways may have left some of the tenant's limits
-            self.quotas.ask(entry, self.clock, partial(self._reserved, exchange, sink))
-        return exchange
+            self.quotas.ask(exchange.entry, self.clock, partial(self._reserved, exchange, sink))
 
     def _start(self, exchange: Exchange) -> None:
         try:
@@ -247,7 +254,7 @@ class Gateway:
     # what exchanges report
 
     def opened(self, exchange: Exchange) -> None:
-        self._exchanges.add(exchange)
+        self._exchanges[exchange] = None
         self._retry_budget(exchange).on_request(exchange.admitted.routing.retry_budget_ratio, self.clock())
 
     def degraded(self, asked: PoolName, answers: PoolName) -> None:
@@ -265,7 +272,7 @@ class Gateway:
         Told in this order: the fleet, the waiting room, the tenant's account, the metrics, the rollout, the trace.
         """
         events = attempt.events if attempt is not None else 0
-        self._exchanges.discard(exchange)
+        self._exchanges.pop(exchange, None)
         if status == 200 and attempt is not None:
             self.fleet.answered(attempt.replica.id, attempt.sent_s, self.clock())
             self.quarantine.answered(exchange)
@@ -350,9 +357,12 @@ class Gateway:
             self.is_deaf = False
             self.fleet.forgive(self.clock())
 
-    def heard(self, heartbeat: Heartbeat) -> None:
-        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere."""
-        if not self.fleet.fold(heartbeat, self.clock()):
+    def heard(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
+        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
+
+        `its_view`: what `to_view` made of the same beat for another gateway of the process.
+        """
+        if not self.fleet.fold(heartbeat, self.clock(), its_view):
             return
         self.prefixes.heard(heartbeat)
         if heartbeat.phase in ("hung", "dead"):
@@ -430,3 +440,9 @@ class Gateway:
         except Exception:
             _log.exception("request %s cannot be told so", exchange.admitted.request_id)
             exchange.cut_off()
+
+
+def _baseline(name: RouterName) -> Compared | None:
+    """Another router's published algorithm; None: shoal's own."""
+    other = baseline(name)
+    return Compared(other) if other is not None else None

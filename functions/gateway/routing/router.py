@@ -10,18 +10,18 @@ By the setting SHOAL_GATEWAY_ROUTER another router's published algorithm chooses
 (`functions.decisions.baselines`): same candidates, same accounting. It also says who loads what nobody has.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
+from typing import Protocol
 
 import msgspec
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
-from functions.decisions.baselines import RouterName, baseline
-from functions.decisions.baselines.compared import Compared
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
 from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.session_affinity import SessionAffinity
 from functions.fleet.standing import Standing
@@ -31,6 +31,24 @@ from functions.gateway.prefix.index import Prefixes
 from functions.gateway.routing.adapter_copies import AdapterCopies
 
 _UNSEEN_MAX_S = 60.0
+
+
+class OtherRouter(Protocol):
+    """Chooses in the place of shoal's algorithm, among the same candidates (`functions.decisions.baselines`)."""
+
+    def choose(
+        self,
+        request: RouteRequest,
+        pool: PoolIndex,
+        text_blocks: Sequence[int],
+        load: OwnLoad,
+        excluded: Collection[ReplicaId],
+    ) -> Prediction | NoReplica: ...
+
+    def choose_cold(
+        self, request: RouteRequest, pool: PoolIndex, load: OwnLoad, excluded: Collection[ReplicaId]
+    ) -> ReplicaView | NoReplica:
+        """Who is asked to load an adapter that nobody has."""
 
 
 class Router:
@@ -44,15 +62,14 @@ class Router:
         copies: AdapterCopies,
         *,
         zone: str = "",
-        name: RouterName = "shoal",
+        other: OtherRouter | None = None,
     ) -> None:
         self._fleet = fleet
         self._prefixes = prefixes
         self._clock = clock
         self._zone = zone
         self.copies = copies
-        other = baseline(name)
-        self._compared = Compared(other) if other is not None else None
+        self._other = other
         self._unseen: list[tuple[float, int, Place]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
         self.sessions = SessionAffinity(clock)
@@ -64,10 +81,10 @@ class Router:
         standing = self._fleet.standing(pool, now_s)
         out = standing.out.union(tried) if tried else standing.out
         excluded = out.union(standing.resting_s) if standing.resting_s else out
-        if self._compared is not None:
+        if self._other is not None:
             features, model = admitted.features, admitted.model
             request = RouteRequest(model.engine_name, model.is_adapter, features.prompt_tokens, admitted.request_id)
-            return self._compared.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
+            return self._other.choose(request, self._fleet.index(pool), features.text_blocks, self.load, excluded)
         decision = route(
             self._request(admitted, now_s),
             self._fleet.index(pool),
@@ -89,9 +106,9 @@ class Router:
         excluded: Collection[ReplicaId],
     ) -> ReplicaView | NoReplica:
         """Who is asked to load an adapter that nobody has."""
-        if self._compared is None:
+        if self._other is None:
             return choose_cold(request, pool, policy, load, excluded)
-        return self._compared.choose_cold(request, self._fleet.index(pool.name), load, excluded)
+        return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
     def _may_rest(self, decision: NoReplica, standing: Standing, admitted: Admitted) -> NoReplica:
         """Whether those who could take it are there, and have only asked to be left alone."""
@@ -111,7 +128,7 @@ class Router:
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
             self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
-        if self._compared is None:
+        if self._other is None:
             self._prefixes.sent(admitted, replica_id, now_s)
             if admitted.session is not None:
                 ttl_s = admitted.routing.session_ttl_s

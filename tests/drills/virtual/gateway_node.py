@@ -148,7 +148,6 @@ class GatewayNode:
             loader=_Loader(self.network, node, self._replicas),
         )
         gateway.watched = InOrder()  # type: ignore[assignment]
-        gateway._exchanges = InOrder()  # type: ignore[assignment]
         gateway.tasks._tasks = InOrder()  # type: ignore[assignment]
         self._state.connections = InOrder()  # type: ignore[assignment]
         leases = self.leases = QuotaLeases(
