@@ -23,7 +23,9 @@ _OVER_QUOTA = 429
 class Client:
     __slots__ = ("_adapters_blocks", "_gateway", "asked", "exchange", "first_s", "is_over", "key", "pool", "steered")
 
-    def __init__(self, gateway: "SimulatedGateway", key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]) -> None:
+    def __init__(
+        self, gateway: "SimulatedGateway", key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]
+    ) -> None:
         """`blocks`: of its prompt in an adapter's cache."""
         self._gateway = gateway
         self._adapters_blocks = blocks
