@@ -15,6 +15,7 @@ from functions.fleet.bus import Bus, BusUnavailable, PoolBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
+from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
@@ -33,68 +34,71 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
         async for message in bus.listen():
             _take(gateway, message)
     except BusUnavailable as error:
-        gateway.is_deaf = True
-        gateway.metrics.bus_lost("heartbeats")
+        gateway.services.state.bus_down = True
+        gateway.services.metrics.bus_lost("heartbeats")
         _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
 
 
-async def tell_evidence(gateway: Gateway, bus: RolloutBus) -> None:
+async def tell_evidence(services: Services, bus: RolloutBus) -> None:
     """Each second, what this gateway has seen of rollouts. What could not be told is told later."""
     while True:
         await asyncio.sleep(_EVIDENCE_INTERVAL_S)
-        await tell_evidence_once(gateway, bus)
+        await tell_evidence_once(services, bus)
 
 
-async def tell_evidence_once(gateway: Gateway, bus: RolloutBus) -> None:
+async def tell_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
-    for beat in gateway.evidence.beats():
+    for beat in services.rollouts.evidence.beats():
         try:
             await bus.publish_stats(rollout_beat.encode(beat))
         except BusUnavailable:
-            gateway.metrics.bus_lost("evidence")
-            gateway.evidence.say_all_again()
+            services.metrics.bus_lost("evidence")
+            services.rollouts.evidence.say_all_again()
             raise
 
 
-async def tell_pins(gateway: Gateway, bus: RolloutBus) -> None:
+async def tell_pins(services: Services, bus: RolloutBus) -> None:
     """Twice a second, the sessions that were pinned here; kept where the bus is away."""
     while True:
         await asyncio.sleep(_PINS_INTERVAL_S)
-        await tell_pins_once(gateway, bus)
+        await tell_pins_once(services, bus)
 
 
-async def tell_pins_once(gateway: Gateway, bus: RolloutBus) -> None:
+async def tell_pins_once(services: Services, bus: RolloutBus) -> None:
     """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
-    pins = gateway.splits.pins
+    pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
         told = pins.to_tell()
         if not told:
             break
-        batch = PinBatch(gateway.gateway_id, gateway.wall_clock(), tuple(told))
+        batch = PinBatch(services.gateway_id, services.wall_clock(), tuple(told))
         try:
             await bus.publish_pins(session_pins.encode(batch), max(entry.ttl_s for entry in told))
         except BusUnavailable:
-            gateway.metrics.bus_lost("pins")
+            services.metrics.bus_lost("pins")
             pins.not_told(told)
             raise
 
 
-async def tell_pools(gateway: Gateway, bus: PoolBus) -> None:
+async def tell_pools(services: Services, bus: PoolBus) -> None:
     """Each second, what this gateway has seen of each pool lately. What could not be told is old a second later."""
-    sender = (gateway.gateway_id, int(gateway.wall_clock() * 1000))
+    sender = (services.gateway_id, int(services.wall_clock() * 1000))
     while True:
         await asyncio.sleep(_POOLS_INTERVAL_S)
-        known = [pool.name for pool in gateway.catalogue.snapshot.pools] if gateway.catalogue is not None else []
-        rooms = {pool: admission for pool, admission, _ in gateway.rooms.figures()}
-        for beat in gateway.rooms.pools.beats(sender, gateway.wall_clock(), known, rooms, gateway.rooms.ladders()):
+        catalogue = services.state.catalogue
+        known = [pool.name for pool in catalogue.snapshot.pools] if catalogue is not None else []
+        rooms = {pool: admission for pool, admission, _ in services.admission.figures()}
+        for beat in services.admission.pools.beats(
+            sender, services.wall_clock(), known, rooms, services.admission.ladders()
+        ):
             await bus.publish_pools(pool_beat.encode(beat))
 
 
-async def follow_pins(gateway: Gateway, bus: RolloutBus) -> None:
+async def follow_pins(services: Services, bus: RolloutBus) -> None:
     """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
     async for message in bus.pins():
         try:
-            gateway.splits.pins.heard(session_pins.decode(message), gateway.wall_clock())
+            services.rollouts.splits.pins.heard(session_pins.decode(message), services.wall_clock())
         except BatchInvalid as error:
             _log.warning("dropped a batch of pins: %s", error)
 

@@ -30,11 +30,14 @@ from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
+from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.gateway import Gateway
-from functions.gateway.http.asgi import make_app
+from functions.gateway.gauges import StateGauges
+from functions.gateway.http.asgi import RouteProvider, make_app
 from functions.gateway.http.handover import Handover, Inheritance, inherit
 from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
@@ -96,7 +99,7 @@ class _Server(uvicorn.Server):
         self._bus = ValkeyBus(_bus_url(settings))
         self._exact = _exact_prefixes(settings)
         self._loader = LoadClient(settings.internal_token_file.read_text().strip())
-        self._gateway = Gateway(
+        self._services = make_services(
             pepper=settings.pepper_file.read_bytes().strip(),
             limits=_limits(settings),
             metrics=Metrics(),
@@ -109,25 +112,32 @@ class _Server(uvicorn.Server):
             zone=settings.zone,
             router=settings.router,
         )
+        self._gateway = Gateway(self._services)
         self._quota_broker = ValkeyQuotaBroker(_bus_url(settings))
-        self._gateway.quotas.leasing = self._quota_leases = QuotaLeases(
+        self._services.quotas.leasing = self._quota_leases = QuotaLeases(
             self._quota_broker,
-            self._gateway.gateway_id,
-            clock=self._gateway.clock,
-            tasks=self._gateway.tasks,
+            self._services.gateway_id,
+            clock=self._services.clock,
+            tasks=self._services.tasks,
             dice=random.random,
             expected_gateways=settings.expected_gateways,
         )
-        self._conversations = ValkeyConversations(_bus_url(settings), shelf_bytes=settings.conversation_tenant_bytes)
-        kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
-        self._gateway.composer = Composer(self._gateway, ToolCaller(_tool_policy(settings)), kept)
-        self._gateway.batches = _batches(settings, self._gateway)
-        config.app = make_app(self._gateway)
+        config.app = make_app(self._gateway, self._optional_parts())
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
 
+    def _optional_parts(self) -> list[RouteProvider]:
+        """What requests need not know of: chats of several requests, files and batches. What routes they have."""
+        settings, gateway = self._settings, self._gateway
+        self._conversations = ValkeyConversations(_bus_url(settings), shelf_bytes=settings.conversation_tenant_bytes)
+        kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
+        composer = Composer(ChatServices(self._services, gateway.handle, ToolCaller(_tool_policy(settings)), kept))
+        gateway.interceptors = (composer,)
+        self._batches, batch_routes = _batches(settings, gateway)
+        return [composer.add_routes, *batch_routes]
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        gateway, settings = self._gateway, self._settings
-        gateway.traces.start()
+        services, settings = self._services, self._settings
+        services.traces.start()
         await self._start_feeds()
         if self._inherited is not None:
             await self._until_ready()
@@ -137,42 +147,42 @@ class _Server(uvicorn.Server):
         if settings.plain_port:
             await self._listen(rest.pop(0), None)
         if settings.metrics_port:
-            refresh = functools.partial(gateway.metrics.scrape, gateway)
+            refresh = StateGauges(services).scrape
             loop = asyncio.get_running_loop()
-            self._metrics_server = MetricsServer(rest.pop(0), gateway.metrics.registry, refresh, loop)
+            self._metrics_server = MetricsServer(rest.pop(0), services.metrics.registry, refresh, loop)
             self._metrics_server.start()
         self._open_handover()
         gc.collect()
         gc.freeze()  # what exists now lives for ever; collections need not look at it again
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.draining = True
-        if self._gateway.batches is not None:
-            self._gateway.tasks.once("batches leave", self._gateway.batches.close())
+        self._services.state.draining = True
+        if self._batches is not None:
+            self._services.tasks.once("batches leave", self._batches.close())
         if self._handover is not None:
             self._handover.close()
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
-        _log.info("draining %d requests", self._gateway.open_exchanges)
+        _log.info("draining %d requests", len(self._services.open_requests))
         asyncio.get_running_loop().call_later(self._drain_timeout_s, self._gateway.cut_short)
         self.config.timeout_graceful_shutdown = int(self._drain_timeout_s + _AFTER_DRAIN_S)
         await super().shutdown(sockets)
-        if self._gateway.batches is not None:
-            await self._gateway.batches.close()
-        await self._gateway.tasks.close()
-        if self._gateway.batches is not None:
-            self._gateway.batches.close_store()
+        if self._batches is not None:
+            await self._batches.close()
+        await self._services.tasks.close()
+        if self._batches is not None:
+            self._batches.close_store()
         if self._exact is not None:
             self._exact.close()
         await self._last_words()
-        await asyncio.to_thread(self._gateway.traces.close)
-        self._gateway.upstreams.close()
+        await asyncio.to_thread(self._services.traces.close)
+        self._services.upstreams.close()
         await self._loader.close()
         await self._conversations.close()
         await self._quota_broker.close()
 
     async def _start_feeds(self) -> None:
-        gateway, settings = self._gateway, self._settings
+        gateway, services, settings = self._gateway, self._services, self._settings
         follower = SnapshotFollower(
             client=httpx.AsyncClient(verify=_trusted(settings), timeout=40.0),
             registry_url=settings.registry_url,
@@ -181,18 +191,18 @@ class _Server(uvicorn.Server):
             on_swap=gateway.swap,
         )
         follower.load_cached()
-        gateway.snapshot_source = follower
+        services.state.snapshot_source = follower
         bus = self._bus
-        gateway.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
+        services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_news, bus, follower.heard)
-        gateway.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
-        gateway.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
+        services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
-        gateway.tasks.forever("quota leases", self._quota_leases.run)
-        if gateway.batches is not None:
-            gateway.batches.start()
-        gateway.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
+        services.tasks.forever("quota leases", self._quota_leases.run)
+        if self._batches is not None:
+            self._batches.start()
+        services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (
@@ -201,18 +211,18 @@ class _Server(uvicorn.Server):
             ("own pins", feeds.tell_pins),
             ("pins", feeds.follow_pins),
         ):
-            self._gateway.tasks.forever(
-                name, functools.partial(feed, self._gateway, self._bus), expected=(BusUnavailable,)
+            self._services.tasks.forever(
+                name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)
             )
 
     def _start_prefix_feeds(self) -> None:
-        exact, tasks = self._exact, self._gateway.tasks
+        exact, tasks = self._exact, self._services.tasks
         if exact is None:
             return
         exact.start(asyncio.get_running_loop().call_soon_threadsafe)
-        self._gateway.metrics.registry.register(ExactFigures(exact))
+        self._services.metrics.registry.register(ExactFigures(exact))
         follow = functools.partial(prefix_feeds.follow_prefixes, exact, self._bus)
-        ask = functools.partial(prefix_feeds.ask_for_prefixes, self._gateway, exact, self._bus)
+        ask = functools.partial(prefix_feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
         tasks.forever("prefix sweep", functools.partial(prefix_feeds.sweep, exact))
@@ -221,8 +231,8 @@ class _Server(uvicorn.Server):
         """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                await feeds.tell_evidence_once(self._gateway, self._bus)
-                await feeds.tell_pins_once(self._gateway, self._bus)
+                await feeds.tell_evidence_once(self._services, self._bus)
+                await feeds.tell_pins_once(self._services, self._bus)
                 await self._bus.close()
         except (BusUnavailable, TimeoutError) as error:
             _log.warning("the last evidence and pins of rollouts could not be told: %s", error)
@@ -240,7 +250,7 @@ class _Server(uvicorn.Server):
             return LaneProtocol(self._gateway, self.config, self.server_state, self.lifespan.state)
 
         loop = asyncio.get_running_loop()
-        handshake_s = self._gateway.limits.head_s if tls is not None else None
+        handshake_s = self._services.limits.head_s if tls is not None else None
         self.servers.append(
             await loop.create_server(
                 make_protocol, sock=listener, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
@@ -252,7 +262,7 @@ class _Server(uvicorn.Server):
         if path is not None:
             self._handover = Handover(path, [listener.dup() for listener in self._listeners], self._drain)
             self._handover.open()
-            self._gateway.tasks.forever("handover", self._handover.serve)
+            self._services.tasks.forever("handover", self._handover.serve)
         if self._inherited is not None:
             self._inherited.announce_serving()
 
@@ -319,11 +329,12 @@ def _exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
     return ExactPrefixes(settings.tokenizers_dir, time.monotonic)
 
 
-def _batches(settings: GatewaySettings, gateway: Gateway) -> "Batches | None":
+def _batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | None, list[RouteProvider]]":
     """Imported only where a store is configured: its client is 25 MB."""
     if settings.s3_endpoint_url is None:
-        return None
+        return None, []
     from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+    from functions.gateway.batch import routes
     from functions.gateway.batch.limits import BatchLimits
     from functions.gateway.batch.service import Batches
 
@@ -341,7 +352,8 @@ def _batches(settings: GatewaySettings, gateway: Gateway) -> "Batches | None":
         lines_in_flight_per_tenant=max(1, settings.batch_lines_in_flight // 2),
     )
     store = S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.batches_bucket))
-    return Batches(gateway, store, limits)
+    batches = Batches(gateway.services, gateway.handle, store, limits)
+    return batches, [functools.partial(routes.add_routes, batches)]
 
 
 def _tool_policy(settings: GatewaySettings) -> ToolPolicy:

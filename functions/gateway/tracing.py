@@ -4,11 +4,13 @@ Making a row takes 10 us, a third of what all of a request may cost here. So the
 is small and will not change (never the body), and the row is made by whoever wants it: the thread that writes, or
 nobody.
 
-Neighbours: `functions.telemetry.trace_row` has the columns; `core` calls `ended` last of all and offers what it gets.
+Neighbours: `functions.telemetry.trace_row` has the columns; `offer` is the last of those who are given a request's
+`Ended`.
 """
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -18,51 +20,47 @@ from functions.decisions.request.access import Caller
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.session_hash import session_hash
-from functions.gateway.quota.settlement import Spent
-from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import Ended, Spent, Timeline
 from functions.telemetry.gap_histogram import Gaps
 from functions.telemetry.trace_row import TraceRow
-
-if TYPE_CHECKING:
-    from functions.gateway.request.exchange import Exchange
+from functions.telemetry.trace_sink import TraceSink
 
 _WHY = re.compile(rb'"(?:finish|stop)_reason":"([a-z_]{1,32})"')
 
 
-def ended(
-    exchange: "Exchange", attempt: Attempt | None, status: int, code: str, *, spent: Spent, now_unix_s: float
-) -> "Ended":
-    """What to keep of an exchange that has ended."""
-    admitted, detour = exchange.admitted, exchange.detour
-    return Ended(
-        admitted.request_id,
-        admitted.trace_id,
-        admitted.session,
-        admitted.caller,
-        admitted.model,
-        admitted.service_class,
-        admitted.stream,
-        exchange.timeline,
-        exchange.usage,
-        exchange.all_failures,
-        exchange.attempts,
-        exchange.catalogue.epoch,
-        status,
-        code,
-        spent,
-        now_unix_s,
-        attempt.prediction if attempt is not None else None,
-        attempt.gaps if attempt is not None else None,
-        attempt.events if attempt is not None else 0,
-        attempt.last if attempt is not None else (),
-        detour.trial.explain() if detour is not None and detour.trial is not None else None,
-        detour.degraded.asked.model.served_as if detour is not None and detour.degraded is not None else "",
+def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> None:
+    """Keep what is to be known of a request that has ended."""
+    admitted = ended.admitted
+    traces.offer(
+        TracedRequest(
+            admitted.request_id,
+            admitted.trace_id,
+            admitted.session,
+            admitted.caller,
+            admitted.model,
+            admitted.service_class,
+            admitted.stream,
+            ended.timeline,
+            ended.usage,
+            ended.failures,
+            ended.attempts,
+            ended.snapshot_epoch,
+            ended.status,
+            ended.code,
+            ended.spent,
+            wall_clock(),
+            ended.prediction,
+            ended.gaps,
+            ended.events,
+            ended.last,
+            ended.cascade.notes if ended.cascade is not None else None,
+            ended.degraded_from,
+        )
     )
 
 
-class Ended(msgspec.Struct, gc=False):
+class TracedRequest(msgspec.Struct, gc=False):
     """The raw material of one row."""
 
     request_id: str

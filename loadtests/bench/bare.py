@@ -18,6 +18,7 @@ from functions.api import keys
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import content_hash
 from functions.decisions.catalogue import Catalogue
+from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
@@ -60,17 +61,18 @@ class Bare:
     def __init__(self, replicas: int) -> None:
         api_key = keys.mint("bench", "bench", bytes(32))
         limits = replace(Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
-        gateway = self.gateway = Gateway(
+        services = make_services(
             pepper=_PEPPER.encode(), limits=limits, metrics=Metrics(), clock=time.monotonic, wall_clock=time.time
         )
+        gateway = self.gateway = Gateway(services)
         snapshot = snapshot_of(api_key, _PEPPER)
         gateway.swap(Catalogue(snapshot, content_hash(snapshot)))
         self.asked: UpstreamConnection | None = None
         for number in range(replicas):
             gateway.heard(heartbeat(number, 10_000 + number, 1))
-            connection = UpstreamConnection(gateway.upstreams, ReplicaId(f"bench-{number}"))
+            connection = UpstreamConnection(services.upstreams, ReplicaId(f"bench-{number}"))
             connection.connection_made(cast(Any, Transport(self._asks(connection))))
-            gateway.upstreams.give_back(connection)
+            services.upstreams.give_back(connection)
         self.target = Target(0, b"authorization: Bearer %b\r\n" % api_key.encode())
         self.client = LaneProtocol(gateway, cast(Any, None), cast(Any, SimpleNamespace(connections=set())), {})
         self.client.connection_made(cast(Any, Transport()))

@@ -108,9 +108,9 @@ def _point(number: int, world: World, traffic: Traffic, client: Client, cpu_us: 
         "other": sum(count for status, count in client.statuses.items() if status not in (200, 404)),
         "sessions": traffic.sessions,
         "names": traffic.names,
-        "prefix blocks": len(gateway.prefixes),
-        "lengths": len(gateway.intake.features.lengths),
-        "open": gateway.open_exchanges,
+        "prefix blocks": len(gateway.services.prefixes),
+        "lengths": len(gateway.services.intake.features.lengths),
+        "open": len(gateway.services.open_requests),
         "us each": cpu_us,
     }
 

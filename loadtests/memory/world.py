@@ -3,6 +3,8 @@
 40 tenants, 10,000 adapters over 8 replicas, each adapter on one of them; the policies are the defaults.
 """
 
+from dataclasses import replace
+
 from functions.api import keys
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
 from functions.api.snapshot import (
@@ -16,6 +18,7 @@ from functions.api.snapshot import (
 )
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
+from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
@@ -48,14 +51,14 @@ class World:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._beats = 0
-        self.gateway = Gateway(
+        services = make_services(
             pepper=_PEPPER,
             limits=Limits(),
             metrics=Metrics(),
             clock=lambda: self.now_s,
             wall_clock=lambda: _STARTED_UNIX_S + self.now_s,
         )
-        self.gateway.upstreams = Engines(lambda: self.now_s)
+        self.gateway = Gateway(replace(services, upstreams=Engines(lambda: self.now_s)))
         snapshot = _snapshot()
         self.gateway.swap(Catalogue(snapshot, "sha256:" + "0" * 64))
         self.beat()

@@ -55,7 +55,7 @@ class RangedStore(MemoryStore):
 
 
 def batches_of(world: World, objects: MemoryStore, limits: BatchLimits | None = None) -> Batches:
-    return Batches(world.gateway, objects, limits or BatchLimits())  # type: ignore[arg-type]
+    return Batches(world.gateway.services, world.gateway.handle, objects, limits or BatchLimits())  # type: ignore[arg-type]
 
 
 def shared_of(batches: Batches) -> Shared:

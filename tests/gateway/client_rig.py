@@ -203,6 +203,6 @@ class Wire:
     def after(self, seconds: float) -> None:
         """Time passes; the replicas go on beating, and the sweep looks."""
         self.play.world.clock.forward(seconds)
-        for beat, _ in self.play.gateway.fleet.heartbeats():
+        for beat, _ in self.play.gateway.services.fleet.heartbeats():
             self.play.gateway.heard(heartbeat(beat.replica_id, sequence=beat.sequence + 1))
         self.play.gateway.sweep()

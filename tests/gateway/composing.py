@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 from functions.api.snapshot import ToolEntry
 from functions.fleet.bus import BusUnavailable
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.chat.tools.declared import ToolCall
@@ -91,7 +92,10 @@ class Stage:
         self.play = play("r0", tenants=(msgspec.structs.replace(acme, **tenant), globex), **(sections or {}))
         self.shelf, self.tools = Shelf(), PlayedTools()
         kept = Conversations(self.shelf, PEPPER)
-        self.play.gateway.composer = Composer(self.play.gateway, self.tools, kept)
+        gateway = self.play.gateway
+        self.chat = ChatServices(gateway.services, gateway.handle, self.tools, kept)
+        self.composer = Composer(self.chat)
+        gateway.interceptors = (self.composer,)
 
     def ask(self, content: str = "hi", stream: bool = False, **fields: Any) -> Client:
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
@@ -148,7 +152,7 @@ def call(name: str = "weather", arguments: str = '{"city":"Paris"}', call_id: st
 
 def counted(stage: Stage, what: str) -> float:
     """A metric of the play's, `name{labels}`."""
-    lines = generate_latest(stage.play.gateway.metrics.registry).decode().splitlines()
+    lines = generate_latest(stage.play.gateway.services.metrics.registry).decode().splitlines()
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == what), 0.0)
 
 

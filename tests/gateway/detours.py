@@ -12,6 +12,7 @@ from functions.api.snapshot import (
     PoolEntry,
     TenantEntry,
 )
+from functions.gateway.gauges import StateGauges
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.world import BOT_V1, DIGEST_V1, POOL, heartbeat, routing, snapshot, version
@@ -59,8 +60,8 @@ def goes(p: Play, replica: str = "r0") -> None:
 
 
 def figure(p: Play, name: str, **labels: str) -> float:
-    p.gateway.metrics.scrape(p.gateway)
-    return p.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+    StateGauges(p.gateway.services).scrape()
+    return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def cascades(threshold_nats: float, tokens: int = 2) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def counted(content: str, *logprobs: float, prompt: int = 7, completion: int = 0
 
 def settled(p: Play) -> tuple[int, int]:
     """Tokens of prompts and of answers that tenants were charged."""
-    quotas = p.gateway.quotas
+    quotas = p.gateway.services.quotas
     both = (quotas.settled_by_engine, quotas.settled_by_count)
     return sum(each.input_tokens for each in both), sum(each.output_tokens for each in both)
 

@@ -13,6 +13,7 @@ The connections are real `UpstreamConnection`s in the real pool; only the transp
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -181,10 +182,10 @@ class Play:
         # Without quarantine unless a scenario is about it: here every client says "hi", and replicas die all the time.
         limits = limits or Limits(quarantine_after_replicas=0)
         self.world = World(limits=limits, policies=policies, loader=loader).with_replicas(*replicas)
-        self.gateway = self.world.gateway
+        gateway = self.gateway = self.world.gateway
         self.dials: deque[tuple[ReplicaId, asyncio.Future[None]]] = deque()
         self.engines: list[Engine] = []
-        self.gateway.upstreams = PlayedPool(self)
+        gateway.services = replace(gateway.services, upstreams=PlayedPool(self))
         self.client = Client()
         self.exchange: Exchange | None = None
         self.born_dying = False  # connections break between the handshake and their first use
@@ -227,17 +228,17 @@ class Play:
     def after(self, seconds: float) -> None:
         """Time passes, and the sweep sees it."""
         self.world.clock.forward(seconds)
-        for exchange in list(self.gateway._exchanges):
+        for exchange in list(self.gateway.services.open_requests):
             exchange.check(self.world.clock())
 
     def quiet(self) -> bool:
         """Nothing is left of any request."""
-        return self.gateway.in_flight == {} and self.gateway.open_exchanges == 0
+        return self.gateway.services.router.load.in_flight == {} and len(self.gateway.services.open_requests) == 0
 
     def requests(self, code: int, model: str = "acme/bot") -> float:
         """How often the metrics say that a request ended so."""
         labels = {"model": model, "class": "interactive", "code": str(code)}
-        return self.gateway.metrics.registry.get_sample_value("shoal_requests_total", labels) or 0.0
+        return self.gateway.services.metrics.registry.get_sample_value("shoal_requests_total", labels) or 0.0
 
     async def close(self) -> None:
-        await self.gateway.tasks.close()
+        await self.gateway.services.tasks.close()

@@ -22,7 +22,9 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import feeds
+from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.gateway import Gateway
@@ -80,7 +82,7 @@ class LiveGateway:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         loader = LoadClient(self._token) if self._token is not None else None
-        self.gateway = Gateway(
+        services = make_services(
             pepper=PEPPER,
             limits=self._limits,
             metrics=Metrics(),
@@ -89,6 +91,7 @@ class LiveGateway:
             gateway_id=self._gateway_id,
             loader=loader,
         )
+        self.gateway = Gateway(services)
         self.gateway.swap(self._first)
         self.config = uvicorn.Config(
             make_app(self.gateway),
@@ -113,18 +116,19 @@ class LiveGateway:
         secure = await self._loop.create_server(self._protocol, "127.0.0.1", 0, ssl=tls)
         self._server.servers.append(secure)
         self.tls_port = secure.sockets[0].getsockname()[1]
-        self.gateway.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
+        self.gateway.services.tasks.forever("sweep", functools.partial(_sweep, self.gateway))
         bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
         if bus is not None:
             self._follow(bus)
         store = ValkeyConversations(self._conversations_url) if self._conversations_url is not None else None
         if store is not None:
             kept = Conversations(store, PEPPER)
-            self.gateway.composer = Composer(self.gateway, ToolCaller(ToolPolicy()), kept)
+            composer = Composer(ChatServices(services, self.gateway.handle, ToolCaller(ToolPolicy()), kept))
+            self.gateway.interceptors = (composer,)
         self._ready.set()
         await serving
-        await self.gateway.tasks.close()
-        self.gateway.upstreams.close()
+        await self.gateway.services.tasks.close()
+        self.gateway.services.upstreams.close()
         if bus is not None:
             await bus.close()
         if store is not None:
@@ -134,10 +138,10 @@ class LiveGateway:
 
     def _follow(self, bus: ValkeyBus) -> None:
         """As the server does."""
-        for feed in (feeds.follow_bus, feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
-            self.gateway.tasks.forever(
-                feed.__name__, functools.partial(feed, self.gateway, bus), expected=(BusUnavailable,)
-            )
+        services = self.gateway.services
+        services.tasks.forever("bus", functools.partial(feeds.follow_bus, self.gateway, bus))
+        for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+            services.tasks.forever(feed.__name__, functools.partial(feed, services, bus), expected=(BusUnavailable,))
 
     def _protocol(self) -> LaneProtocol:
         return LaneProtocol(self.gateway, self.config, self._server.server_state, {})
@@ -156,11 +160,17 @@ class LiveGateway:
         self.call(lambda: self.gateway.heard(beat))
 
     def refill_retries(self) -> None:
-        for budget in self.gateway.retry_budgets.values():
+        for budget in self.gateway.services.retry_budgets._pools.values():
             budget.tokens = 10.0
 
     def open_requests(self) -> int:
-        return int(self.call(lambda: self.gateway.open_exchanges + sum(self.gateway.in_flight.values())))
+        return int(
+            self.call(
+                lambda: (
+                    len(self.gateway.services.open_requests) + sum(self.gateway.services.router.load.in_flight.values())
+                )
+            )
+        )
 
 
 async def _sweep(gateway: Gateway) -> None:
@@ -171,9 +181,9 @@ async def _sweep(gateway: Gateway) -> None:
     assert feeds._SWEEP_INTERVAL_S == 0.25
     while True:
         await asyncio.sleep(0.02)
-        for known in gateway.fleet._known.values():
+        for known in gateway.services.fleet._known.values():
             if known.heartbeat.phase == "ready":
-                known.seen_s = gateway.clock()
+                known.seen_s = gateway.services.clock()
         gateway.sweep()
 
 

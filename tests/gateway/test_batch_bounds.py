@@ -77,7 +77,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
     if gateways > 1:
         shared = Shared(gateways, concurrent_requests=limit)
         await shared.meet()
-        world.gateway.quotas.leasing = shared.leases[0]
+        world.gateway.services.quotas.leasing = shared.leases[0]
     turns = turns_of(world, HeldBytes(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
         while turns._may():

@@ -1,6 +1,7 @@
 """What is old is so by the store's clock, and only where the gateway's does not contradict it."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,8 +59,8 @@ async def batches(world: World, objects: DatedStore) -> AsyncIterator[Batches]:
 
 
 async def collected(batches: Batches, world: World, ours_s: float) -> int:
-    world.gateway.wall_clock = lambda: ours_s
-    return await Collecting(shared_of(batches)).collect()
+    services = replace(world.gateway.services, wall_clock=lambda: ours_s)
+    return await Collecting(replace(shared_of(batches), services=services)).collect()
 
 
 @pytest.mark.parametrize(("store_days", "our_days"), [(0, 31), (31, 0), (31, 62)])

@@ -37,7 +37,7 @@ def world() -> World:
 async def batches(world: World, objects: RangedStore) -> AsyncIterator[Batches]:
     made = batches_of(world, objects)
     yield made
-    await world.gateway.tasks.close()
+    await world.gateway.services.tasks.close()
     made.close_store()
 
 
@@ -138,11 +138,11 @@ async def test_without_a_snapshot_nothing_is_taken(batches: Batches, world: Worl
     log, first = batches.log, record()
     await log.open(first)
     batches.conductor.said(first)
-    known, world.gateway.catalogue = world.gateway.catalogue, None
+    known, world.gateway.services.state.catalogue = world.gateway.services.state.catalogue, None
     await look(batches, world)
     await look(batches, world, OLD_S)
     assert await log.latest("acme", first.id) == first
-    world.gateway.catalogue = known
+    world.gateway.services.state.catalogue = known
     await look(batches, world)
     assert batches.conductor.running == 1
 
@@ -151,7 +151,7 @@ async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, world
     claim = batch_moves.claimed(record(), "us", 2)
     for one in (record(), claim):
         await batches.log.append(one)
-    world.gateway.catalogue = None
+    world.gateway.services.state.catalogue = None
     running = asyncio.ensure_future(BatchRun(shared_of(batches), claim, ENDPOINTS[claim.endpoint]).run())
     await asyncio.wait([running], timeout=0.2)
     assert not running.done()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import THREADS
 from functions.gateway.batch.log import Beat
-from functions.gateway.batch.routes import _opened
+from functions.gateway.batch.routes import _opened, add_routes
+from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
 from tests.decisions.test_batch_moves import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
@@ -69,7 +71,7 @@ async def test_a_store_that_is_gone_is_asked_once() -> None:
 
 
 async def answered(
-    world: World, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
+    world: World, batches: Batches, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
 ) -> tuple[int, bytes]:
     """The status and body of an answer to a client that says this."""
     waiting, said = list(messages), list[dict[str, Any]]()
@@ -87,44 +89,44 @@ async def answered(
         "path": path, "raw_path": path.encode(), "query_string": query, "root_path": "", "headers": headers,
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
     }  # fmt: skip
-    await make_app(world.gateway)(scope, receive, send)
+    await make_app(world.gateway, [partial(add_routes, batches)])(scope, receive, send)
     return said[0]["status"], b"".join(one.get("body", b"") for one in said[1:])
 
 
 async def test_who_leaves_before_the_body_is_whole_is_no_fault_of_ours() -> None:
     world = World()
-    world.gateway.batches = batches = batches_of(world, RangedStore())
+    batches = batches_of(world, RangedStore())
     part = {"type": "http.request", "body": b"{", "more_body": True}
-    status, _ = await answered(world, "POST", "/v1/batches", part)
+    status, _ = await answered(world, batches, "POST", "/v1/batches", part)
     assert status == 499
     batches.close_store()
 
 
 async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_other_batch() -> None:
     world, objects = World(), RangedStore()
-    world.gateway.batches = batches = batches_of(world, objects)
+    batches = batches_of(world, objects)
     objects.put(names.log_key("acme", record().id, 1), b"{")
     await batches.log.open(record(id=batch_id(1)))
-    status, body = await answered(world, "GET", f"/v1/batches/{record().id}")
+    status, body = await answered(world, batches, "GET", f"/v1/batches/{record().id}")
     assert status == 503 and b"storage_unavailable" in body
-    status, body = await answered(world, "GET", "/v1/batches")
+    status, body = await answered(world, batches, "GET", "/v1/batches")
     assert status == 200 and body.count(b'"object":"batch"') == 1
     batches.close_store()
 
 
 async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> None:
     world = World()
-    world.gateway.batches = batches = batches_of(world, RangedStore())
+    batches = batches_of(world, RangedStore())
     with batches.listings.taken("acme"), batches.listings.taken("globex"):
-        assert (await answered(world, "GET", "/v1/files"))[0] == 200
+        assert (await answered(world, batches, "GET", "/v1/files"))[0] == 200
         with batches.listings.taken("acme"):
             for path in ("/v1/files", "/v1/batches"):
-                status, body = await answered(world, "GET", path)
+                status, body = await answered(world, batches, "GET", path)
                 assert status == 429 and b"too_many_listings" in body
-    assert (await answered(world, "GET", "/v1/batches"))[0] == 200
-    status, body = await answered(world, "GET", "/v1/files", query=b"purpose=assistants")
+    assert (await answered(world, batches, "GET", "/v1/batches"))[0] == 200
+    status, body = await answered(world, batches, "GET", "/v1/files", query=b"purpose=assistants")
     assert status == 400 and b"'purpose' is one of batch, batch_output." in body
-    assert (await answered(world, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
+    assert (await answered(world, batches, "GET", "/v1/files", query=b"purpose=batch_output"))[0] == 200
     batches.close_store()
 
 

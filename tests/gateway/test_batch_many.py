@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import StoredObject
 from functions.gateway.batch.files import names
 from functions.gateway.batch.log import Beat, TooManyOpen
+from functions.gateway.batch.routes import add_routes
 from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
 from tests.decisions.test_batch_moves import record
@@ -22,7 +24,7 @@ BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completio
 
 
 async def batches_with_file(world: World, objects: RangedStore) -> Batches:
-    made = world.gateway.batches = batches_of(world, objects)
+    made = batches_of(world, objects)
     put_file(objects, FILE_ID, b"{}\n")
     await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=1)
     return made
@@ -40,7 +42,7 @@ async def test_a_batch_behind_many_others_is_taken_up() -> None:
     await batches.conductor._look()
     latest = await batches.log.latest("acme", last.id)
     assert latest is not None and latest.claims == 1
-    await world.gateway.tasks.close()
+    await world.gateway.services.tasks.close()
     batches.close_store()
 
 
@@ -50,7 +52,7 @@ async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> No
     most = batches.limits.open_per_tenant
     for number in range(most - 3):
         await batches.log.touch(replace(record(), id=batch_id(number)), Beat(FILE_ID))
-    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    transport = httpx.ASGITransport(app=make_app(world.gateway, [partial(add_routes, batches)]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         headers = {"authorization": f"Bearer {ACME_KEY}"}
         asked = [client.post("/v1/batches", json=BODY, headers=headers) for _ in range(60)]

@@ -21,16 +21,16 @@ from tests.gateway.world import BOT_V1, PEPPER
 async def test_a_chat_that_needs_nothing_of_it_is_one_exchange(play: MakePlay, tenant: dict[str, Any]) -> None:
     stage = Stage(play, **tenant)
     client = stage.ask()
-    assert stage.play.gateway.open_exchanges == 1
+    assert len(stage.play.gateway.services.open_requests) == 1
     await stage.says("hello")
     assert client.status == 200 and content_of(client) == "hello" and b"x-shoal-tools" not in client.headers
 
 
 async def test_a_tenants_features_are_its_own(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
-    composer = stage.play.gateway.composer
-    catalogue = stage.play.gateway.catalogue
-    assert composer is not None and catalogue is not None
+    composer = stage.composer
+    catalogue = stage.play.gateway.services.state.catalogue
+    assert catalogue is not None
     acme, globex = catalogue.tenants
     assert composer.concerns(catalogue, acme) and not composer.concerns(catalogue, globex)
 

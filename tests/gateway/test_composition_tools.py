@@ -144,7 +144,7 @@ async def test_what_a_composition_refuses_is_counted(play: MakePlay, fields: dic
     stage.shelf.away = True
     client = stage.ask("hi", **fields)
     await stage.settle()
-    metrics = stage.play.gateway.metrics
+    metrics = stage.play.gateway.services.metrics
     assert client.status in (400, 503)
     assert f'code="{client.status}"' in generate_latest(metrics.registry).decode()
 
@@ -166,7 +166,7 @@ async def test_while_a_tool_is_called_none_of_the_tenants_places_is_taken(play: 
     stage.tools.hangs = True
     waiting = stage.ask("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
-    assert stage.tools.called and stage.play.gateway.open_exchanges == 0
+    assert stage.tools.called and len(stage.play.gateway.services.open_requests) == 0
     other = stage.ask("hi")
     await stage.says("hello")
     assert (other.status, waiting.status) == (200, None)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from functions.api.snapshot import ConversationsPart
-from functions.gateway.chat.composition.recalled_room import too_much
+from functions.gateway.chat.composition.shared import too_much
 from functions.gateway.http.asgi import make_app
 from functions.gateway.intake.json_body import values_in
 from tests.gateway.composing import MakePlay, Stage
@@ -24,7 +24,7 @@ async def test_a_conversation_named_in_a_body_is_deleted_by_that_name_in_a_heade
     stage.ask("a secret", session_id="東京")
     await stage.says("kept")
     key, session = f"Bearer {ACME_KEY}".encode(), "東京".encode()
-    transport = httpx.ASGITransport(app=make_app(stage.play.gateway))
+    transport = httpx.ASGITransport(app=make_app(stage.play.gateway, [stage.composer.add_routes]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         headers = [(b"authorization", key), (b"x-session-id", session)]
         answer = await client.delete("/v1/conversations", headers=headers)

@@ -49,7 +49,7 @@ async def test_another_pool_answers_when_the_own_one_is_gone(play: Playing) -> N
     assert p.client.headers[b"x-shoal-model"] == b"llama-8b@v1"
     assert p.client.headers[b"x-shoal-degraded"] == b"from=acme/bot@v1;reason=unavailable"
     assert figure(p, "shoal_degraded_total", **{"from": POOL, "to": LARGE}) == 1
-    assert p.gateway.traces.recent[-1].row().degraded_from == "acme/bot@v1"
+    assert p.gateway.services.traces.recent[-1].row().degraded_from == "acme/bot@v1"
     assert p.quiet()
 
 
@@ -170,7 +170,7 @@ async def test_a_sure_small_answer_is_passed_on_without_its_figures(play: Playin
     assert p.client.ended and b'" you"' in p.client.body and p.client.body.endswith(sse.DONE)
     assert exchange.usage is not None and p.quiet()
     assert figure(p, "shoal_cascade_total", **{"from": POOL, "to": LARGE, "verdict": "kept"}) == 1
-    assert p.gateway.traces.recent[-1].row().route_score["cascade"]["verdict"] == "kept"
+    assert p.gateway.services.traces.recent[-1].row().route_score["cascade"]["verdict"] == "kept"
 
 
 async def test_an_unsure_small_answer_is_dropped_and_the_larger_model_asked(play: Playing) -> None:
@@ -330,7 +330,7 @@ async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> N
     assert not p.dials, "it is not late yet"
     p.after(60.0 - 0.5)
     fast = await p.connects()
-    assert fast.replica_id != slow.replica_id and p.gateway.in_flight == {"r0": 1, "r1": 1}
+    assert fast.replica_id != slow.replica_id and p.gateway.services.router.load.in_flight == {"r0": 1, "r1": 1}
     fast.begins_stream()
     fast.streams(HELLO)
     assert slow.dropped, "the loser is aborted at once"

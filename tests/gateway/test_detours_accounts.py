@@ -108,7 +108,7 @@ async def test_a_tenant_pays_for_both_answers_of_its_cascade(play: Playing) -> N
         (LARGE, "completion", 3),
     ):
         assert figure(p, "shoal_tokens_total", pool=pool, kind=kind) == tokens
-    assert p.gateway.traces.recent[-1].row().route_score["cascade"]["completion_tokens"] == 2
+    assert p.gateway.services.traces.recent[-1].row().route_score["cascade"]["completion_tokens"] == 2
 
 
 async def test_a_small_answer_that_is_asked_for_again_is_paid_for_once(play: Playing) -> None:
@@ -215,7 +215,7 @@ async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: 
     assert not any(each.upstream_body for each in (exchange.admitted, trial.plain, trial.asking, trial.larger))
     engine.dies()
     p.gateway.heard(heartbeat("r0", sequence=2))
-    assert len(p.gateway.quarantine) == 1, "the prompt that it died of"
+    assert len(p.gateway.services.quarantine) == 1, "the prompt that it died of"
 
 
 async def test_a_prompt_is_the_same_prompt_under_judgement(play: Playing) -> None:
@@ -238,7 +238,7 @@ async def test_a_replica_that_dies_of_a_prompt_on_an_idle_connection_counts(play
     assert len(engine.requests) == 2, "on the same connection"
     engine.dies()
     await p.refuses_connection()
-    assert len(p.gateway.quarantine) == 1 and p.client.status == 502
+    assert len(p.gateway.services.quarantine) == 1 and p.client.status == 502
 
 
 async def test_a_connection_that_breaks_after_a_while_was_not_idle(play: Playing) -> None:
@@ -269,7 +269,7 @@ async def test_failures_of_the_pool_that_was_left_stay_in_the_trace(play: Playin
     p.ask(stream=False)
     await p.refuses_connection()
     (await p.connects()).answers(200, sse.whole(NAMED_LARGE))
-    assert p.client.status == 200 and p.gateway.traces.recent[-1].row().error == "connect"
+    assert p.client.status == 200 and p.gateway.services.traces.recent[-1].row().error == "connect"
 
 
 async def test_of_two_attempts_neither_follows_to_another_pool(play: Playing) -> None:
@@ -285,4 +285,4 @@ async def test_of_two_attempts_neither_follows_to_another_pool(play: Playing) ->
     slow.refuses(400, "context length exceeded")
     third = await p.connects()
     assert third.replica_id == "huge0" and second.dropped, "the other one is not asked any more either"
-    assert p.gateway.in_flight == {"huge0": 1}
+    assert p.gateway.services.router.load.in_flight == {"huge0": 1}

@@ -15,13 +15,14 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, pack
-from functions.gateway.intake.intake import Admitted, Intake, WireRequest
+from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
 from functions.gateway.prefix import feeds as prefix_feeds
 from functions.gateway.prefix.exact_figures import ExactFigures
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import Lesson
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
 from tests.gateway.prompt_world import model_dir

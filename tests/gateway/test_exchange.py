@@ -18,7 +18,7 @@ async def test_a_stream_from_its_request_to_its_end(play: Playing) -> None:
     exchange = p.ask(stream=True)
     engine = await p.connects()
     assert engine.requests[0]["model"] == BOT_V1
-    assert p.gateway.in_flight == {"r0": 1}
+    assert p.gateway.services.router.load.in_flight == {"r0": 1}
     engine.begins_stream()
     engine.streams(sse.role(BOT_V1))
     assert p.client.status is None, "a role is no answer yet"
@@ -178,11 +178,14 @@ async def test_a_failure_before_the_first_byte_is_retried_and_nobody_notices(pla
     fails, _, _, evidence = FAILURES[name]
     p = play("r0", "r1")
     p.ask(stream=True)
-    first = next(iter(p.gateway.in_flight))
+    first = next(iter(p.gateway.services.router.load.in_flight))
     await fails(p)
     assert p.client.status is None
-    assert p.gateway.in_flight != {first: 1} and sum(p.gateway.in_flight.values()) == 1
-    ejected = p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert (
+        p.gateway.services.router.load.in_flight != {first: 1}
+        and sum(p.gateway.services.router.load.in_flight.values()) == 1
+    )
+    ejected = p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
     assert ejected == ({first} if evidence else set())
     finishes(await p.connects())
     assert p.client.body == PUBLIC_HELLO + PUBLIC_END
@@ -292,7 +295,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200
     assert exchange.failures == ()
-    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
 
 
 async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing) -> None:
@@ -394,7 +397,7 @@ async def test_a_failure_after_the_first_byte_ends_the_stream_with_an_error(play
     assert p.client.body.count(b'"error"') == 1
     assert engine.transport.closing or name == "an end without [DONE]", "the engine must stop"
     assert p.quiet() and p.requests(status) == 1 and not p.dials
-    assert bool(p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())) is evidence  # type: ignore[arg-type]
+    assert bool(p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())) is evidence  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [name for name in AFTER if name not in ("the gateway's own end",)])
@@ -411,7 +414,7 @@ async def test_after_done_nothing_can_spoil_the_answer(play: Playing, name: str)
     assert p.client.ended and p.client.body == PUBLIC_HELLO + PUBLIC_END
     assert exchange.usage == Usage(3, 2)
     assert p.quiet() and p.requests(200) == 1
-    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
 
 
 async def test_a_replica_that_the_fleet_calls_dead_may_finish_what_it_streams(play: Playing) -> None:

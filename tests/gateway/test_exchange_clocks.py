@@ -56,7 +56,7 @@ async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(p
     assert not p.dials, "no engine works for nobody"
     assert (wire.answer.status, wire.answer.code) == (504, "deadline_exceeded")
     assert "X-Shoal-Deadline-Ms" in wire.answer.error["message"]
-    assert p.quiet() and p.gateway.quotas.in_flight(TenantId("acme")) == 0
+    assert p.quiet() and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
     wire >> post(CHAT_BODY, x_shoal_deadline_ms="500")
     await p.settle()
     assert len(p.dials) == 1, "the connection goes on"
@@ -68,7 +68,7 @@ async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engi
     p = play("r0")
     told: list[Callable[[Refused | None], None]] = []
     monkeypatch.setattr(Entry, "reserve", lambda *_: False)
-    monkeypatch.setattr(p.gateway.quotas, "ask", lambda _entry, _now, done: told.append(done))
+    monkeypatch.setattr(p.gateway.services.quotas, "ask", lambda _entry, _now, done: told.append(done))
     p.ask(header_x_shoal_deadline_ms="500")
     p.world.clock.forward(0.5)
     told[0](None)
@@ -137,7 +137,7 @@ async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
     exchange.client_left()
     exchange.client_left()
     assert engine.dropped and p.quiet() and p.requests(499) == 1
-    assert not p.gateway.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
+    assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
 
 
 async def test_a_client_that_reads_slowly_pauses_the_engine(play: Playing) -> None:
@@ -198,7 +198,7 @@ async def test_a_request_that_fails_by_our_own_mistake_takes_nobody_along(play: 
     p.world.clock.forward(2.0)
     p.gateway.sweep()
     assert whole.status == 504 and whole.ended and broken.was_cut
-    assert p.gateway.open_exchanges == 0 and p.gateway.quotas.in_flight(TenantId("acme")) == 0
+    assert len(p.gateway.services.open_requests) == 0 and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
 
 
 async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypat
     def broken(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(p.gateway.router, "decide", broken)
+    monkeypatch.setattr(p.gateway.services.router, "decide", broken)
     p.ask()
     assert (p.client.status, p.client.error["code"]) == (500, "internal_error") and p.quiet()
 
@@ -217,7 +217,7 @@ async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.
     p.gateway.heard(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
     p.ask()
     first = await p.connects()
-    decide, mistakes = p.gateway.router.decide, ["the first of those that wait"]
+    decide, mistakes = p.gateway.services.router.decide, ["the first of those that wait"]
 
     def once_broken(*arguments: Any) -> Any:
         if mistakes:
@@ -227,7 +227,7 @@ async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.
     p.ask()
     unlucky = p.client
     p.ask()
-    monkeypatch.setattr(p.gateway.router, "decide", once_broken)
+    monkeypatch.setattr(p.gateway.services.router, "decide", once_broken)
     first.begins_stream()
     first.streams(HELLO, END)
     first.ends_stream()

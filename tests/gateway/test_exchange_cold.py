@@ -32,7 +32,7 @@ class Cold:
 
     def cold_loads(self, outcome: str) -> float:
         name = "shoal_cold_load_seconds_count"
-        return self.p.gateway.metrics.registry.get_sample_value(name, {"outcome": outcome}) or 0.0
+        return self.p.gateway.services.metrics.registry.get_sample_value(name, {"outcome": outcome}) or 0.0
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -41,7 +41,7 @@ async def test_a_cold_adapter_is_loaded_and_then_answers(play: Playing, stream: 
     cold.p.ask(stream=stream)
     await cold.p.settle()
     cold.p.after(2.5)
-    assert cold.p.client.status is None and cold.p.gateway.in_flight == {}
+    assert cold.p.client.status is None and cold.p.gateway.services.router.load.in_flight == {}
     replica = await cold.agent("loaded")
     engine = await cold.p.connects()
     assert engine.replica_id == replica and engine.requests[0]["model"] == BOT_V1
@@ -91,7 +91,9 @@ async def test_a_load_that_fails_is_said_in_words(play: Playing, state: LoadStat
     assert "acme/bot@v1" in error["message"] and BOT_V1 not in error["message"]
     assert (b"retry-after" in cold.p.client.headers) == (state != "refused")
     assert cold.p.quiet() and cold.p.requests(503) == 1
-    shed = cold.p.gateway.metrics.registry.get_sample_value("shoal_shed_total", {"reason": "adapter_not_loaded"})
+    shed = cold.p.gateway.services.metrics.registry.get_sample_value(
+        "shoal_shed_total", {"reason": "adapter_not_loaded"}
+    )
     assert shed == 1
 
 

@@ -112,8 +112,8 @@ class DetourMachine(ExchangeMachine):
 
     @rule(target=ExchangeMachine.requests, model=st.sampled_from([str(POOL), str(LARGE)]))
     def ask_a_base(self, model: str) -> tuple[Exchange, Client]:
-        assert self.play.gateway.catalogue is not None
-        there = model if model in self.play.gateway.catalogue.pools else str(POOL)
+        assert self.play.gateway.services.state.catalogue is not None
+        there = model if model in self.play.gateway.services.state.catalogue.pools else str(POOL)
         self._do(lambda: self.play.ask(there, header_x_request_id=f"r{len(self.asked)}"))
         assert self.play.exchange is not None
         self.asked.append((self.play.exchange, self.play.client))
@@ -168,15 +168,19 @@ class DetourMachine(ExchangeMachine):
     def what_is_counted_is_what_is_open(self) -> None:
         gateway = self.play.gateway
         open_now = [exchange for exchange, _ in self.asked if not exchange.ended]
-        assert gateway.open_exchanges == len(open_now) == gateway.quotas.in_flight(TenantId("acme"))
+        assert (
+            len(gateway.services.open_requests) == len(open_now) == gateway.services.quotas.in_flight(TenantId("acme"))
+        )
         cold = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
-        assert gateway.cold is not None and gateway.cold.waiting == cold
+        assert gateway.services.adapter_loads is not None and gateway.services.adapter_loads.waiting == cold
         tries = {exchange: [each for each in (exchange._attempt, exchange._second) if each and not each.over]
                  for exchange in open_now}  # fmt: skip
-        assert sum(gateway.in_flight.values()) == sum(map(len, tries.values()))
+        assert sum(gateway.services.router.load.in_flight.values()) == sum(map(len, tries.values()))
         working = sum(bool(under_way) for under_way in tries.values())
-        assert working + cold + gateway.rooms.waiting == len(open_now), "each in one place, and none forgotten"
-        assert set(gateway.rooms._places) == set(open_now)
+        assert working + cold + gateway.services.admission.waiting == len(open_now), (
+            "each in one place, and none forgotten"
+        )
+        assert {each for each in gateway.services.open_requests if each.ticket is not None} == set(open_now)
         for exchange, client in self.asked:
             assert not client.ended or exchange.ended, "an answer that is whole has an outcome"
             assert len({attempt.replica.id for attempt in tries.get(exchange, ())}) == len(tries.get(exchange, ()))
@@ -186,9 +190,11 @@ class DetourMachine(ExchangeMachine):
 
     def _evidence_is_the_outcomes(self) -> None:
         """Of a rollout the other machine keeps account; here all that was asked is settled, each once."""
-        quotas = self.play.gateway.quotas
+        quotas = self.play.gateway.services.quotas
         assert quotas.settled_by_engine.requests + quotas.settled_by_count.requests == len(self.asked)
-        assert not self.play.gateway.rooms._places and not self.play.gateway.rooms.waiting
+        admission = self.play.gateway.services.admission
+        running = sum(room.admission.gate.running for room in admission._rooms.values())
+        assert not running and not admission.waiting
 
 
 TestDetourMachine = DetourMachine.TestCase

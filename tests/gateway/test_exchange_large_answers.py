@@ -25,7 +25,7 @@ def is_refused_for_its_size(p: Play) -> None:
 async def troubles_no_replica(p: Play) -> None:
     await p.settle()
     assert not p.dials, "no other replica is asked"
-    assert p.gateway.fleet.ejected(POOL, p.world.clock()) == set()
+    assert p.gateway.services.fleet.ejected(POOL, p.world.clock()) == set()
     assert p.engine.dropped and p.quiet()
 
 
@@ -72,7 +72,7 @@ async def test_who_asks_for_such_an_answer_pays_for_what_was_made(play: Playing,
     is_refused_for_its_size(p)
     made_tokens = 0 if stream else expected_tokens
     assert charged(p) == cost_tokens(prompt_tokens, made_tokens)
-    settled = p.gateway.quotas.settled_by_engine
+    settled = p.gateway.services.quotas.settled_by_engine
     assert (settled.input_tokens, settled.output_tokens) == (prompt_tokens, made_tokens)
 
 
@@ -93,7 +93,7 @@ async def test_an_error_without_end_is_still_the_replicas_fault(play: Playing) -
     p.ask(stream=False)
     engine = await p.connects()
     engine.answers(500, b"x" * 100_000)
-    assert p.gateway.fleet.ejected(POOL, p.world.clock()) == {engine.replica_id}
+    assert p.gateway.services.fleet.ejected(POOL, p.world.clock()) == {engine.replica_id}
 
 
 def embeddings(model: str, size_bytes: int) -> bytes:

@@ -163,11 +163,14 @@ class ExchangeMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_counted_is_what_is_open(self) -> None:
         open_now = [exchange for exchange, _ in self.asked if not exchange.ended]
-        assert self.play.gateway.open_exchanges == len(open_now)
+        assert len(self.play.gateway.services.open_requests) == len(open_now)
         waiting = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
-        assert self.play.gateway.cold is not None and self.play.gateway.cold.waiting == waiting
-        assert sum(self.play.gateway.in_flight.values()) == len(open_now) - waiting
-        assert self.play.gateway.quotas.in_flight(TenantId("acme")) == len(open_now)
+        assert (
+            self.play.gateway.services.adapter_loads is not None
+            and self.play.gateway.services.adapter_loads.waiting == waiting
+        )
+        assert sum(self.play.gateway.services.router.load.in_flight.values()) == len(open_now) - waiting
+        assert self.play.gateway.services.quotas.in_flight(TenantId("acme")) == len(open_now)
         for exchange, client in self.asked:
             if client.ended:
                 assert exchange.ended, "an answer that is whole has an outcome"
@@ -182,7 +185,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert self.play.quiet(), "past every deadline nothing is left"
         outcomes = [
             sample.value
-            for family in self.play.gateway.metrics.registry.collect()
+            for family in self.play.gateway.services.metrics.registry.collect()
             for sample in family.samples
             if sample.name == "shoal_requests_total"
         ]
@@ -198,7 +201,10 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.loop.close()
 
     def _evidence_is_the_outcomes(self) -> None:
-        candidate, control = self.play.gateway.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats())
+        candidate, control = self.play.gateway.services.rollouts.evidence.stats(ROLLOUT, 0) or (
+            GroupStats(),
+            GroupStats(),
+        )
         fell_back = sum(exchange.admitted.split.fell_back for exchange, _ in self.asked if exchange.admitted.split)
         answered = self.play.requests(200)
         assert candidate.total_ms.count + control.total_ms.count == answered

@@ -58,9 +58,9 @@ async def test_an_idle_connection_is_closed_before_the_engine_would(play: Playin
     engine = await p.connects()
     engine.answers(200, sse.whole(BOT_V1))
     p.world.clock.forward(4.0)
-    p.gateway.upstreams.sweep()
+    p.gateway.services.upstreams.sweep()
     p.world.clock.forward(0.1)
-    p.gateway.upstreams.sweep()
+    p.gateway.services.upstreams.sweep()
     assert engine.dropped
 
 
@@ -106,6 +106,6 @@ async def test_metrics_of_an_answer(play: Playing) -> None:
     p = play("r0")
     p.ask()
     finishes(await p.connects())
-    sample: Any = p.gateway.metrics.registry.get_sample_value
+    sample: Any = p.gateway.services.metrics.registry.get_sample_value
     assert sample("shoal_tokens_total", {"pool": "smollm2-135m", "kind": "completion"}) == 2
     assert sample("shoal_ttft_seconds_count", {"pool": "smollm2-135m", "class": "interactive"}) == 1

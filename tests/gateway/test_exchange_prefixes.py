@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from functions.gateway.gauges import StateGauges
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
@@ -35,7 +36,7 @@ async def answered(p: Play, messages: list[dict[str, Any]], answer: bytes) -> by
 
 
 def counted(p: Play, name: str, **labels: str) -> float:
-    return p.gateway.metrics.registry.get_sample_value(name, {"pool": POOL, **labels}) or 0.0
+    return p.gateway.services.metrics.registry.get_sample_value(name, {"pool": POOL, **labels}) or 0.0
 
 
 async def test_a_conversation_stays_where_its_prefix_is(play: Playing) -> None:
@@ -56,13 +57,13 @@ async def test_predictions_are_compared_with_what_the_engine_counted(play: Playi
     over = counted(p, "shoal_prefix_misjudged_tokens_total", direction="over")
     under = counted(p, "shoal_prefix_misjudged_tokens_total", direction="under")
     assert predicted - over + under == 512
-    p.gateway.metrics.scrape(p.gateway)
+    StateGauges(p.gateway.services).scrape()
     assert 0.4 < counted(p, "shoal_prefix_hit_ratio") < 0.42  # 512 of 1,260
 
 
 async def test_only_whole_answers_teach(play: Playing) -> None:
     p = play("r0")
-    lengths = p.gateway.intake.features.lengths
+    lengths = p.gateway.services.intake.features.lengths
     p.ask(stream=True)
     engine = await p.connects()
     engine.begins_stream()
@@ -77,7 +78,7 @@ async def test_only_whole_answers_teach(play: Playing) -> None:
 async def test_a_replica_whose_engine_ended_has_nothing(play: Playing) -> None:
     p = play("r0")
     await answered(p, conversation(1, 1), whole(600, 0))
-    assert len(p.gateway.prefixes) > 0
+    assert len(p.gateway.services.prefixes) > 0
     p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
     p.gateway.heard(heartbeat("r0", sequence=3))
     await answered(p, conversation(1, 2), whole(660, 0))

@@ -44,7 +44,7 @@ async def engine_of(p: Play) -> Engine:
 
 def groups(p: Play, stage: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
     """Requests and errors: the candidate's, the control's."""
-    candidate, control = p.gateway.evidence.stats(ROLLOUT, stage) or (GroupStats(), GroupStats())
+    candidate, control = p.gateway.services.rollouts.evidence.stats(ROLLOUT, stage) or (GroupStats(), GroupStats())
     return (candidate.requests, candidate.errors), (control.requests, control.errors)
 
 
@@ -67,7 +67,7 @@ async def test_without_a_rollout_there_is_no_header_and_no_evidence(play: Playin
     p = play("r0")
     p.ask(stream=False)
     (await p.connects()).answers(200, sse.whole(BOT_V1))
-    assert b"x-shoal-rollout" not in p.client.headers and p.gateway.evidence.beats() == []
+    assert b"x-shoal-rollout" not in p.client.headers and p.gateway.services.rollouts.evidence.beats() == []
 
 
 async def test_a_retry_stays_with_the_version(play: Playing) -> None:
@@ -115,7 +115,7 @@ async def test_counting_tokens_is_no_evidence(play: Playing) -> None:
         p.ask(route=TOKENIZE, stream=False, header_x_request_id=f"r{number}")
         (await engine_of(p)).answers(200, b'{"count":1}')
         assert p.client.status == 200 and b"x-shoal-rollout" in p.client.headers
-    assert p.gateway.evidence.beats() == []
+    assert p.gateway.services.rollouts.evidence.beats() == []
 
 
 async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
@@ -130,7 +130,7 @@ async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
         engine.streams(sse.token(BOT_V2, "b"))
     engine.streams(sse.DONE)
     engine.ends_stream()
-    candidate = (p.gateway.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats()))[0]
+    candidate = (p.gateway.services.rollouts.evidence.stats(ROLLOUT, 0) or (GroupStats(), GroupStats()))[0]
     found = [it.quantile(0.5) or 0.0 for it in (candidate.ttft_ms, candidate.inter_token_ms, candidate.total_ms)]
     assert [round(value / wanted, 1) for value, wanted in zip(found, (200, 50, 400), strict=True)] == [1.0, 1.0, 1.0]
 
@@ -258,9 +258,9 @@ async def test_a_rolled_back_session_gets_the_old_version_and_its_pin_goes(play:
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
-    assert len(p.gateway.splits.pins) == 1
+    assert len(p.gateway.services.rollouts.splits.pins) == 1
     p.gateway.swap(catalogue(2))
-    assert len(p.gateway.splits.pins) == 0
+    assert len(p.gateway.services.rollouts.splits.pins) == 0
     p.ask(stream=False, header_x_session_id=session)
     assert p.engine.requests[-1]["model"] == BOT_V1
 
@@ -311,7 +311,7 @@ async def test_a_rollback_answers_those_who_wait_for_the_candidate(play: Playing
     assert p.engine.requests[-1]["model"] == BOT_V1
     p.engine.answers(200, sse.whole(BOT_V1))
     assert (p.client.status, p.client.headers[b"x-shoal-model"]) == (200, b"acme/bot@v1") and p.quiet()
-    assert p.gateway.cold is not None and p.gateway.cold.waiting == 0
+    assert p.gateway.services.adapter_loads is not None and p.gateway.services.adapter_loads.waiting == 0
 
 
 async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Playing) -> None:
@@ -322,7 +322,11 @@ async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Play
         for model in snapshot().models
     )
     p.gateway.swap(catalogue(3, models=completed))
-    assert p.gateway.cold is not None and p.gateway.cold.waiting == 1 and p.client.status is None
+    assert (
+        p.gateway.services.adapter_loads is not None
+        and p.gateway.services.adapter_loads.waiting == 1
+        and p.client.status is None
+    )
 
 
 async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> None:

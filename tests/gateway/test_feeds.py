@@ -79,7 +79,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     bus.away = True
     with pytest.raises(BusUnavailable):
         await feeds.tell_evidence(p.gateway, bus)
-    lost = p.gateway.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "evidence"})
+    lost = p.gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "evidence"})
     assert lost == 1
     bus.away = False
     bus.stats_told.clear()
@@ -90,13 +90,13 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
 
 async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
     gateway, bus = World(policies=in_rollout()).gateway, Bus()
-    pins = gateway.splits.pins
+    pins = gateway.services.rollouts.splits.pins
     pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     bus.away = True
     with pytest.raises(BusUnavailable):
         await feeds.tell_pins(gateway, bus)
     assert pins.untold == 1
-    assert gateway.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
+    assert gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
     bus.away = False
     async with running(feeds.tell_pins, gateway, bus):
         await until(lambda: bus.pins_told)
@@ -108,9 +108,9 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
 
 async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
     gateway, bus = World(policies=in_rollout()).gateway, Bus()
-    gateway.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     await feeds.tell_pins_once(gateway, bus)
-    assert len(bus.pins_told) == 1 and gateway.splits.pins.untold == 0
+    assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.untold == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,12 +146,12 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
     await feeds.follow_bus(p.gateway, Beats(away=True))  # type: ignore[arg-type]
     p.world.clock.forward(600.0)
     p.gateway.sweep()
-    assert p.gateway.fleet.pool(POOL).replicas, "it may beat as ever: it is the gateway that hears nothing"
+    assert p.gateway.services.fleet.pool(POOL).replicas, "it may beat as ever: it is the gateway that hears nothing"
     async with running(feeds.follow_bus, p.gateway, Beats(away=False)):  # type: ignore[arg-type]
-        await until(lambda: not p.gateway.is_deaf)
+        await until(lambda: not p.gateway.services.state.bus_down)
     p.world.clock.forward(SILENCE_LIMIT_S)
     p.gateway.sweep()
-    assert p.gateway.fleet.pool(POOL).replicas
+    assert p.gateway.services.fleet.pool(POOL).replicas
     p.world.clock.forward(0.1)
     p.gateway.sweep()
-    assert not p.gateway.fleet.pool(POOL).replicas, "now its silence is its own"
+    assert not p.gateway.services.fleet.pool(POOL).replicas, "now its silence is its own"

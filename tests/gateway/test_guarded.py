@@ -1,6 +1,7 @@
 """uvicorn's protocol with our clocks: nothing waits for ever, and no answer gets inside another."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -201,13 +202,13 @@ async def test_a_client_that_leaves_takes_its_request_along(play: Playing) -> No
     engine = await asked(p, wire, post(STREAM_BODY))
     wire.leaves()
     await p.settle()
-    assert engine.dropped and p.quiet() and not p.gateway.watched
+    assert engine.dropped and p.quiet() and not p.gateway.services.connections
 
 
 async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
     p = play("r0")
     wire = await moved(p)
-    p.gateway.fleet = None  # type: ignore[assignment]
+    p.gateway.services = replace(p.gateway.services, fleet=None)  # type: ignore[arg-type]
     wire >> get("/readyz", **{"x-request-id": "mine"})
     await p.settle()
     assert (wire.answer.status, wire.answer.code) == (500, "internal_error")

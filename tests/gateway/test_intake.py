@@ -8,8 +8,9 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Admitted, Intake, WireRequest
+from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Route
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, BATCH_KEY, BOT_V1, BOT_V2, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL

@@ -20,12 +20,12 @@ TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL,
 
 
 def told(p: Play) -> dict[str, PoolStats]:
-    beats = p.gateway.rooms.pools.beats(("gw", 1), 1.0, [], {})
+    beats = p.gateway.services.admission.pools.beats(("gw", 1), 1.0, [], {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
 def sends_on(monkeypatch: pytest.MonkeyPatch, p: Play, ratio: float) -> None:
-    monkeypatch.setattr(p.gateway.rooms, "shift_ratio", lambda _pool: ratio)
+    monkeypatch.setattr(p.gateway.services.admission, "shift_ratio", lambda _pool: ratio)
 
 
 def waits(p: Play, replica: str, waiting: int, pool: PoolName = POOL) -> None:
@@ -52,7 +52,7 @@ async def test_a_fallback_that_nobody_serves_is_passed_over(play: Playing, monke
     sends_on(monkeypatch, p, 1.0)
     p.ask()
     assert (await p.connects()).replica_id == "huge0"
-    assert list(shift_targets(TWO, POOL, lambda pool: bool(p.gateway.fleet.index(pool).ready))) == [THIRD]
+    assert list(shift_targets(TWO, POOL, lambda pool: bool(p.gateway.services.fleet.index(pool).ready))) == [THIRD]
 
 
 async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
@@ -94,7 +94,10 @@ async def test_what_was_sent_on_and_comes_home_has_come_once(
     engine = await p.connects()
     assert engine.replica_id == "r0"
     assert told(p)[POOL] == away
-    assert sum(q.arrived for pool, room, _ in p.gateway.rooms.figures() if pool == POOL for q in room.queues) == 2
+    assert (
+        sum(q.arrived for pool, room, _ in p.gateway.services.admission.figures() if pool == POOL for q in room.queues)
+        == 2
+    )
     engine.answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200
 

@@ -20,11 +20,11 @@ QUARTER_S = 0.25
 
 
 def rung(p: Play, name: str) -> float | None:
-    return p.gateway.metrics.registry.get_sample_value("shoal_overload_rung", {"pool": POOL, "rung": name})
+    return p.gateway.services.metrics.registry.get_sample_value("shoal_overload_rung", {"pool": POOL, "rung": name})
 
 
 def shed(p: Play, reason: str) -> float:
-    return p.gateway.metrics.registry.get_sample_value("shoal_shed_total", {"reason": reason}) or 0.0
+    return p.gateway.services.metrics.registry.get_sample_value("shoal_shed_total", {"reason": reason}) or 0.0
 
 
 def small() -> Play:
@@ -74,13 +74,13 @@ async def test_what_the_ladder_sends_on_is_answered_by_another_pool_and_says_so(
     p = with_large(play("r0", **falls_back()))
     p.ask(stream=False)
     assert (await p.connects()).replica_id == "r0"
-    monkeypatch.setattr(p.gateway.rooms, "shift_ratio", lambda _pool: 1.0)
+    monkeypatch.setattr(p.gateway.services.admission, "shift_ratio", lambda _pool: 1.0)
     p.ask(stream=False)
     engine = await p.connects()
     assert engine.replica_id == "big0"
     engine.answers(200, sse.whole(NAMED_LARGE))
     assert p.client.headers[b"x-shoal-degraded"] == b"from=acme/bot@v1;reason=saturated"
-    offered = {pool: admission.queues[0].arrived for pool, admission, _ in p.gateway.rooms.figures()}
+    offered = {pool: admission.queues[0].arrived for pool, admission, _ in p.gateway.services.admission.figures()}
     assert offered[POOL] == 2, "what is sent on was offered all the same"
 
 

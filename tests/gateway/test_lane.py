@@ -1,6 +1,7 @@
 """The fast lane as a protocol: bytes in, bytes out, each phase with its clock."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -99,7 +100,7 @@ async def test_a_trailer_is_no_header(play: Playing, trailer: bytes, moved: bool
     await p.settle()
     assert wire.answers[-1].status == 200
     assert wire.answers[-1].headers["x-request-id"] == "mine"
-    assert p.gateway.traces.recent[-1].row().class_ == "interactive"
+    assert p.gateway.services.traces.recent[-1].row().class_ == "interactive"
     wire.leaves()
 
 
@@ -177,11 +178,11 @@ async def test_what_is_not_hot_moves_to_uvicorn_with_the_same_bytes(
         wire >> data[start : start + (size or len(data))]
     assert not wire.on_the_lane
     assert wire.transport.protocol.heard == data
-    assert len(p.gateway.watched) == 1 and len(wire.server.state.connections) == 1
+    assert len(p.gateway.services.connections) == 1 and len(wire.server.state.connections) == 1
     await p.settle()
     wire.leaves()
     await asyncio.sleep(0.01)
-    assert not p.gateway.watched and not wire.server.state.connections
+    assert not p.gateway.services.connections and not wire.server.state.connections
 
 
 async def test_a_connection_may_be_hot_first_and_move_later(play: Playing) -> None:
@@ -369,7 +370,7 @@ async def test_an_upgrade_is_not_offered(play: Playing) -> None:
 
 async def test_without_a_snapshot(play: Playing) -> None:
     p = play("r0")
-    p.gateway.catalogue = None
+    p.gateway.services.state.catalogue = None
     wire = Wire(p) >> post()
     assert (wire.answer.status, wire.answer.code) == (503, "not_ready")
     assert wire.answer.headers["retry-after"]
@@ -377,7 +378,7 @@ async def test_without_a_snapshot(play: Playing) -> None:
 
 async def test_a_failure_of_ours_is_a_500_in_shape_and_says_nothing_of_it(play: Playing) -> None:
     p = play("r0")
-    p.gateway.wall_clock = lambda: 1 / 0  # type: ignore[assignment]
+    p.gateway.services = replace(p.gateway.services, wall_clock=lambda: 1 / 0)  # type: ignore[arg-type]
     wire = Wire(p) >> post()
     assert (wire.answer.status, wire.answer.code) == (500, "internal_error")
     assert "ZeroDivision" not in wire.answer.body.decode()

@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_takes_its_request_along(play: Playing) -> No
     wire = Wire(p) >> post(STREAM_BODY)
     engine = await p.connects()
     wire.leaves()
-    assert engine.dropped and p.quiet() and not p.gateway.watched
+    assert engine.dropped and p.quiet() and not p.gateway.services.connections
 
 
 async def test_a_half_close_is_a_disconnect(play: Playing) -> None:
@@ -94,7 +94,7 @@ async def test_a_client_that_leaves_in_its_head_or_body(play: Playing) -> None:
     for data in (b"", b"POST /v1", post(b"{", length=50)):
         wire = Wire(p) >> data
         wire.leaves()
-    assert not p.gateway.watched and p.quiet()
+    assert not p.gateway.services.connections and p.quiet()
 
 
 async def test_a_slow_reader_pauses_the_engine(play: Playing) -> None:

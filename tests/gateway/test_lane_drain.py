@@ -81,7 +81,7 @@ async def test_shutdown_while_lingering_or_closing(play: Playing) -> None:
 
 async def test_a_connection_made_while_draining_serves_one_request(play: Playing) -> None:
     p = play("r0")
-    p.gateway.draining = True
+    p.gateway.services.state.draining = True
     wire = Wire(p)
     await answered(wire)
     assert wire.answer.headers["connection"] == "close" and wire.closed
@@ -89,7 +89,7 @@ async def test_a_connection_made_while_draining_serves_one_request(play: Playing
 
 async def test_a_drained_connection_that_is_handed_over_closes_after_its_answer(play: Playing) -> None:
     p = play("r0")
-    p.gateway.draining = True
+    p.gateway.services.state.draining = True
     wire = Wire(p) >> get("/healthz")
     await p.settle()
     assert wire.answer.headers["connection"] == "close" and wire.closed
@@ -117,7 +117,7 @@ async def test_a_request_that_was_still_arriving_at_the_drains_end_is_refused(pl
     """Begun after that, it would be cut off unsettled when the process goes."""
     p, data = play("r0"), post(STREAM_BODY)
     wire = Wire(p) >> data[:200]
-    p.gateway.draining = True
+    p.gateway.services.state.draining = True
     wire.lane.shutdown()
     p.gateway.cut_short()
     wire >> data[200:]

@@ -106,7 +106,7 @@ async def test_any_request_whatever_bounds_the_metrics(live: LiveGateway, trust:
 
 
 def series(live: LiveGateway) -> int:
-    return sum(len(family.samples) for family in live.gateway.metrics.registry.collect())
+    return sum(len(family.samples) for family in live.gateway.services.metrics.registry.collect())
 
 
 async def test_a_hostile_body_does_not_hold_up_the_others(live: LiveGateway, trust: ssl.SSLContext) -> None:

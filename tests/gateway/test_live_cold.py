@@ -83,7 +83,7 @@ def in_front(fleet: Fleet, bus_url: str, certificate: tuple[Path, Path]) -> Iter
     with LiveGateway(wide, certificate, bus_url=bus_url, token="internal-token", first=first) as live:
 
         def known() -> bool:
-            replicas = [live.gateway.fleet.replica(agent.replica_id) for agent in fleet.agents]  # type: ignore[arg-type]
+            replicas = [live.gateway.services.fleet.replica(agent.replica_id) for agent in fleet.agents]  # type: ignore[arg-type]
             return all(it is not None and it.phase == "ready" and it.peer_port and it.adapters for it in replicas)
 
         wait_for(lambda: live.call(known), "both replicas' heartbeats")
@@ -114,7 +114,7 @@ async def test_fifty_clients_at_once_on_one_cold_adapter(
         waited = [answer for answer in answers if "load;dur=" in answer.headers["server-timing"]]
         assert waited, "somebody waited"
         assert cold_calls(fleet.agents) == 1, "one call for all of them"
-        read = live.gateway.metrics.registry.get_sample_value
+        read = live.gateway.services.metrics.registry.get_sample_value
         assert read("shoal_cold_load_seconds_count", {"outcome": "loaded"}) == 1
         assert await quiet(live)
 
@@ -131,7 +131,9 @@ async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
         asked = None
         while asked is None:
             await asyncio.sleep(0.005)
-            asked = live.call(lambda: next((load.asked for load in live.gateway.cold._loads.values()), None))  # type: ignore[union-attr]
+            asked = live.call(
+                lambda: next((load.asked for load in live.gateway.services.adapter_loads._loads.values()), None)
+            )  # type: ignore[union-attr]
         victim = next(agent for agent in fleet.agents if agent.replica_id == asked)
         assert victim.running is not None
         victim.running.send_signal(signal.SIGKILL)

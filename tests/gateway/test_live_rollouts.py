@@ -73,7 +73,7 @@ class Pair:
 
     def pins(self, number: int) -> int:
         live = self.gateways[number]
-        return int(live.call(lambda: len(live.gateway.splits.pins)))
+        return int(live.call(lambda: len(live.gateway.services.rollouts.splits.pins)))
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def test_a_gateway_that_starts_later_knows_the_sessions(
         with LiveGateway(Limits(), certificate, gateway_id="gw-late", bus_url=pair.bus_url, first=made) as late:
             late.beat(played.name, played.port, service_ms=0.0)
             await until(
-                lambda: late.call(lambda: len(late.gateway.splits.pins)) == len(sessions),
+                lambda: late.call(lambda: len(late.gateway.services.rollouts.splits.pins)) == len(sessions),
                 "it has not read all kept pins",
             )
             assert await groups(late, sessions) == first
@@ -304,8 +304,8 @@ async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
             live.call(live.refill_retries)
             live.call(
                 lambda live=live: [
-                    live.gateway.fleet.standings.forget(it.pool, it.replica_id)
-                    for it, _ in live.gateway.fleet.heartbeats()
+                    live.gateway.services.fleet.standings.forget(it.pool, it.replica_id)
+                    for it, _ in live.gateway.services.fleet.heartbeats()
                 ]
             )  # type: ignore[misc]
             await one_request(live, mood, f"evidence-{number}", seen)
@@ -351,14 +351,17 @@ async def test_without_a_bus_each_gateway_keeps_its_own_and_tells_all_once_it_is
             sessions = named("alone", 100)
             first = await groups(live, sessions)
             assert await groups(live, sessions) == first
-            lost = live.gateway.metrics.registry.get_sample_value
+            lost = live.gateway.services.metrics.registry.get_sample_value
             await until(lambda: lost("shoal_bus_lost_total", {"what": "pins"}), "the metric does not say so")
-            assert live.call(lambda: live.gateway.splits.pins.untold) > 0
+            assert live.call(lambda: live.gateway.services.rollouts.splits.pins.untold) > 0
             with valkey_server(tmp_path, port):
                 async with ValkeyBus(url) as bus:
                     following = asyncio.ensure_future(follow(bus, book))
                     await until(lambda: book.evidence(ROLLOUT, 0).control.requests > 0, "nothing is told")
-                    await until(lambda: live.call(lambda: live.gateway.splits.pins.untold) == 0, "pins are not told")
+                    await until(
+                        lambda: live.call(lambda: live.gateway.services.rollouts.splits.pins.untold) == 0,
+                        "pins are not told",
+                    )
                     following.cancel()
     evidence = book.evidence(ROLLOUT, 0)
     assert evidence.candidate.requests + evidence.control.requests == 200

@@ -66,7 +66,7 @@ async def test_models_are_lookups_and_deletions_of_conversations_are_not() -> No
 
 def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None:
     world = World().with_replicas("r0")
-    first, second, fleet = catalogue(), catalogue(epoch=2), world.gateway.fleet
+    first, second, fleet = catalogue(), catalogue(epoch=2), world.gateway.services.fleet
     lately = ListedLately(world.clock)
     told = lately.models(first, fleet, ACME)
     assert told == Listing().models(first, fleet, ACME)
@@ -80,7 +80,7 @@ def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None
 
 def test_listings_are_forgotten_by_age_and_by_size() -> None:
     world, listed = World(), catalogue()
-    fleet = world.gateway.fleet
+    fleet = world.gateway.services.fleet
     tenants = [TenantId(f"t{number}") for number in range(10)]
     size_bytes = len(Listing().models(listed, fleet, tenants[0]))
     lately = ListedLately(world.clock, kept_bytes=4 * size_bytes)

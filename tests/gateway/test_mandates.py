@@ -12,19 +12,23 @@ OLD = mint("acme-soon", b"x")
 
 def test_a_mandate_is_the_key_until_the_work_ends() -> None:
     gateway = World().gateway
-    assert gateway.catalogue is not None
-    with gateway.intake.mandates.given(TenantId("acme"), KeyId("acme-ci")) as token:
-        caller = gateway.intake.identify(gateway.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S)
+    assert gateway.services.state.catalogue is not None
+    with gateway.services.intake.mandates.given(TenantId("acme"), KeyId("acme-ci")) as token:
+        caller = gateway.services.intake.identify(
+            gateway.services.state.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S
+        )
         assert (caller.tenant, caller.key_id) == ("acme", "acme-ci")
     with pytest.raises(Refused):
-        gateway.intake.identify(gateway.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S)
+        gateway.services.intake.identify(
+            gateway.services.state.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S
+        )
 
 
 def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> None:
     gateway = World().gateway
     keys = (key_entry(OLD, "acme", expires_unix_s=NOW_UNIX_S + 10),)
     known = catalogue(2, keys=keys)
-    mandates = gateway.intake.mandates
+    mandates = gateway.services.intake.mandates
     with mandates.given(TenantId("acme"), KeyId("acme-soon")) as token:
         assert mandates.caller(known, token, NOW_UNIX_S) is not None
         assert mandates.caller(known, token, NOW_UNIX_S + 10) is None
@@ -35,6 +39,6 @@ def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> No
 
 def test_nobody_else_has_one() -> None:
     gateway = World().gateway
-    assert gateway.catalogue is not None
+    assert gateway.services.state.catalogue is not None
     for guess in (None, "", "Mandate ", "Bearer x"):
-        assert gateway.intake.mandates.caller(gateway.catalogue, guess, NOW_UNIX_S) is None
+        assert gateway.services.intake.mandates.caller(gateway.services.state.catalogue, guess, NOW_UNIX_S) is None

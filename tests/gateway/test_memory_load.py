@@ -14,7 +14,7 @@ def test_its_requests_are_answered_or_ask_for_what_nobody_has() -> None:
     world.pass_on(0.25)
     assert set(client.statuses) == {200, 404}
     assert client.statuses[200] > 200
-    assert world.gateway.open_exchanges == 0
+    assert len(world.gateway.services.open_requests) == 0
     assert traffic.sessions > 290 and traffic.names > 200
-    assert len(world.gateway.prefixes) > 300, "prompts were recorded"
-    assert len(world.gateway.intake.features.lengths) > 200, "answers taught"
+    assert len(world.gateway.services.prefixes) > 300, "prompts were recorded"
+    assert len(world.gateway.services.intake.features.lengths) > 200, "answers taught"

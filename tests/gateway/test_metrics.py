@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from functions.gateway.gauges import StateGauges
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue
 
 
@@ -14,8 +15,8 @@ class Source:
 
 
 def scraped(world: World, name: str) -> float | None:
-    world.gateway.metrics.scrape(world.gateway)
-    return world.gateway.metrics.registry.get_sample_value(name)
+    StateGauges(world.gateway.services).scrape()
+    return world.gateway.services.metrics.registry.get_sample_value(name)
 
 
 def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
@@ -35,13 +36,13 @@ def test_the_age_is_since_the_registry_vouched_for_it_or_since_it_was_compiled(
 ) -> None:
     world = World()
     world.gateway.swap(catalogue(compiled_unix_s=NOW_UNIX_S - 40))
-    world.gateway.snapshot_source = source
+    world.gateway.services.state.snapshot_source = source
     assert scraped(world, "shoal_snapshot_age_seconds") == age_s
 
 
 def test_refused_snapshots_are_counted_once_each() -> None:
     world, source = World(), Source(refused_total=1)
-    world.gateway.snapshot_source = source
+    world.gateway.services.state.snapshot_source = source
     assert scraped(world, "shoal_snapshot_refused_total") == 1
     assert scraped(world, "shoal_snapshot_refused_total") == 1
     source.refused_total = 3
@@ -50,7 +51,7 @@ def test_refused_snapshots_are_counted_once_each() -> None:
 
 def test_what_is_known_of_sessions_and_not_told_yet() -> None:
     world = World()
-    pins = world.gateway.splits.pins
+    pins = world.gateway.services.rollouts.splits.pins
     for number in range(3):
         pins.hold(ROLLOUT, bytes([number]) * 8, "control", 300.0)
     pins.hold(ROLLOUT, b"c" * 8, "candidate", 300.0)

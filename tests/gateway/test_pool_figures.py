@@ -152,7 +152,9 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     p.ask(stream=True)
     finishes(await p.connects())
     assert p.client.ended and HELLO
-    stats = {each.pool: each for beat in p.gateway.rooms.pools.beats(SENDER, 1.0, [], {}) for each in beat.pools}[POOL]
+    stats = {
+        each.pool: each for beat in p.gateway.services.admission.pools.beats(SENDER, 1.0, [], {}) for each in beat.pools
+    }[POOL]
     assert stats.arrivals == 1
     assert stats.arriving_tokens > 0
     assert QuantileSketch.of(stats.ttft_ms).count == 1

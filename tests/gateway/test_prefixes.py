@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.gateway.intake.intake import Admitted, Intake, WireRequest
+from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.prefix.index import Prefixes
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, NOW_UNIX_S, PEPPER, POOL

@@ -25,7 +25,9 @@ RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", 
 
 
 def rejections(play: Play, dimension: str) -> float:
-    sample = play.gateway.metrics.registry.get_sample_value("shoal_quota_rejections_total", {"dimension": dimension})
+    sample = play.gateway.services.metrics.registry.get_sample_value(
+        "shoal_quota_rejections_total", {"dimension": dimension}
+    )
     return sample or 0.0
 
 
@@ -60,12 +62,12 @@ async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) ->
     assert int(answer.headers["retry-after"]) >= 1
     assert "enterprise" in answer.error["message"] and "1 requests at a time" in answer.error["message"]
     assert rejections(p, "concurrent_requests") == 1
-    assert p.gateway.quotas.in_flight(ACME) == 1
+    assert p.gateway.services.quotas.in_flight(ACME) == 1
     engine.begins_stream()
     engine.streams(HELLO, END)
     engine.ends_stream()
     await p.settle()
-    assert p.gateway.quotas.in_flight(ACME) == 0
+    assert p.gateway.services.quotas.in_flight(ACME) == 0
     second >> post(CHAT_BODY)
     await p.settle()
     p.engine.answers(200, sse.whole(BOT_V1))
@@ -133,7 +135,7 @@ async def test_a_stranger_counts_against_nobody(play: Playing) -> None:
     wire = Wire(p)
     for _ in range(5):
         wire >> post(CHAT_BODY, key=ACME_KEY[:-1])
-    assert set(wire.statuses) == {401} and len(p.gateway.quotas) == 0
+    assert set(wire.statuses) == {401} and len(p.gateway.services.quotas) == 0
 
 
 # whatever the end, it is counted once
@@ -175,10 +177,10 @@ async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     p.ask(stream=True)
     await p.connects()
-    assert p.gateway.quotas.in_flight(ACME) == 1
+    assert p.gateway.services.quotas.in_flight(ACME) == 1
     end(p)
     await p.settle()
-    assert p.gateway.quotas.in_flight(ACME) == 0 and p.quiet()
+    assert p.gateway.services.quotas.in_flight(ACME) == 0 and p.quiet()
     p.ask(stream=True)  # and there is room again
 
 
@@ -196,7 +198,7 @@ async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, mon
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     wire = Wire(p)
     with monkeypatch.context() as broken:
-        broken.setattr(p.gateway.intake, "admit", None)
+        broken.setattr(p.gateway.services.intake, "admit", None)
         wire >> post(CHAT_BODY)
     assert wire.answer.code == "internal_error"
     await answered(wire)
@@ -217,7 +219,7 @@ async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_unde
     wire >> post(CHAT_BODY)
     await p.settle()
     assert wire.statuses == [429], "it is under way"
-    assert p.gateway.quotas.in_flight(ACME) == 3
+    assert p.gateway.services.quotas.in_flight(ACME) == 3
 
 
 async def test_a_swap_does_not_refill_what_was_used(play: Playing) -> None:
@@ -236,10 +238,10 @@ async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(
     p.gateway.swap(catalogue(epoch=2, tenants=(), keys=()))
     p.world.clock.forward(120.0)
     p.gateway.sweep()
-    assert len(p.gateway.quotas) == 1, "it still has one under way"
+    assert len(p.gateway.services.quotas) == 1, "it still has one under way"
     exchange.client_left()
     p.gateway.sweep()
-    assert len(p.gateway.quotas) == 0 and p.quiet()
+    assert len(p.gateway.services.quotas) == 0 and p.quiet()
 
 
 def test_a_sweep_looks_at_a_few_accounts_and_in_time_at_all() -> None:
@@ -268,14 +270,14 @@ def asking(max_tokens: int, stream: bool = False, words: int = 1) -> bytes:
 
 def output_used(play: Play) -> float:
     """Tokens that the tenant's account is charged with now."""
-    bucket = play.gateway.quotas.accounts[ACME].buckets[OUTPUT]
+    bucket = play.gateway.services.quotas.accounts[ACME].buckets[OUTPUT]
     assert bucket is not None
     return bucket.level / bucket.grain
 
 
 def settled(play: Play, kind: str, by: str) -> float | None:
     labels = {"kind": kind, "by": by}
-    return play.gateway.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
+    return play.gateway.services.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
 
 
 @both_lanes
@@ -343,7 +345,7 @@ async def test_a_tenants_first_streams_may_begin_side_by_side(play: Playing) -> 
     wires = [Wire(p) >> post(asking(2000, stream=True)) for _ in range(200)]
     await p.settle()
     assert not any(wire.statuses for wire in wires), "all are under way"
-    assert p.gateway.quotas.in_flight(ACME) == 200
+    assert p.gateway.services.quotas.in_flight(ACME) == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -423,7 +425,9 @@ async def test_every_end_is_charged_once_and_as_delivered(
     estimated = exchange.admitted.features.prompt_tokens
     assert settled(p, "input", by) == (estimated if input_tokens is None else input_tokens)
     assert settled(p, "output", by) == output_tokens
-    assert p.gateway.quotas.settled_by_engine.requests + p.gateway.quotas.settled_by_count.requests == 1
+    assert (
+        p.gateway.services.quotas.settled_by_engine.requests + p.gateway.services.quotas.settled_by_count.requests == 1
+    )
 
 
 async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> None:
@@ -432,7 +436,7 @@ async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> N
             "enterprise", limits=QuotaLimits(input_tokens_per_minute=60_000), cached_token_weight_ratio=weight_ratio
         )
         p = play("r0", quotas=(tier,))
-        entry = p.gateway.quotas.enter(ACME, tier, 0.0)
+        entry = p.gateway.services.quotas.enter(ACME, tier, 0.0)
         entry.settle(Usage(100, 1, 60), 1, 0.0, 0.0, 0.0)
         entry.leave(0.0)
         assert settled(p, "input", "engine") == charged
@@ -440,13 +444,13 @@ async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> N
 
 async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged(play: Playing) -> None:
     p = play("r0", quotas=(quota(gpu_seconds_per_hour=3600),))
-    entry = p.gateway.quotas.enter(ACME, quota(gpu_seconds_per_hour=3600), 0.0)
+    entry = p.gateway.services.quotas.enter(ACME, quota(gpu_seconds_per_hour=3600), 0.0)
     entry.settle(Usage(100, 1), 1, 50.5, 0.25, 0.0)
     entry.leave(0.0)
     for name, charged in (("kv_token_seconds", 50.5), ("gpu_seconds", 0.25)):
-        registry = p.gateway.metrics.registry
+        registry = p.gateway.services.metrics.registry
         assert registry.get_sample_value(f"shoal_quota_settled_{name}_total", {"by": "engine"}) == charged
-    bucket = p.gateway.quotas.accounts[ACME].buckets[GPU]
+    bucket = p.gateway.services.quotas.accounts[ACME].buckets[GPU]
     assert bucket is not None and bucket.level == bucket.grain // 4
 
 

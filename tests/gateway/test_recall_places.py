@@ -39,9 +39,9 @@ def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
         conversations=ConversationsPart(),
     )
     shelf = SlowShelf()
-    composer = stage.play.gateway.composer
-    assert composer is not None and composer.conversations is not None
-    composer.conversations._store = shelf
+    chat = stage.chat
+    assert chat.conversations is not None
+    chat.conversations._store = shelf
     return stage, shelf
 
 
@@ -66,7 +66,7 @@ async def test_whose_quota_is_used_up_has_its_body_not_parsed(play: MakePlay, mo
     stage, _ = stage_with(play, requests_per_minute=1)
     stage.ask()
     parsed: list[bytes] = []
-    monkeypatch.setattr(stage.play.gateway.intake, "read_body", lambda _route, body: parsed.append(body))
+    monkeypatch.setattr(stage.play.gateway.services.intake, "read_body", lambda _route, body: parsed.append(body))
     assert stage.ask(header_x_session_id="s1").status == 429 and not parsed
 
 

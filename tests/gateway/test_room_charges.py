@@ -18,7 +18,7 @@ ANSWER_TOKENS = 300
 
 def charged(p: Play) -> float:
     """Virtual service; the tenant's weight is 1."""
-    [(_, admission, _)] = p.gateway.rooms.figures()
+    [(_, admission, _)] = p.gateway.services.admission.figures()
     return admission.queues[0].flows[ACME].counter
 
 
@@ -64,7 +64,7 @@ async def test_who_leaves_in_the_instant_in_which_it_was_sent_has_its_prompt_cou
     await p.connects()
     exchange.client_left()
     labels = {"kind": "input", "by": "count"}
-    counted = p.gateway.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
+    counted = p.gateway.services.metrics.registry.get_sample_value("shoal_quota_settled_tokens_total", labels)
     assert counted == expected(p)[0] > 0
 
 
@@ -92,7 +92,7 @@ async def test_who_leaves_while_it_waits_has_had_nothing() -> None:
     await p.connects()
     before = charged(p)
     waiting = p.ask()
-    assert p.gateway.rooms.waiting == 1
+    assert p.gateway.services.admission.waiting == 1
     waiting.client_left()
     assert charged(p) == before
 

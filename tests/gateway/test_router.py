@@ -9,7 +9,7 @@ LONG = "word " * 2000
 
 
 def ahead(p: Play) -> dict[str, int]:
-    return dict(p.gateway.router.load.ahead_tokens)
+    return dict(p.gateway.services.router.load.ahead_tokens)
 
 
 async def test_a_streams_prompt_is_ahead_until_its_first_token(play: Playing) -> None:
@@ -21,7 +21,7 @@ async def test_a_streams_prompt_is_ahead_until_its_first_token(play: Playing) ->
     engine.streams(sse.role("acme/bot"))
     assert ahead(p) != {}, "a stream that has only said that it begins"
     engine.streams(sse.token("acme/bot", "Hi"))
-    assert (ahead(p), p.gateway.in_flight) == ({}, {"r0": 1})
+    assert (ahead(p), p.gateway.services.router.load.in_flight) == ({}, {"r0": 1})
     exchange.client_left()
     assert p.quiet() and ahead(p) == {}
 
@@ -33,7 +33,7 @@ async def test_a_whole_answers_prompt_is_taken_for_computed_at_the_predicted_tim
     p.after(59.0)
     second = p.ask(stream=True)
     assert ahead(p) == {"r0": second.admitted.features.prompt_tokens}, "the first one's is over; both are in flight"
-    assert p.gateway.in_flight == {"r0": 2}
+    assert p.gateway.services.router.load.in_flight == {"r0": 2}
     for exchange in (first, second):
         exchange.client_left()
     assert p.quiet() and ahead(p) == {}
@@ -44,7 +44,7 @@ async def test_a_session_goes_back_to_its_replica(play: Playing) -> None:
     homes = set()
     for _ in range(8):
         exchange = p.ask(stream=True, session_id="chat-1")
-        homes |= set(p.gateway.in_flight)
+        homes |= set(p.gateway.services.router.load.in_flight)
         exchange.client_left()
     assert len(homes) == 1
 
@@ -52,18 +52,20 @@ async def test_a_session_goes_back_to_its_replica(play: Playing) -> None:
 async def test_long_prompts_spread_by_their_tokens(play: Playing) -> None:
     p = play("r0", "r1")
     long = p.ask(stream=True, messages=[{"role": "user", "content": LONG}])
-    (busy,) = p.gateway.in_flight
+    (busy,) = p.gateway.services.router.load.in_flight
     for _ in range(3):
         p.ask(stream=True, messages=[{"role": "user", "content": f"short {_}"}])
-    assert p.gateway.in_flight[busy] == 1, "three short ones are sooner done behind each other than behind the long one"
+    assert p.gateway.services.router.load.in_flight[busy] == 1, (
+        "three short ones are sooner done behind each other than behind the long one"
+    )
     assert not long.ended
 
 
 async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask(stream=True)
-    (refusing,) = p.gateway.in_flight
+    (refusing,) = p.gateway.services.router.load.in_flight
     engine = await p.connects()
     engine.refuses(503)
-    standing = p.gateway.fleet.standing(POOL, p.world.clock())
+    standing = p.gateway.services.fleet.standing(POOL, p.world.clock())
     assert set(standing.penalties_ms) == {refusing} and not standing.out

@@ -92,7 +92,7 @@ async def test_a_model_of_another_kind_says_what_it_answers(play: MakePlay, rout
 async def test_pooling_reserves_no_output(play: MakePlay) -> None:
     it = play("r0", **of_task("embed"))
     asked(it, EMBEDDINGS)
-    exchange = next(iter(it.gateway._exchanges))
+    exchange = next(iter(it.gateway.services.open_requests))
     assert exchange.admitted.features.max_output_tokens == exchange.admitted.features.expected_output_tokens == 0
     assert exchange.admitted.features.prompt_tokens > 0
 
@@ -105,7 +105,7 @@ async def test_pooling_reserves_no_output(play: MakePlay) -> None:
 async def test_a_stream_of_named_events(play: MakePlay, route: Route, events: list[bytes], usage: Usage) -> None:
     it = play("r0")
     asked(it, route, stream=True)
-    exchange = next(iter(it.gateway._exchanges))
+    exchange = next(iter(it.gateway.services.open_requests))
     engine = await it.connects()
     assert "stream_options" not in engine.requests[0]
     engine.begins_stream()

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from functools import partial
 
 import httpx
 import pytest
 
+from functions.gateway.batch.routes import add_routes
 from functions.gateway.http.asgi import make_app
 from tests.gateway.batch_memory import RangedStore, batches_of
 from tests.gateway.world import ACME_KEY, World
@@ -21,7 +23,7 @@ async def uploaded(
     world: World, block: bytes, blocks: int, block_s: float, *, others: int = 6, is_announced: bool = False
 ) -> httpx.Response:
     """The answer to a file of so many blocks, for each of which the client takes so long, beside so many others."""
-    world.gateway.batches = batches = batches_of(world, RangedStore())
+    batches = batches_of(world, RangedStore())
     last = b"\r\n--x--\r\n"
 
     async def sent() -> AsyncIterator[bytes]:
@@ -35,7 +37,7 @@ async def uploaded(
     headers = {"authorization": f"Bearer {ACME_KEY}", "content-type": "multipart/form-data; boundary=x"}
     if is_announced:
         headers["content-length"] = str(len(HEAD) + blocks * len(block) + len(last))
-    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    transport = httpx.ASGITransport(app=make_app(world.gateway, [partial(add_routes, batches)]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         with ExitStack() as held:
             for number in range(others):

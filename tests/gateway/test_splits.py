@@ -7,8 +7,9 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Admitted, Intake, WireRequest, as_control
+from functions.gateway.intake.intake import Intake, WireRequest, as_control
 from functions.gateway.intake.routes import CHAT
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits, SplitUse
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, BOT_V1, BOT_V2, DIGEST_V2, NOW_UNIX_S, PEPPER, ROLLOUT, Clock, in_rollout

@@ -15,8 +15,8 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def row_of(p: Play) -> TraceRow:
-    assert len(p.gateway.traces.recent) == 1
-    return p.gateway.traces.recent[-1].row()
+    assert len(p.gateway.services.traces.recent) == 1
+    return p.gateway.services.traces.recent[-1].row()
 
 
 async def test_a_streams_row_from_its_arrival_to_its_end(play: Playing) -> None:
@@ -102,7 +102,7 @@ async def test_what_was_refused_before_it_had_a_model_leaves_no_row(play: Playin
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     with pytest.raises(AssertionError, match="rate_limit_exceeded"):
         p.ask()
-    assert len(p.gateway.traces.recent) == 1
+    assert len(p.gateway.services.traces.recent) == 1
 
 
 @pytest.mark.parametrize("parent", ["", "00-zz-b7ad6b7169203331-01", PARENT[:-3], "x" * 500])

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
 from functions.gateway.errors import Refused
+from functions.gateway.gauges import StateGauges
 from functions.gateway.http.uploads import FREE_BYTES, Upload, Uploads
 from tests.gateway.client_rig import CHAT_BODY, Wire, post
 from tests.gateway.engine_rig import Play
@@ -96,8 +97,8 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
 
 
 def held(p: Play) -> float | None:
-    p.gateway.metrics.scrape(p.gateway)
-    return p.gateway.metrics.registry.get_sample_value("shoal_upload_bytes")
+    StateGauges(p.gateway.services).scrape()
+    return p.gateway.services.metrics.registry.get_sample_value("shoal_upload_bytes")
 
 
 async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Wire:
@@ -117,7 +118,7 @@ async def test_what_comes_has_room_or_is_refused_and_holds_none(play: Playing, l
     assert held(p) == 3 * MIB
     assert (second.answer.status, second.answer.code) == (503, "overloaded")
     assert second.answer.headers["retry-after"] in ("2", "3")
-    shed = p.gateway.metrics.registry.get_sample_value("shoal_shed_total", {"reason": "uploads_full"})
+    shed = p.gateway.services.metrics.registry.get_sample_value("shoal_shed_total", {"reason": "uploads_full"})
     assert shed == 1
     other = await begun(p, lane, 2 * MIB, GLOBEX_KEY)
     assert not other.answers, "another tenant's has room"

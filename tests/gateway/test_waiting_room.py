@@ -36,14 +36,14 @@ async def test_a_stream_that_waits_gets_nothing_until_its_turn_and_says_how_long
     p.ask()
     await p.settle()
     waiting = p.client
-    assert waiting.status is None and not p.dials and p.gateway.rooms.waiting == 1
+    assert waiting.status is None and not p.dials and p.gateway.services.admission.waiting == 1
     p.world.clock.forward(0.5)
     finishes(first)
     await p.settle()
     finishes(first)
     assert waiting.body == PUBLIC_HELLO + PUBLIC_END
     assert b"queue;dur=500.00, route;dur=0.00" in waiting.headers[b"server-timing"]
-    assert p.quiet() and p.gateway.rooms.waiting == 0
+    assert p.quiet() and p.gateway.services.admission.waiting == 0
 
 
 async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
@@ -54,8 +54,8 @@ async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
     p.gateway.sweep()
     assert p.client.status == 503 and p.client.error["code"] == "overloaded"
     assert int(p.client.headers[b"retry-after"]) >= 1
-    assert b'shoal_shed_total{reason="queue_timeout"} 1.0' in generate_latest(p.gateway.metrics.registry)
-    assert p.gateway.rooms.waiting == 0
+    assert b'shoal_shed_total{reason="queue_timeout"} 1.0' in generate_latest(p.gateway.services.metrics.registry)
+    assert p.gateway.services.admission.waiting == 0
 
 
 async def test_the_callers_own_deadline_counts_where_it_is_shorter(p: Play) -> None:
@@ -65,7 +65,7 @@ async def test_the_callers_own_deadline_counts_where_it_is_shorter(p: Play) -> N
     p.world.clock.forward(0.3)
     p.gateway.sweep()
     assert p.client.status in (503, 504)
-    assert p.gateway.rooms.waiting == 0
+    assert p.gateway.services.admission.waiting == 0
 
 
 async def test_a_client_that_leaves_while_it_waits_frees_its_place_at_once(p: Play) -> None:
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_while_it_waits_frees_its_place_at_once(p: Pl
     first = await p.connects()
     gone, last = p.ask(), p.ask()
     gone.client_left()
-    assert p.gateway.rooms.waiting == 1
+    assert p.gateway.services.admission.waiting == 1
     finishes(first)
     await p.settle()
     finishes(first)
@@ -88,7 +88,7 @@ async def test_what_waits_when_the_process_stops_is_told_so(p: Play) -> None:
     p.gateway.cut_short()
     await p.settle()
     assert p.client.error["code"] == "restarting"
-    assert p.gateway.rooms.waiting == 0 and p.quiet()
+    assert p.gateway.services.admission.waiting == 0 and p.quiet()
 
 
 async def test_a_retry_keeps_its_place(p: Play) -> None:
@@ -99,7 +99,7 @@ async def test_a_retry_keeps_its_place(p: Play) -> None:
     first.refuses(503)
     await p.settle()
     assert len(p.dials) == 1, "the first, at the other replica"
-    assert p.client.status is None and p.gateway.rooms.waiting == 1
+    assert p.client.status is None and p.gateway.services.admission.waiting == 1
 
 
 async def test_requests_that_compute_nothing_do_not_wait(p: Play) -> None:
@@ -109,7 +109,7 @@ async def test_requests_that_compute_nothing_do_not_wait(p: Play) -> None:
     p.client = client
     p.ask(route=TOKENIZE, stream=False)
     await p.settle()
-    assert p.gateway.rooms.waiting == 0
+    assert p.gateway.services.admission.waiting == 0
 
 
 async def test_another_policy_holds_for_whoever_comes_next(p: Play) -> None:
@@ -121,7 +121,7 @@ async def test_another_policy_holds_for_whoever_comes_next(p: Play) -> None:
     p.world.clock.forward(5.0)
     beats(p, sequence=2)
     p.gateway.sweep()
-    assert p.client.status is None and p.gateway.rooms.waiting == 1
+    assert p.client.status is None and p.gateway.services.admission.waiting == 1
 
 
 async def test_when_all_replicas_are_gone_nobody_waits_for_them(p: Play) -> None:
@@ -137,7 +137,7 @@ async def test_what_waits_is_shown(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask(max_tokens=5)
-    page = generate_latest(p.gateway.metrics.registry).decode()
+    page = generate_latest(p.gateway.services.metrics.registry).decode()
     assert f'shoal_queue_requests{{band="interactive",pool="{POOL}"}} 1.0' in page
     depth = next(
         line for line in page.splitlines() if line.startswith("shoal_queue_depth_tokens{") and "interac" in line
@@ -157,7 +157,7 @@ async def test_a_thousand_that_wait_are_refused_one_after_the_other_when_the_poo
     p.gateway.sweep()
     await p.settle()
     assert {client.status for client in clients} == {503}
-    assert p.gateway.rooms.waiting == 0
+    assert p.gateway.services.admission.waiting == 0
 
 
 async def test_first_tokens_make_room_for_the_next_prompt() -> None:
@@ -167,8 +167,8 @@ async def test_first_tokens_make_room_for_the_next_prompt() -> None:
     first = await p.connects()
     p.ask()
     await p.settle()
-    assert p.gateway.rooms.waiting == 1
+    assert p.gateway.services.admission.waiting == 1
     first.begins_stream()
     first.streams(sse.role(BOT_V1), sse.token(BOT_V1, "hello"))
     await p.settle()
-    assert p.gateway.rooms.waiting == 0
+    assert p.gateway.services.admission.waiting == 0

@@ -29,6 +29,7 @@ from functions.api.snapshot import (
 )
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
+from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
@@ -174,7 +175,7 @@ class World:
     loader: Loader | None = None
 
     def __post_init__(self) -> None:
-        self.gateway = Gateway(
+        services = make_services(
             pepper=PEPPER,
             limits=self.limits,
             metrics=Metrics(),
@@ -182,6 +183,7 @@ class World:
             wall_clock=lambda: NOW_UNIX_S,
             loader=self.loader,
         )
+        self.gateway = Gateway(services)
         self.gateway.swap(catalogue(**self.policies))
 
     def with_replicas(self, *names: str) -> "World":

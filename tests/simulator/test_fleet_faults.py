@@ -28,7 +28,7 @@ def settled(simulation: Simulation) -> Outcome:
         band.served == band.ttft.count - band.lost["upstream_lost"] for band in outcome.bands if not lost(outcome)
     )
     for gateway in simulation.gateways:
-        assert simulation.under_way or not (gateway.core.in_flight or gateway.core.open_exchanges)
+        assert simulation.under_way or not (gateway.services.router.load.in_flight or gateway.services.open_requests)
     return outcome
 
 

@@ -78,7 +78,7 @@ def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
         stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
     )
     kept: list[int] = []
-    simulation.events.at(30.0, lambda: kept.extend(len(gateway.core.quotas) for gateway in simulation.gateways))
+    simulation.events.at(30.0, lambda: kept.extend(len(gateway.services.quotas) for gateway in simulation.gateways))
     simulation.events.at(30.0, lambda: kept.append(len(simulation._bus.model if simulation._bus is not None else ())))
     simulation._under_way += 1  # so that it goes on until somebody stops it
     simulation.events.at(31.0, simulation.events.stop)

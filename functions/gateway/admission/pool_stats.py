@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from functions.api.ids import PoolName
 from functions.decisions.admission.queue import Admission
@@ -22,11 +21,8 @@ from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
-
-if TYPE_CHECKING:
-    from functions.gateway.intake.intake import Admitted
-    from functions.gateway.request.exchange import Exchange
-    from functions.gateway.routing.fallback import Degraded
+from functions.gateway.request.request import Admitted, Ended
+from functions.gateway.routing.fallback import Degraded
 
 _NO_LADDERS: Mapping[PoolName, Rungs] = MappingProxyType({})
 SLOT_S = 5.0
@@ -67,7 +63,7 @@ class PoolFigures:
         if deferrable:
             slot.deferrable_tokens += tokens
 
-    def shed(self, admitted: "Admitted", reason: str, degraded: "Degraded | None") -> None:
+    def shed(self, admitted: Admitted, reason: str, degraded: Degraded | None) -> None:
         """Nobody answers it. It counts where it was refused, and in the pool that it was asked of, which could not.
 
         `reason` is a label of shoal_shed_total."""
@@ -84,8 +80,8 @@ class PoolFigures:
         """Another pool answers what was asked of this one."""
         self._slot(pool).degraded += 1
 
-    def ended(self, exchange: "Exchange", events: int) -> None:
-        admitted, timeline = exchange.admitted, exchange.timeline
+    def ended(self, ended: Ended) -> None:
+        admitted, timeline, events = ended.admitted, ended.timeline, ended.events
         if not timeline.first_token_s:
             return
         slot = self._slot(admitted.model.pool)

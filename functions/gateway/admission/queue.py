@@ -1,8 +1,8 @@
 """Where admitted requests wait for room in their pool, one room a pool.
 
     submit -> dispatched() at once, or later, or turned_away(answer, reason)
-           -> left()  where the client went, the deadline passed or the process stops before that
-           -> read() when its first token comes; ended() when what was dispatched is over: its place is the next one's
+           -> read() when its first token comes; ended() when it is over, and released() when it goes to another pool:
+              one that still waits is withdrawn, and of one that was dispatched the slot is the next one's
 
 `functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever room may have
 come, and counts what `waiting_room_metrics` shows. Nobody is dispatched from inside another's end: the loop does that
@@ -13,12 +13,12 @@ Requests that compute nothing (tokenize) pass by. Retries do too: their place is
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from functions.api.ids import PoolName, TenantId
 from functions.decisions.admission.drain_rate import retry_after_s
 from functions.decisions.admission.queue import Admission, Refuse
-from functions.decisions.admission.ticket import BANDS, OVER, Ticket, cost_tokens
+from functions.decisions.admission.ticket import BANDS, OVER, WAITING, Ticket, cost_tokens
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.decisions.overload.gateway_share import RoomLadder, shiftable_ratio
@@ -29,14 +29,20 @@ from functions.gateway import errors
 from functions.gateway.admission.metrics import WaitTimes
 from functions.gateway.admission.pool_stats import PoolFigures
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.intake.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
 from functions.gateway.request.relay import Usage
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import Admitted, Ended, Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}
 _FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine
 _IDLE_S = 600.0  # a room that nobody has come to for so long is closed
+
+
+class PoolTicket(Ticket, eq=False, kw_only=True):
+    """A request's, which knows whose it is; its request lets go of it at the end."""
+
+    room: "_Room"
+    request: "Waiting | None"
 
 
 class Waiting(Protocol):
@@ -46,6 +52,7 @@ class Waiting(Protocol):
     catalogue: Catalogue
     timeline: Timeline
     usage: Usage | None
+    ticket: PoolTicket | None  # from when it is submitted until it leaves the pool
 
     def dispatched(self) -> None:
         """There is room: route it."""
@@ -91,8 +98,6 @@ class WaitingRooms:
         self._new_ladder = new_ladder
         self._fleet = fleet
         self._rooms: dict[PoolName, _Room] = {}
-        self._places: dict[Waiting, tuple[_Room, Ticket]] = {}
-        self._of: dict[int, Waiting] = {}  # by their ticket's number, those that wait
         self._count = 0
         self.pools = PoolFigures(clock)
 
@@ -110,50 +115,52 @@ class WaitingRooms:
         self.pools.arrived(admitted.model.pool, ticket.kv_tokens, deferrable=admitted.service_class == "batch")
         verdict = room.admission.arrive(ticket, now_s)
         if verdict == "dispatch":
-            self._places[exchange] = (room, ticket)
+            exchange.ticket = ticket
             room.waits.passed[ticket.band] += 1
             exchange.dispatched()
         elif verdict == "wait":
-            self._places[exchange] = (room, ticket)
-            self._of[ticket.number] = exchange
+            exchange.ticket = ticket
         else:
             self._turn_away(exchange, verdict)
 
-    def left(self, exchange: Waiting) -> None:
-        """It ended while it waited; nothing where it does not wait."""
-        place = self._places.get(exchange)
-        if place is not None and self._of.pop(place[1].number, None) is not None:
-            del self._places[exchange]
-            place[0].admission.withdraw(place[1])
-            self._serve_soon(place[0])
-
     def read(self, exchange: Waiting) -> None:
         """Its first token has come."""
-        place = self._places.get(exchange)
-        if place is not None:
-            room, ticket = place
+        ticket = exchange.ticket
+        if ticket is not None:
+            room = ticket.room
             room.admission.read(ticket, self._clock() - ticket.dispatched_s)
             if room.admission.waiting:
                 self._serve_soon(room)
 
     def put_off(self, exchange: Waiting) -> None:
         """It waits for its adapter: the prompts that engines read meanwhile are others'."""
-        place = self._places.get(exchange)
-        if place is not None:
-            room, ticket = place
+        ticket = exchange.ticket
+        if ticket is not None:
+            room = ticket.room
             room.admission.put_off(ticket)
             if room.admission.waiting:
                 self._serve_soon(room)
 
-    def ended(self, exchange: Waiting, cost: int | None) -> None:
-        """What was dispatched has ended, however it ended; nothing where it never was, or was told before.
+    def ended(self, ended: Ended) -> None:
+        """A request has ended, however it ended."""
+        if ended.ticket is not None:
+            self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
+        self.pools.ended(ended)
 
-        `cost` is what it took in the end (`cost_tokens`), None: as much as was expected."""
-        place = self._places.get(exchange)
-        if place is None or place[1].number in self._of:
+    def released(self, exchange: Waiting, cost: int | None) -> None:
+        """It leaves this pool. `cost` is what it took (`cost_tokens`), None: as much as was expected."""
+        ticket, exchange.ticket = exchange.ticket, None
+        if ticket is not None:
+            self._release(ticket, exchange.usage, cost)
+
+    def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
+        """It waits no more, or its slot is free."""
+        room = ticket.room
+        ticket.request = None  # the queue may keep a withdrawn ticket for a while, and must not keep a body with it
+        if ticket.state == WAITING:
+            room.admission.withdraw(ticket)
+            self._serve_soon(room)
             return
-        del self._places[exchange]
-        room, ticket = place
         room.admission.ended(ticket, cost)
         if room.admission.waiting:
             self._serve_soon(room)
@@ -208,7 +215,7 @@ class WaitingRooms:
 
     @property
     def waiting(self) -> int:
-        return len(self._of)
+        return sum(room.admission.waiting for room in self._rooms.values())
 
     def figures(self) -> list[tuple[PoolName, Admission, WaitTimes]]:
         """For the metrics."""
@@ -225,7 +232,7 @@ class WaitingRooms:
             room.obey(catalogue, pool)
         return room
 
-    def _ticket(self, exchange: Waiting, room: _Room, now_s: float) -> Ticket:
+    def _ticket(self, exchange: Waiting, room: _Room, now_s: float) -> PoolTicket:
         admitted = exchange.admitted
         features = admitted.features
         band = _BAND_OF[admitted.service_class]
@@ -239,7 +246,7 @@ class WaitingRooms:
             features.prompt_tokens,
             features.expected_output_tokens,
         )
-        return Ticket(
+        return PoolTicket(
             self._count,
             tenant,
             room.weight(tenant),
@@ -251,6 +258,8 @@ class WaitingRooms:
             now_s,
             admitted.stream,
             admitted.upstream_body,
+            room=room,
+            request=exchange,
         )
 
     def _serve_soon(self, room: _Room) -> None:
@@ -266,15 +275,15 @@ class WaitingRooms:
             if ticket.state == OVER:
                 self._too_late(room, ticket, now_s)
                 continue
-            exchange = self._of.pop(ticket.number)
+            exchange = _request_of(ticket)
             waited_s = now_s - ticket.arrived_s
             exchange.timeline.queued_s += waited_s
             room.waits.waited(ticket.band, waited_s)
             exchange.dispatched()
 
     def _too_late(self, room: _Room, ticket: Ticket, now_s: float) -> None:
-        exchange = self._of.pop(ticket.number)
-        del self._places[exchange]
+        exchange = _request_of(ticket)
+        exchange.ticket = cast(PoolTicket, ticket).request = None
         waited_s = now_s - ticket.arrived_s
         exchange.timeline.queued_s += waited_s
         room.waits.waited(ticket.band, waited_s)
@@ -282,6 +291,10 @@ class WaitingRooms:
 
     def _turn_away(self, exchange: Waiting, refuse: Refuse) -> None:
         exchange.turned_away(_refusal(refuse, exchange.admitted), refuse.reason)
+
+
+def _request_of(ticket: Ticket) -> Waiting:
+    return cast(Waiting, cast(PoolTicket, ticket).request)
 
 
 _MESSAGES = {

@@ -20,9 +20,9 @@ from functions.gateway import errors
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.turns import Turns
 from functions.gateway.chat.composition.gathering import Gathered
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import Route
+from functions.gateway.services import RequestHandler
 
 _log = logging.getLogger(__name__)
 _DURATION = re.compile(rb"([0-9.]+)(ms|s|m|h)")
@@ -43,7 +43,8 @@ class Question:
 class Asker:
     """Of one run."""
 
-    gateway: Gateway
+    clock: Callable[[], float]
+    handle: RequestHandler
     route: Route
     batch_id: str
     mandate: str
@@ -70,7 +71,7 @@ class Asker:
             async with self.turns.next():
                 answer = await self._once(request_id, line.body)
                 self.turns.was_answered(len(answer.body))
-            now_s = self.gateway.clock()
+            now_s = self.clock()
             self._heed_limits(answer.headers, now_s)
             verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.dice())
             if verdict == "done":
@@ -92,7 +93,7 @@ class Asker:
             (b"x-request-id", request_id.encode()),
         ]
         sink = Gathered()
-        answering = self.gateway.handle(self.route, headers, body, sink, self.gateway.clock())
+        answering = self.handle(self.route, headers, body, sink, self.clock())
         try:
             await sink.ended()
         finally:

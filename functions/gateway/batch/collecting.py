@@ -40,7 +40,7 @@ class Collecting:
     async def collect(self) -> int:
         """How many objects went: none where the store's clock and this one's disagree."""
         now_unix_s = await self._store_says_unix_s()
-        apart_s = now_unix_s - self._shared.gateway.wall_clock()
+        apart_s = now_unix_s - self._shared.services.wall_clock()
         if abs(apart_s) > _CLOCKS_APART_S:
             _log.warning(
                 "no old file or batch goes: the store's clock is %.0f s ahead of this gateway's; set both by NTP",

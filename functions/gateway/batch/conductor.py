@@ -32,7 +32,7 @@ class Conductor:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._owner = f"{shared.gateway.gateway_id}-{secrets.token_hex(4)}"
+        self._owner = f"{shared.services.gateway_id}-{secrets.token_hex(4)}"
         self._markers = Markers()
         self._runs: dict[str, BatchRun] = {}
         self._told: dict[str, OpenBatch] = {}
@@ -76,7 +76,7 @@ class Conductor:
         return len(self._runs)
 
     async def _look(self) -> None:
-        limits, told, now_s = self._shared.limits, dict(self._told), self._shared.gateway.clock()
+        limits, told, now_s = self._shared.limits, dict(self._told), self._shared.services.clock()
         try:
             found = await self._shared.log.all_open()
         except StoreUnavailable:
@@ -91,7 +91,7 @@ class Conductor:
         idle = {one.id: one for one in self._markers.look(found, now_s)}
         abandoned = idle.keys()
         open_now = idle | {one.id: one for one in told.values() if one.id in still_open and one.id not in idle}
-        if self._shared.gateway.catalogue is None:
+        if self._shared.services.state.catalogue is None:
             return  # no line could be judged
         waiting = [one for one in open_now.values() if one.id not in self._runs and one.id not in self._passed_over]
         mine = [run.tenant for run in self._runs.values()]
@@ -121,7 +121,7 @@ class Conductor:
             self._pass_over(found, str(error))
 
     async def _take(self, found: OpenBatch, *, is_abandoned: bool) -> None:
-        log, now_s = self._shared.log, int(self._shared.gateway.wall_clock())
+        log, now_s = self._shared.log, int(self._shared.services.wall_clock())
         latest = await log.latest(found.tenant, found.id)
         if latest is None:
             await self._wait_for_its_record(found)
@@ -144,7 +144,7 @@ class Conductor:
 
     async def _wait_for_its_record(self, found: OpenBatch) -> None:
         """Whoever makes it may still be writing that. A marker that stays alone is given up, on our own clock."""
-        now_s = self._shared.gateway.clock()
+        now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
             await self._shared.log.forget(found.tenant, found.id)
@@ -155,11 +155,11 @@ class Conductor:
 
     def _pass_over(self, found: OpenBatch, why: str) -> None:
         _log.warning("batch %s is left for %.0f s: %s", found.id, _PASSED_OVER_S, why)
-        self._passed_over[found.id] = self._shared.gateway.clock() + _PASSED_OVER_S
+        self._passed_over[found.id] = self._shared.services.clock() + _PASSED_OVER_S
 
     def _begin(self, claim: BatchRecord, route: Route) -> None:
         run = self._runs[claim.id] = BatchRun(self._shared, claim, route)
-        self._shared.gateway.tasks.once("batch", self._run(claim, run))
+        self._shared.services.tasks.once("batch", self._run(claim, run))
 
     async def _run(self, claim: BatchRecord, run: BatchRun) -> None:
         try:

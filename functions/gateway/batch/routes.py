@@ -19,13 +19,13 @@ from functions.decisions.request.access import Caller
 from functions.gateway import errors
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.files import names
+from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
 from functions.gateway.batch.files.store import refused
 from functions.gateway.batch.log import InDoubt, LogBroken, Overtaken, TooManyOpen
-from functions.gateway.batch.service import Batches, offered
+from functions.gateway.batch.service import Batches
 from functions.gateway.batch.shown import shown
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import check_json_body
 from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.json_body import parse_object
@@ -50,11 +50,14 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, str] | None = None
 
 
-def add_routes(app: FastAPI, gateway: Gateway) -> None:
+def add_routes(batches: Batches, app: FastAPI) -> None:
+    """And those of files, which batches read and write."""
+    services = batches.services
+    files.add_routes(batches, app)
+
     @app.post("/v1/batches")
     async def create(request: Request) -> Response:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         try:
             asked = await _asked(request)
             async with batches.creations.turn(caller.tenant):
@@ -69,8 +72,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
     async def listing(
         request: Request, after: str | None = None, limit: int = Query(20, ge=1, le=100)
     ) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         try:
             with batches.listings.taken(caller.tenant):
                 return await _page(batches, caller.tenant, after, limit)
@@ -79,16 +81,15 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/batches/{batch_id}")
     async def one(request: Request, batch_id: str) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
+        _, caller = identify_lookup(services, request)
         try:
-            return await _shown(offered(gateway), caller.tenant, batch_id)
+            return await _shown(batches, caller.tenant, batch_id)
         except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
 
     @app.post("/v1/batches/{batch_id}/cancel")
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         try:
             record = await _cancelled(batches, caller.tenant, batch_id)
             return shown(record, await batches.log.beat(record.tenant, record.id))
@@ -107,7 +108,7 @@ async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecor
         raise _too_many_open(limits.open_per_tenant)
     if len(await batches.log.ids(tenant)) >= _KEPT_MAX:
         raise _too_many(f"You have {_KEPT_MAX} batches. They go after their retention; send larger ones.")
-    now_unix_s = batches.gateway.wall_clock()
+    now_unix_s = batches.services.wall_clock()
     record = BatchRecord(
         id=names.new_id("batch", now_unix_s),
         tenant=tenant,
@@ -137,7 +138,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
         await batches.log.open(record, batches.limits.open_per_tenant)
     except InDoubt:
         problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
-        given_up = batch_moves.failed(record, (problem,), int(batches.gateway.wall_clock()))
+        given_up = batch_moves.failed(record, (problem,), int(batches.services.wall_clock()))
         try:
             await batches.log.append(replace(given_up, number=record.number))
         except Overtaken as overtaken:
@@ -209,7 +210,7 @@ async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecor
         if record.status in ("cancelling", "cancelled"):
             return record
         try:
-            following = batch_moves.cancelled(record, int(batches.gateway.wall_clock()))
+            following = batch_moves.cancelled(record, int(batches.services.wall_clock()))
             await batches.log.append(following)
         except IllegalMove as error:
             message = f"The batch is {record.status} and cannot be cancelled any more."

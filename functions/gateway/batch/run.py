@@ -56,20 +56,20 @@ class BatchRun:
 
     def __init__(self, shared: Shared, record: BatchRecord, route: Route) -> None:
         self._shared = shared
-        self._gateway = shared.gateway
+        self._services = shared.services
         self._record = record
         self._route = route
-        self._parts = Parts(shared.store, record, shared.limits, shared.gateway.clock)
+        self._parts = Parts(shared.store, record, shared.limits, shared.services.clock)
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
         self.turns = Turns(
-            shared.gateway,
+            shared.services,
             tenant,
             pace,
             places=shared.places,
             answers=shared.answers,
             open_batches=shared.open_batches,
-            clock=shared.gateway.clock,
+            clock=shared.services.clock,
         )
         self._pace = pace
         self._moving = asyncio.Lock()
@@ -101,7 +101,7 @@ class BatchRun:
         if self._is_leaving:
             return
         self._is_leaving = True
-        self._leave_by_s = self._gateway.clock() + _LEAVE_S
+        self._leave_by_s = self._services.clock() + _LEAVE_S
 
     def look(self) -> None:
         """Something may have been said of it: do not wait for the next look."""
@@ -151,14 +151,14 @@ class BatchRun:
             await self._move(lambda record: batch_moves.validated(record, validation.lines, self._now()), "validating")
 
     async def _validation(self) -> Validation:
-        return Validation(self._gateway, self._shared.store, self._record, self._route)
+        return Validation(self._services, self._shared.store, self._record, self._route)
 
     async def _ask_all(self) -> None:
         """Every line that has no durable result; then, or when it is stopped, all that was answered is durable."""
         record = self._record
         ends_as: Status = "completed"
         try:
-            with self._gateway.intake.mandates.given(TenantId(record.tenant), KeyId(record.key_id)) as mandate:
+            with self._services.intake.mandates.given(TenantId(record.tenant), KeyId(record.key_id)) as mandate:
                 for _ in range(_ROUNDS):
                     if not await self._ask_round(mandate):
                         ends_as = "expired"
@@ -187,7 +187,7 @@ class BatchRun:
 
     async def _ask_lines(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         record, store = self._record, self._shared.store
-        async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._gateway)):
+        async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._services)):
             if raw.ordinal in self._parts.done or raw.text is None:
                 continue
             question = _question(raw, record.endpoint)
@@ -227,7 +227,7 @@ class BatchRun:
             await asyncio.sleep(_LOOK_S)
 
     def _check_time(self) -> None:
-        if self._is_leaving and self._gateway.clock() >= self._leave_by_s:
+        if self._is_leaving and self._services.clock() >= self._leave_by_s:
             raise _Stopped
         if self._is_cancelled or self._now() >= self._record.expires_s:
             raise _Stopped
@@ -240,9 +240,9 @@ class BatchRun:
 
     async def _put_together(self) -> None:
         shared, record = self._shared, self._record
-        composing = Composing(shared.store, shared.shelf, record, line_bytes(self._gateway), shared.metrics)
+        composing = Composing(shared.store, shared.shelf, record, line_bytes(self._services), shared.metrics)
         try:
-            composed = await composing.run(self._parts, self._gateway.wall_clock(), self._look)
+            composed = await composing.run(self._parts, self._services.wall_clock(), self._look)
         except PartMissing:
             await self._look()  # where another ended the batch, that is why
             await self._parts.recall()
@@ -257,7 +257,15 @@ class BatchRun:
     def _asker(self, mandate: str) -> Asker:
         shared = self._shared
         return Asker(
-            shared.gateway, self._route, self._record.id, mandate, self._pace, self.turns, shared.metrics, shared.dice
+            shared.services.clock,
+            shared.handle,
+            self._route,
+            self._record.id,
+            mandate,
+            self._pace,
+            self.turns,
+            shared.metrics,
+            shared.dice,
         )
 
     # what is said to others, and by them
@@ -334,7 +342,7 @@ class BatchRun:
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
     def _now(self) -> int:
-        return int(self._gateway.wall_clock())
+        return int(self._services.wall_clock())
 
 
 def _question(raw: RawLine, endpoint: str) -> Question | None:

@@ -16,8 +16,7 @@ from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.places import HeldBytes, LinePlaces
 from functions.gateway.batch.shared import Shared
-from functions.gateway.errors import ErrorAnswer, Refused
-from functions.gateway.gateway import Gateway
+from functions.gateway.services import RequestHandler, Services
 
 
 class Batches:
@@ -25,8 +24,8 @@ class Batches:
     owner from touching its markers.
     """
 
-    def __init__(self, gateway: Gateway, store: S3Store, limits: BatchLimits) -> None:
-        self.gateway = gateway
+    def __init__(self, services: Services, handle: RequestHandler, store: S3Store, limits: BatchLimits) -> None:
+        self.services = services
         self.limits = limits
         self.store, self._owners_store = FileStore(store), FileStore(store)
         self.shelf = Shelf(self.store, limits.file_retention_s)
@@ -36,9 +35,10 @@ class Batches:
         self.listings = ListingPlaces(limits.listings_per_tenant)
         places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
-        metrics = BatchMetrics(gateway.metrics.registry, lambda: self.conductor.running, lambda: places.held)
+        metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: places.held)
         shared = Shared(
-            gateway,
+            services,
+            handle,
             limits,
             self._owners_store,
             Shelf(self._owners_store, limits.file_retention_s),
@@ -53,7 +53,7 @@ class Batches:
         self._collecting = Collecting(shared)
 
     def start(self) -> None:
-        tasks = self.gateway.tasks
+        tasks = self.services.tasks
         tasks.forever("batches", self._conduct, expected=(StoreUnavailable,))
         tasks.forever("old files", self._collecting.run, expected=(StoreUnavailable,))
 
@@ -86,11 +86,3 @@ class Batches:
     async def _conduct(self) -> None:
         await self.store.ensure_bucket()
         await self.conductor.run()
-
-
-def offered(gateway: Gateway) -> Batches:
-    """Raises Refused (404) where this installation keeps no files."""
-    if gateway.batches is None:
-        message = "This installation keeps no files and runs no batches. Ask its operator."
-        raise Refused(ErrorAnswer(404, "invalid_request_error", "files_not_offered", message))
-    return gateway.batches

@@ -10,12 +10,13 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.places import HeldBytes, LinePlaces
-from functions.gateway.gateway import Gateway
+from functions.gateway.services import RequestHandler, Services
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    gateway: Gateway
+    services: Services
+    handle: RequestHandler  # of the requests that lines are
     limits: BatchLimits
     store: FileStore
     shelf: Shelf

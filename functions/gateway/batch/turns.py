@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from functions.api.ids import TenantId
 from functions.decisions.batch.pace import BatchPace
 from functions.gateway.batch.places import HeldBytes, LinePlaces
-from functions.gateway.gateway import Gateway
+from functions.gateway.services import Services
 
 _LOOK_S = 0.1
 _STAYS_RATIO = 0.98
@@ -36,7 +36,7 @@ class Turns:
 
     def __init__(
         self,
-        gateway: Gateway,
+        services: Services,
         tenant: TenantId,
         pace: BatchPace,
         *,
@@ -46,7 +46,7 @@ class Turns:
         clock: Callable[[], float],
     ) -> None:
         """`open_batches`: of each tenant, at all gateways."""
-        self._gateway = gateway
+        self._services = services
         self._tenant = tenant
         self._pace = pace
         self._places = places
@@ -89,11 +89,11 @@ class Turns:
         )
 
     def _share(self) -> int:
-        catalogue = self._gateway.catalogue
+        catalogue = self._services.state.catalogue
         quota = catalogue.quota_of(self._tenant) if catalogue is not None else None
         most = quota.limits.concurrent_requests if quota is not None else None
         if most is None:
             return self._places.most
-        leasing = self._gateway.quotas.leasing
+        leasing = self._services.quotas.leasing
         gateways = leasing.gateways if leasing is not None else 1
         return max(1, most // 2 // min(gateways, max(1, self._open_batches[self._tenant])))

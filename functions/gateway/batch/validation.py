@@ -19,9 +19,9 @@ from functions.gateway import errors
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.reading import lines_of
 from functions.gateway.errors import Refused
-from functions.gateway.gateway import Gateway
 from functions.gateway.intake.json_body import parse_object
 from functions.gateway.intake.routes import Route
+from functions.gateway.services import Services
 
 _LINE_AROUND_BYTES = 4096  # what a line has beside the body that it carries
 _YIELD_EVERY = 16  # lines: about a millisecond
@@ -30,19 +30,19 @@ _YIELD_EVERY = 16  # lines: about a millisecond
 class Validation:
     """Of one batch; `run` once."""
 
-    def __init__(self, gateway: Gateway, store: FileStore, record: BatchRecord, route: Route) -> None:
+    def __init__(self, services: Services, store: FileStore, record: BatchRecord, route: Route) -> None:
         """Raises Refused (503) where the gateway has no snapshot yet."""
-        if gateway.catalogue is None:
+        if services.state.catalogue is None:
             raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
-        self._gateway = gateway
-        self._catalogue = gateway.catalogue
+        self._services = services
+        self._catalogue = services.state.catalogue
         tenant, key_id = TenantId(record.tenant), KeyId(record.key_id)
         # A key that is gone by now is told line by line, when they are asked.
-        self._caller = caller_of(gateway.catalogue, tenant, key_id, gateway.wall_clock())
+        self._caller = caller_of(services.state.catalogue, tenant, key_id, services.wall_clock())
         self._store = store
         self._record = record
         self._route = route
-        self._max_line_bytes = line_bytes(gateway)
+        self._max_line_bytes = line_bytes(services)
         self._seen: set[bytes] = set()  # digests: 50,000 ids of a KiB would be 50 MB
         self._problems: list[LineProblem] = []
         self.lines = 0
@@ -74,7 +74,7 @@ class Validation:
     def _problem(self, raw: RawLine) -> LineProblem | None:
         if raw.text is None:
             return batch_lines.over_long(raw, self._max_line_bytes)
-        limits = self._gateway.limits
+        limits = self._services.limits
         try:
             parsed = parse_object(raw.text, limits.json_depth + 1, limits.json_values)
         except Refused as refused:
@@ -90,16 +90,16 @@ class Validation:
 
     def _body_problem(self, raw: RawLine, line: Line) -> LineProblem | None:
         try:
-            body = self._gateway.intake.read_body(self._route, orjson.dumps(line.body))
+            body = self._services.intake.read_body(self._route, orjson.dumps(line.body))
             if self._caller is not None:
-                self._gateway.intake.model_for(self._catalogue, self._caller, self._route, body)
+                self._services.intake.model_for(self._catalogue, self._caller, self._route, body)
         except Refused as refused:
             return _told(raw, refused.answer.code, refused)
         return None
 
 
-def line_bytes(gateway: Gateway) -> int:
-    return gateway.limits.body_bytes + _LINE_AROUND_BYTES
+def line_bytes(services: Services) -> int:
+    return services.limits.body_bytes + _LINE_AROUND_BYTES
 
 
 def _told(raw: RawLine, code: str, refused: Refused) -> LineProblem:

@@ -1,5 +1,6 @@
 """The FastAPI application: every route that is not hot, and the hot ones for connections off the fast lane."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,30 +10,31 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route as AsgiRoute
 
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused, bad_request, model_not_found
+from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.envelope import Envelope
-from functions.gateway.http.headers import read_headers
 from functions.gateway.http.plain import PlainEndpoint
-from functions.gateway.intake.callers import identify, identify_lookup
+from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.listed_lately import ListedLately
 from functions.gateway.intake.listing import describe_model
 from functions.gateway.intake.routes import ROUTES, dialect_of
 from functions.gateway.request import replies as answers
+from functions.gateway.services import Services
+
+RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
 
 
-def make_app(gateway: Gateway) -> Envelope:
-    """The application, inside its envelope."""
+def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
+    """The application, inside its envelope, with the routes of optional parts."""
     app = FastAPI(title="shoal gateway", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
         app.router.routes.append(AsgiRoute(route.path, PlainEndpoint(gateway, route), methods=["POST"]))
     _add_health(app, gateway)
-    _add_models(app, gateway)
-    _add_conversations(app, gateway)
-    if gateway.batches is not None:
-        _add_batches(app, gateway)
+    _add_models(app, gateway.services)
+    for add_routes in parts:
+        add_routes(app)
     _add_error_shapes(app)
-    return Envelope(app, gateway)
+    return Envelope(app, gateway.services)
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
@@ -46,56 +48,28 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
         """Requests can be answered: there is a snapshot (the answer names it) and a ready replica, and no drain."""
         reason = gateway.not_ready_reason()
         content: dict[str, Any] = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
-        if gateway.catalogue is not None:
-            content |= {"snapshot_epoch": gateway.catalogue.epoch, "revision": gateway.catalogue.snapshot.revision}
+        catalogue = gateway.services.state.catalogue
+        if catalogue is not None:
+            content |= {"snapshot_epoch": catalogue.epoch, "revision": catalogue.snapshot.revision}
         return JSONResponse(content, status_code=200 if reason is None else 503)
 
 
-def _add_models(app: FastAPI, gateway: Gateway) -> None:
-    listed = ListedLately(gateway.clock)
+def _add_models(app: FastAPI, services: Services) -> None:
+    listed = ListedLately(services.clock)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
-        catalogue, caller = identify_lookup(gateway, request)
-        content = listed.models(catalogue, gateway.fleet, caller.tenant)
+        catalogue, caller = identify_lookup(services, request)
+        content = listed.models(catalogue, services.fleet, caller.tenant)
         return Response(content, media_type="application/json")
 
     @app.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> dict[str, Any]:
-        catalogue, caller = identify_lookup(gateway, request)
-        found = describe_model(catalogue, gateway.fleet, caller.tenant, model)
+        catalogue, caller = identify_lookup(services, request)
+        found = describe_model(catalogue, services.fleet, caller.tenant, model)
         if found is None:
             raise model_not_found(model)
         return found
-
-
-def _add_conversations(app: FastAPI, gateway: Gateway) -> None:
-    @app.delete("/v1/conversations")
-    async def forget(request: Request) -> dict[str, Any]:
-        """What was said in a session of the caller's own tenant is gone; whether there was anything.
-
-        The session is named as it is in chats, by the header: it may have characters that no path may have.
-        """
-        _, caller = identify(gateway, request)
-        session = read_headers(request.scope["headers"], request.state.request_id, gateway.limits).session
-        if session is None:
-            raise bad_request("The header X-Session-ID says which conversation is to be deleted.", "X-Session-ID")
-        kept = gateway.composer.conversations if gateway.composer is not None else None
-        if kept is None:
-            raise Refused(errors.not_found(request.method, request.scope["path"]))
-        deleted = await kept.forget(caller.tenant, session)
-        if deleted:
-            gateway.metrics.compositions.conversation("deleted")
-        return {"id": session, "object": "conversation.deleted", "deleted": deleted}
-
-
-def _add_batches(app: FastAPI, gateway: Gateway) -> None:
-    """Imported only where a store is configured: its client is 25 MB."""
-    from functions.gateway.batch import routes as batches
-    from functions.gateway.batch.files import routes as files
-
-    files.add_routes(app, gateway)
-    batches.add_routes(app, gateway)
 
 
 def _add_error_shapes(app: FastAPI) -> None:

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import check_headers, request_id_of
 from functions.gateway.intake.routes import dialect_of
 from functions.gateway.request import replies as answers
+from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
 # What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
@@ -23,9 +23,9 @@ _TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
 
 
 class Envelope:
-    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
-        self._gateway = gateway
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -56,7 +56,7 @@ class Envelope:
             await self._refuse(send, scope["path"], request_id, errors.internal_error())
 
     def _check(self, scope: Scope) -> None:
-        check_headers(scope["headers"], self._gateway.limits)
+        check_headers(scope["headers"], self._services.limits)
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         path = unquote_to_bytes(raw_path)
         encoded = b"%" in raw_path and not raw_path.startswith(_ENCODED_BELOW)
@@ -64,7 +64,7 @@ class Envelope:
             raise Refused(errors.not_found(scope["method"], scope["path"]))
 
     async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer) -> None:
-        self._gateway.metrics.refused(answer.status)
+        self._services.metrics.refused(answer.status)
         body = dialect_of(path).error_body(answer, request_id)
         headers = [*answers.error_headers(request_id, answer), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})

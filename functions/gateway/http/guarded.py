@@ -14,9 +14,9 @@ from uvicorn.server import ServerState
 
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
 from functions.gateway.request import replies as answers
+from functions.gateway.services import Services
 
 _NEVER_S = float("inf")
 _UPLOADS = b"/v1/files"  # bodies of a size of their own, whose blocks `files.upload` times
@@ -26,14 +26,14 @@ _INVALID_HTTP = ErrorAnswer(400, "invalid_request_error", "invalid_http", "This 
 class GuardedHttpTools(HttpToolsProtocol):
     def __init__(
         self,
-        gateway: Gateway,
+        services: Services,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)
-        self._gateway = gateway
+        self._services = services
         self._deadline_s = _NEVER_S  # of the head or the body that is arriving
         self._unread_since_s = _NEVER_S  # the client has stopped reading, or the connection closes
         self._head_bytes = 0  # as the parser reports it
@@ -45,16 +45,16 @@ class GuardedHttpTools(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        self._gateway.watched.add(self)
-        self._deadline_s = self._gateway.clock() + self._gateway.limits.head_s
+        self._services.connections.add(self)
+        self._deadline_s = self._services.clock() + self._services.limits.head_s
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gateway.watched.discard(self)
+        self._services.connections.discard(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread_since_s = self._gateway.clock()
+        self._unread_since_s = self._services.clock()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -63,7 +63,7 @@ class GuardedHttpTools(HttpToolsProtocol):
     def check(self, now_s: float) -> None:
         if self.transport.is_closing():
             self._unread_since_s = min(self._unread_since_s, now_s)
-        if now_s - self._unread_since_s > self._gateway.limits.write_stall_s:
+        if now_s - self._unread_since_s > self._services.limits.write_stall_s:
             self.transport.abort()
         elif now_s >= self._deadline_s and not self._answers_an_earlier_request():
             self._refuse(errors.request_timeout("The request"))
@@ -73,7 +73,7 @@ class GuardedHttpTools(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes, self._unended_bytes = True, 0, 0
-        self._deadline_s = self._gateway.clock() + self._gateway.limits.head_s
+        self._deadline_s = self._services.clock() + self._services.limits.head_s
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -86,8 +86,8 @@ class GuardedHttpTools(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        limits = self._gateway.limits
-        self._deadline_s = self._gateway.clock() + (limits.upload_s if self.url == _UPLOADS else limits.body_s)
+        limits = self._services.limits
+        self._deadline_s = self._services.clock() + (limits.upload_s if self.url == _UPLOADS else limits.body_s)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -100,12 +100,12 @@ class GuardedHttpTools(HttpToolsProtocol):
         if self._in_head:
             self._unended_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._unended_bytes > self._gateway.limits.head_bytes:
+        if self._in_head and self._unended_bytes > self._services.limits.head_bytes:
             self._refuse(self._head_too_large())
 
     def on_response_complete(self) -> None:
         if self._deadline_s != _NEVER_S:  # a pipelined request, which nobody read while this answer ran
-            self._deadline_s = self._gateway.clock() + self._gateway.limits.body_s
+            self._deadline_s = self._services.clock() + self._services.limits.body_s
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -116,19 +116,19 @@ class GuardedHttpTools(HttpToolsProtocol):
 
     def _count_head(self, added_bytes: int) -> None:
         self._head_bytes += added_bytes
-        if self._head_bytes > self._gateway.limits.head_bytes:
+        if self._head_bytes > self._services.limits.head_bytes:
             self._too_large = self._head_too_large()
             raise Refused(self._too_large)  # stops the parser, which makes uvicorn call send_400_response
 
     def _head_too_large(self) -> ErrorAnswer:
-        return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
+        return errors.headers_too_large(f"The head is over {self._services.limits.head_bytes} bytes.")
 
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Close, with this answer where it is this request's turn to be answered."""
         self._deadline_s = _NEVER_S
         if self._may_answer():
             self.transport.write(_whole(answer))
-            self._gateway.metrics.refused(answer.status)
+            self._services.metrics.refused(answer.status)
         self._in_head = False
         self.transport.close()
 

@@ -65,6 +65,7 @@ class LaneProtocol(asyncio.Protocol):
         "_received_s",
         "_refused",
         "_route",
+        "_services",
         "_state",
         "_transport",
         "_unread_bytes",
@@ -82,6 +83,7 @@ class LaneProtocol(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._gateway = gateway
+        self._services = gateway.services
         self._config = config
         self._state = server_state
         self._app_state = app_state
@@ -91,7 +93,7 @@ class LaneProtocol(asyncio.Protocol):
         self._exchange: Answering | None = None
         self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
         self._phase = "idle"
-        self._deadline_s = gateway.clock() + gateway.limits.head_s
+        self._deadline_s = gateway.services.clock() + gateway.services.limits.head_s
         self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
         self._url = b""
         self._route: Route = cast(Route, None)  # set with the head, before any use
@@ -108,13 +110,13 @@ class LaneProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
-        if len(self._gateway.watched) >= self._gateway.limits.connections:
+        if len(self._services.connections) >= self._services.limits.connections:
             self._close_after, self._phase = True, "busy"
             answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
             self._gateway.refuse(self, request_id_of([]), answer)
             return
-        self._close_after = self._gateway.draining
-        self._gateway.watched.add(self)
+        self._close_after = self._services.state.draining
+        self._services.connections.add(self)
         self._state.connections.add(self)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
@@ -126,14 +128,14 @@ class LaneProtocol(asyncio.Protocol):
         if self._raw is not None:
             self._raw += data
         if self._phase == "idle":
-            self._phase, self._deadline_s = "head", self._gateway.clock() + self._gateway.limits.head_s
+            self._phase, self._deadline_s = "head", self._services.clock() + self._services.limits.head_s
         self._completed = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._parser_stopped(error)
             return
-        if self._phase == "head" and self._raw is not None and len(self._raw) > self._gateway.limits.head_bytes:
+        if self._phase == "head" and self._raw is not None and len(self._raw) > self._services.limits.head_bytes:
             self._refuse(self._head_too_large())
 
     def eof_received(self) -> bool:
@@ -167,7 +169,7 @@ class LaneProtocol(asyncio.Protocol):
         """The server drains: finish what is under way, then close."""
         self._close_after = True
         if self._phase == "idle":
-            self._deadline_s = min(self._deadline_s, self._gateway.clock() + self._gateway.limits.lame_duck_s)
+            self._deadline_s = min(self._deadline_s, self._services.clock() + self._services.limits.lame_duck_s)
 
     def check(self, now_s: float) -> None:
         if now_s < self._deadline_s:
@@ -192,11 +194,11 @@ class LaneProtocol(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._url += url
         self._head_bytes += len(url)
-        if self._head_bytes > self._gateway.limits.head_bytes:
+        if self._head_bytes > self._services.limits.head_bytes:
             raise Refused(self._head_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        limits, headers = self._gateway.limits, self._headers
+        limits, headers = self._services.limits, self._headers
         if self._raw is not None:  # else it is a trailer: what comes behind a body has not passed whoever checks heads
             headers.append((name, value))
         if len(headers) > limits.header_count:
@@ -215,8 +217,8 @@ class LaneProtocol(asyncio.Protocol):
             raise bad_request("No upgrade is offered; send HTTP/1.1 without it.", code="upgrade_not_offered")
         self._route = route
         self._raw = None
-        self._received_s = now_s = self._gateway.clock()
-        self._phase, self._deadline_s = "body", now_s + self._gateway.limits.body_s
+        self._received_s = now_s = self._services.clock()
+        self._phase, self._deadline_s = "body", now_s + self._services.limits.body_s
         announced = announced_bytes(self._headers)
         if announced is None or announced > FREE_BYTES or self._expects_continue:
             self._upload = self._gateway.precheck(self._headers)
@@ -230,8 +232,8 @@ class LaneProtocol(asyncio.Protocol):
             self._body = bytearray(self._body) + body
         else:
             self._body += body
-        if len(self._body) > self._gateway.limits.body_bytes:
-            raise Refused(errors.body_too_large(self._gateway.limits.body_bytes))
+        if len(self._body) > self._services.limits.body_bytes:
+            raise Refused(errors.body_too_large(self._services.limits.body_bytes))
         if self._upload is not None and len(self._body) > self._upload.bound_bytes:
             self._upload.came(len(self._body))
 
@@ -294,7 +296,7 @@ class LaneProtocol(asyncio.Protocol):
         raw, self._raw = self._raw or b"", None
         self._leave()
         protocol = GuardedHttpTools(
-            gateway=self._gateway,
+            services=self._services,
             config=self._config,
             server_state=self._state,
             app_state=self._app_state,
@@ -335,7 +337,7 @@ class LaneProtocol(asyncio.Protocol):
     def _answered(self) -> None:
         self._exchange = None
         if self._refused:
-            self._enter("linger", self._gateway.limits.linger_s)
+            self._enter("linger", self._services.limits.linger_s)
         elif self._write_paused and not self._close_after:
             self._flush()
         else:
@@ -353,7 +355,7 @@ class LaneProtocol(asyncio.Protocol):
         self._raw = b""
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
-        self._enter("idle", self._gateway.limits.keep_alive_s)
+        self._enter("idle", self._services.limits.keep_alive_s)
 
     def _close(self) -> None:
         """Close once what was written has gone out; whoever does not read it is cut off."""
@@ -362,7 +364,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def _until_read(self, phase: str) -> None:
         self._unread_bytes = self._transport.get_write_buffer_size()
-        self._enter(phase, self._gateway.limits.write_stall_s)
+        self._enter(phase, self._services.limits.write_stall_s)
 
     def _cut_unless_read(self, now_s: float) -> None:
         """The last bytes found no reader; or found one on a slow line, who has as long again for each part of them."""
@@ -371,15 +373,15 @@ class LaneProtocol(asyncio.Protocol):
             self._transport.abort()
             return
         self._unread_bytes = left_bytes
-        self._deadline_s = now_s + self._gateway.limits.write_stall_s
+        self._deadline_s = now_s + self._services.limits.write_stall_s
 
     def _head_too_large(self) -> ErrorAnswer:
-        return errors.headers_too_large(f"The head is over {self._gateway.limits.head_bytes} bytes.")
+        return errors.headers_too_large(f"The head is over {self._services.limits.head_bytes} bytes.")
 
     def _enter(self, phase: str, within_s: float) -> None:
         """Go to a phase that may last so long."""
         self._phase = phase
-        self._deadline_s = self._gateway.clock() + within_s
+        self._deadline_s = self._services.clock() + within_s
 
     def _reset_request(self) -> None:
         self._url = b""
@@ -389,5 +391,5 @@ class LaneProtocol(asyncio.Protocol):
         self._expects_continue = False
 
     def _leave(self) -> None:
-        self._gateway.watched.discard(self)
+        self._services.connections.discard(self)
         self._state.connections.discard(self)

@@ -36,20 +36,20 @@ class PlainEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = self._gateway
-        received_s = gateway.clock()
+        limits, received_s = gateway.services.limits, gateway.services.clock()
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         sink = PlainSink()
         exchange: Answering | None = None
         try:
             with gateway.precheck(headers) as upload:
-                body = await _read_body(receive, gateway.limits, upload)
+                body = await _read_body(receive, limits, upload)
         except Refused as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
             return
         else:
             exchange = gateway.handle(self._route, headers, body, sink, received_s)
-        await _answer(sink, exchange, receive, send, gateway.limits)
+        await _answer(sink, exchange, receive, send, limits)
 
 
 class PlainSink:

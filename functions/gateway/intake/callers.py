@@ -6,21 +6,22 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import Caller
 from functions.gateway import errors
 from functions.gateway.errors import Refused
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import read_headers
+from functions.gateway.services import Services
 
 
-def identify_lookup(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Caller]:
     """The same for models, files and batches, of which calls are counted; raises Refused (429), too."""
-    catalogue, caller = identify(gateway, request)
-    gateway.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
+    catalogue, caller = identify(services, request)
+    services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
     return catalogue, caller
 
 
-def identify(gateway: Gateway, request: Request) -> tuple[Catalogue, Caller]:
+def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
     """The snapshot in use, and whose request this is; raises Refused (401, 403, 503)."""
-    if gateway.catalogue is None:
+    catalogue = services.state.catalogue
+    if catalogue is None:
         raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
-    read = read_headers(request.scope["headers"], request.state.request_id, gateway.limits)
-    caller = gateway.intake.identify(gateway.catalogue, read, gateway.wall_clock())
-    return gateway.catalogue, caller
+    read = read_headers(request.scope["headers"], request.state.request_id, services.limits)
+    caller = services.intake.identify(catalogue, read, services.wall_clock())
+    return catalogue, caller

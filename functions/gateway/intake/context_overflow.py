@@ -25,7 +25,7 @@ _MESSAGE_TOKENS = 5  # what a chat template writes around each
 TokensOf = Callable[[int], int]  # bytes of text -> tokens
 
 
-def room_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry | None, window_tokens: int) -> int:
+def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry | None, window_tokens: int) -> int:
     """What the prompt may be.
 
     Worked example (test_room_is_what_the_answer_leaves): window 2,048, 10 % margin, 500 tokens asked for: 1,344.

@@ -8,7 +8,6 @@ Neighbours: `intake` asks at admission; `prompt_text` says what of a request is 
 """
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,9 +21,7 @@ from functions.gateway.intake.lengths import OutputFields, field_in_force
 from functions.gateway.intake.pairs import read_again_bytes
 from functions.gateway.prefix.prompt_text import MEDIA_TOKENS, prompt_text
 from functions.gateway.request.relay import Usage
-
-if TYPE_CHECKING:
-    from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted, Ended
 
 _MAX_SEEDS = 20_000  # (tenant's salt, engine's name): 5 MB
 
@@ -76,7 +73,12 @@ class Features:
             choices * min(asked_tokens, model.context_window_tokens),
         )
 
-    def learn(self, admitted: "Admitted", usage: Usage) -> None:
+    def ended(self, ended: Ended) -> None:
+        """A whole answer says how long prompts and answers are, where its engine has counted."""
+        if ended.status == 200 and ended.prediction is not None and ended.usage is not None:
+            self.learn(ended.admitted, ended.usage)
+
+    def learn(self, admitted: Admitted, usage: Usage) -> None:
         """A request was answered whole, and the engine counted this."""
         features, model, tenant = admitted.features, admitted.model, admitted.caller.tenant
         if features.learnable:

@@ -14,12 +14,10 @@ import msgspec
 import orjson
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import KeyEntry, QuotaEntry, RoutingEntry, ServiceClass
+from functions.api.snapshot import KeyEntry, QuotaEntry, ServiceClass
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.caps import within_key
 from functions.decisions.request.access import Caller
-from functions.decisions.request.features import RequestFeatures
-from functions.decisions.routing.choice import RouteRequest
 from functions.gateway.batch.mandates import Mandates
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
 from functions.gateway.http.headers import (
@@ -37,6 +35,7 @@ from functions.gateway.intake.known_keys import KnownKeys
 from functions.gateway.intake.lengths import asked_tokens, hold_to_caps
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, RERANK, ROUTES, SCORE, Route, routes_for
 from functions.gateway.limits import Limits
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Sender, Splits, SplitUse
 
 _RANK = {"interactive": 0, "near-real-time": 1, "batch": 2}  # a key's maxClass is the most urgent that it may ask for
@@ -63,38 +62,6 @@ class Recognised(msgspec.Struct, frozen=True):
     key: KeyEntry | None
     tier: QuotaEntry | None
     quota: QuotaEntry | None  # the tier's, with the key's own caps
-
-
-class Admitted(msgspec.Struct, frozen=True):
-    """A request that may be routed; all that it needs of its snapshot."""
-
-    request_id: str
-    caller: Caller
-    route: Route
-    model: ResolvedModel
-    routing: RoutingEntry
-    service_class: ServiceClass
-    stream: bool
-    wants_usage: bool  # the caller asked for the usage event of a stream
-    deadline_ms: int | None
-    features: RequestFeatures
-    upstream_body: bytes
-    split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
-    session: str | None = None  # what it belongs to, as the caller named it
-    trace_id: str = ""  # of the caller's `traceparent`
-    slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
-
-    def let_go_of_body(self) -> None:
-        """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
-        msgspec.structs.force_setattr(self, "upstream_body", b"")
-
-    def route_request(self) -> RouteRequest:
-        return RouteRequest(
-            engine_name=self.model.engine_name,
-            is_adapter=self.model.is_adapter,
-            prompt_tokens=self.features.prompt_tokens,
-            tie_key=self.request_id,
-        )
 
 
 class Intake:
@@ -190,7 +157,7 @@ class Intake:
         tenant = known.caller.tenant
         if catalogue.tenants[tenant].context_overflow == "refuse" or route is not CHAT:
             return 0
-        room = context_overflow.room_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
+        room = context_overflow.headroom_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
         lengths = self.features.lengths
         gone = context_overflow.overflow(
             parsed, room, lambda size_bytes: lengths.prompt_tokens(model.pool, tenant, size_bytes)

@@ -23,10 +23,10 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.prefix_news import Ask, NewsInvalid, decode
 from functions.fleet.prefix_view import PrefixView
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
 from functions.gateway.prefix.prompt_learner import Lesson, PromptLearner
+from functions.gateway.request.request import Admitted
 
 _log = logging.getLogger(__name__)
 

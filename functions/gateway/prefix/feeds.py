@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from functions.fleet.bus import PrefixBus
 from functions.fleet.prefix_news import ASK_INTERVAL_S, encode
-from functions.gateway.gateway import Gateway
+from functions.gateway.services import Services
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -20,14 +20,14 @@ async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
         exact.heard(message)
 
 
-async def ask_for_prefixes(gateway: Gateway, exact: "ExactPrefixes", bus: PrefixBus) -> None:
+async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
     """Each few seconds, what is wanted of which pool, by the routing policies in force; the first time soon."""
     await asyncio.sleep(_FIRST_ASK_S)  # for the subscription to be there before the answers are
     while True:
-        if gateway.catalogue is not None:
-            for ask in exact.asks(gateway.catalogue):
+        if services.state.catalogue is not None:
+            for ask in exact.asks(services.state.catalogue):
                 await bus.ask_prefixes(encode(ask))
-        await asyncio.sleep(ASK_INTERVAL_S if gateway.catalogue is not None else _FIRST_ASK_S)
+        await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_ASK_S)
 
 
 async def sweep(exact: "ExactPrefixes") -> None:

@@ -22,7 +22,7 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.record import NOTHING, PrefixRecord
 from functions.decisions.request.length_model import SAFETY_RATIO, START_BYTES_PER_TOKEN
 from functions.fleet.heartbeat import Heartbeat
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted
 
 
 class TellingReplicas(Protocol):

@@ -5,47 +5,40 @@ an event a token, and the prompt as it was estimated, also where the client left
 deadline passed: else whoever leaves early has engines read for nothing. Attempts that failed before anything was
 delivered cost the tenant nothing, and neither does the loser of two attempts at once: the platform's faults and its
 haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
-(`Aside`): the policy wants both.
+(`CascadeSpend`): the policy wants both.
 
-Neighbours: `functions.decisions.request.cost` has the formulae; `core` calls `settle` once for each exchange; the trace
-tells what it returns.
+Neighbours: `functions.decisions.request.cost` has the formulae; an exchange asks `spent` once, at its end; `settle` is
+one of those who are given its `Ended`; the trace tells what it says.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
 from functions.decisions.request.cost import gpu_seconds, kv_token_seconds
+from functions.decisions.routing.retry import Failure
+from functions.fleet.view import FleetView
+from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
-
-if TYPE_CHECKING:
-    from functions.fleet.view import FleetView
-    from functions.gateway.gateway import Gateway
-    from functions.gateway.intake.intake import Admitted
-    from functions.gateway.request.attempt import Attempt
-    from functions.gateway.request.exchange import Exchange
-    from functions.gateway.routing.cascade import Trial
+from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
+from functions.gateway.routing.cascade import Trial
 
 
-class Spent(NamedTuple):
-    """Of a replica."""
+class Served(Protocol):
+    """An exchange, as far as its cost depends on it."""
 
-    kv_token_seconds: float
-    gpu_seconds: float
-
-
-class Aside(NamedTuple):
-    """An answer that was paid for, and that nobody got."""
-
-    pool: PoolName
-    usage: Usage
-    spent: Spent
-    attempt: "Attempt"  # that gave it
+    admitted: Admitted
+    timeline: Timeline
+    usage: Usage | None
+    cascade_spend: CascadeSpend | None
+    all_failures: tuple[Failure, ...]
+    attempts: int
+    begun: bool
 
 
-class _Served(NamedTuple):
+class _Period(NamedTuple):
     """How long an engine had a request; monotonic seconds. `first_token_s` is 0 where it was not seen."""
 
     connected_s: float
@@ -53,34 +46,46 @@ class _Served(NamedTuple):
     ended_s: float
 
 
-_NOTHING = Spent(0.0, 0.0)
-
-
-def settle(
-    exchange: "Exchange", attempt: "Attempt | None", fleet: "FleetView", now_s: float, *, client_left: bool = False
-) -> Spent:
-    """Charge the exchange's account, and give back its place."""
-    aside, usage = exchange.aside, exchange.usage
-    if attempt is None or (aside is not None and aside.attempt is attempt):
-        spent, delivered_tokens = _NOTHING, 0
-    else:
-        spent, delivered_tokens = _spent(exchange, attempt, fleet, client_left), _delivered_tokens(exchange, attempt)
-    worked = spent is not _NOTHING
-    if aside is not None:
-        if not worked and usage is None:
-            usage = Usage()  # the answer itself has not cost anything
-        spent = Spent(
-            spent.kv_token_seconds + aside.spent.kv_token_seconds, spent.gpu_seconds + aside.spent.gpu_seconds
-        )
-    beside = aside.usage if aside is not None else None
-    exchange.entry.settle(
-        usage, delivered_tokens, spent.kv_token_seconds, spent.gpu_seconds, now_s, beside=beside, worked=worked
+def settle(clock: Callable[[], float], ended: Ended) -> None:
+    """Charge the request's accounts, and give back its slot."""
+    beside, usage, now_s = ended.cascade_spend, ended.usage, clock()
+    if beside is not None and not ended.worked and usage is None:
+        usage = Usage()  # the answer itself has not cost anything
+    ended.entry.settle(
+        usage,
+        ended.delivered_tokens,
+        ended.spent.kv_token_seconds,
+        ended.spent.gpu_seconds,
+        now_s,
+        beside=beside.usage if beside is not None else None,
+        worked=ended.worked,
     )
-    exchange.entry.leave(now_s)
-    return spent
+    ended.entry.leave(now_s)
 
 
-def cost_in_room(exchange: "Exchange", attempt: "Attempt | None") -> int | None:
+def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client_left: bool) -> Spent:
+    """On the answer, without what a small model was asked before.
+
+    NOTHING_SPENT itself where no engine has worked, or where it is not the client's doing that nothing came of it.
+    """
+    beside = exchange.cascade_spend
+    if attempt is None or (beside is not None and beside.attempt is attempt):
+        return NOTHING_SPENT
+    timeline, usage = exchange.timeline, exchange.usage
+    if usage is None:
+        waits = client_left and exchange.admitted.route.is_read and _is_at_work(exchange, attempt)
+        if not exchange.begun and not waits:
+            return NOTHING_SPENT
+        usage = Usage(exchange.admitted.features.prompt_tokens, delivered_tokens(exchange, attempt))
+    first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0
+    return _spent_on(usage, attempt, _Period(timeline.connected_s, first_token_s, timeline.ended_s), fleet)
+
+
+def both(one: Spent, other: Spent) -> Spent:
+    return Spent(one.kv_token_seconds + other.kv_token_seconds, one.gpu_seconds + other.gpu_seconds)
+
+
+def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
     """What fairness has its tenant down for, in `cost_tokens`; None: as much as was expected of it."""
     usage = exchange.usage
     if usage is not None:
@@ -89,22 +94,22 @@ def cost_in_room(exchange: "Exchange", attempt: "Attempt | None") -> int | None:
         return 0
     return uncounted_cost_tokens(
         exchange.admitted.features.prompt_tokens,
-        _delivered_tokens(exchange, attempt),
+        delivered_tokens(exchange, attempt),
         at_work=_is_at_work(exchange, attempt),
         begun=exchange.begun,
     )
 
 
-def told(exchange: "Exchange", attempt: "Attempt") -> Usage | None:
+def counted(exchange: Served, attempt: Attempt) -> Usage | None:
     """What the engine counted of a stream that was cut off: no less than was delivered, since some tell early."""
     usage = attempt.usage
-    delivered_tokens = _delivered_tokens(exchange, attempt)
-    if usage is None or attempt.done or usage.completion_tokens >= delivered_tokens:
+    delivered = delivered_tokens(exchange, attempt)
+    if usage is None or attempt.done or usage.completion_tokens >= delivered:
         return usage
-    return msgspec.structs.replace(usage, completion_tokens=delivered_tokens)
+    return msgspec.structs.replace(usage, completion_tokens=delivered)
 
 
-def unread(admitted: "Admitted") -> Usage | None:
+def unread(admitted: Admitted) -> Usage | None:
     """Of an answer too large to be passed on: an engine has made it, and is paid for it as was foreseen.
 
     A stream was stopped at its first event; what comes whole was made whole.
@@ -114,49 +119,37 @@ def unread(admitted: "Admitted") -> Usage | None:
     return Usage(admitted.features.prompt_tokens, 0 if admitted.stream else admitted.features.expected_output_tokens)
 
 
-def aside_of(
-    exchange: "Exchange", trial: "Trial | None", attempt: "Attempt | None", gateway: "Gateway"
-) -> Aside | None:
+def cascade_spend(
+    exchange: Served, trial: Trial | None, attempt: Attempt | None, fleet: FleetView, now_s: float
+) -> CascadeSpend | None:
     """Of a request that ends before its time: what a small model has said up to now, which is paid for, too."""
     if trial is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
-        return exchange.aside
-    return of_trial(trial, attempt, gateway)
+        return exchange.cascade_spend
+    return of_trial(trial, attempt, fleet, now_s)
 
 
-def of_trial(trial: "Trial", attempt: "Attempt", gateway: "Gateway") -> Aside:
+def of_trial(trial: Trial, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
     """What a small model's answer has cost up to now, whether or not it has come to its end."""
     admitted = trial.plain
     usage = trial.usage or Usage(admitted.features.prompt_tokens, trial.counted_tokens)
     first_token_s = trial.first_token_s if admitted.stream else 0.0
-    served = _Served(attempt.connected_s, first_token_s, gateway.clock())
-    return Aside(admitted.model.pool, usage, _spent_on(usage, attempt, served, gateway.fleet), attempt)
+    period = _Period(attempt.connected_s, first_token_s, now_s)
+    return CascadeSpend(admitted.model.pool, usage, _spent_on(usage, attempt, period, fleet), attempt)
 
 
-def _delivered_tokens(exchange: "Exchange", attempt: "Attempt") -> int:
+def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
     """Of a stream, an event a token, but for the one with which a chat begins: it has a role and no text."""
     output = exchange.admitted.route.output
     begins_with_role = output is not None and output.prompt == "messages"
     return max(0, attempt.events - int(begins_with_role)) if exchange.begun else 0
 
 
-def _spent(exchange: "Exchange", attempt: "Attempt", fleet: "FleetView", client_left: bool) -> Spent:
-    """Nothing where no engine has worked, or where it is not the client's doing that nothing came of it."""
-    timeline, usage = exchange.timeline, exchange.usage
-    if usage is None:
-        waits = client_left and exchange.admitted.route.is_read and _is_at_work(exchange, attempt)
-        if not exchange.begun and not waits:
-            return _NOTHING
-        usage = Usage(exchange.admitted.features.prompt_tokens, _delivered_tokens(exchange, attempt))
-    first_token_s = timeline.first_token_s if exchange.admitted.stream else 0.0
-    return _spent_on(usage, attempt, _Served(timeline.connected_s, first_token_s, timeline.ended_s), fleet)
-
-
-def _is_at_work(exchange: "Exchange", attempt: "Attempt") -> bool:
+def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
     """Whether an engine has the request: it was sent, and has not failed there."""
     return attempt.connected_s > 0.0 and len(exchange.all_failures) < exchange.attempts
 
 
-def _spent_on(usage: Usage, attempt: "Attempt", served: _Served, fleet: "FleetView") -> Spent:
+def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView) -> Spent:
     replica = attempt.replica
     uncached_tokens = usage.prompt_tokens - usage.cached_tokens
     served_s = max(0.0, served.ended_s - served.connected_s)

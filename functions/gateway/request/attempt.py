@@ -13,22 +13,20 @@ of exactly one end, after which the attempt holds neither a connection nor a pla
 silently, at any time. An owner may have two attempts at once, so an attempt touches nothing of its owner but `Owner`.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.own_load import Place
 from functions.decisions.routing.retry import Failure, told_to_wait_s
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.request import replies as answers
 from functions.gateway.request.dialects import Relay
 from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
+from functions.gateway.request.request import Admitted
 from functions.gateway.request.upstream import Connection
+from functions.gateway.services import Services
 from functions.telemetry.gap_histogram import Gaps
-
-if TYPE_CHECKING:
-    from functions.gateway.gateway import Gateway
 
 _SAYS_WHY_BYTES = 4096  # of the end of what the engine said, which has its finish_reason
 _OPENING_MAX_BYTES = 64 * 1024  # held back while a stream has only said that it begins
@@ -66,7 +64,6 @@ class Attempt:
         "_before_last",
         "_connection",
         "_content_type",
-        "_gateway",
         "_last",
         "_opening",
         "_owner",
@@ -75,6 +72,7 @@ class Attempt:
         "_place",
         "_relay",
         "_renaming",
+        "_services",
         "_status",
         "_was_reset",
         "begun",
@@ -88,9 +86,9 @@ class Attempt:
     )
 
     def __init__(
-        self, gateway: "Gateway", owner: Owner, admitted: Admitted, prediction: Prediction, renaming: Renaming
+        self, services: Services, owner: Owner, admitted: Admitted, prediction: Prediction, renaming: Renaming
     ) -> None:
-        self._gateway = gateway
+        self._services = services
         self._owner = owner
         self._admitted = admitted
         self._renaming = renaming
@@ -112,7 +110,7 @@ class Attempt:
 
     def begin(self) -> None:
         """Take a place at the replica, and ask it."""
-        self._place = self._gateway.router.sent(self._admitted, self.prediction)
+        self._place = self._services.router.sent(self._admitted, self.prediction)
         self._connect()
 
     def drop(self) -> None:
@@ -157,7 +155,7 @@ class Attempt:
             self._connection.pause()
 
     def resume(self) -> None:
-        self.waiting_since_s = self._gateway.clock()
+        self.waiting_since_s = self._services.clock()
         if self._connection is not None:
             self._connection.resume()
 
@@ -173,18 +171,18 @@ class Attempt:
     # to the engine
 
     def _connect(self) -> None:
-        self.waiting_since_s = self._gateway.clock()
+        self.waiting_since_s = self._services.clock()
         # After one that had been closed the others are likely to be, too: each would cost the client its round trip.
-        pooled = self._gateway.upstreams.take(self.replica.id) if not self._was_reset else None
+        pooled = self._services.upstreams.take(self.replica.id) if not self._was_reset else None
         if pooled is not None:
             self._send(pooled)
         else:
-            self._gateway.tasks.once("dial", self._dial())
+            self._services.tasks.once("dial", self._dial())
 
     async def _dial(self) -> None:
-        upstreams, replica = self._gateway.upstreams, self.replica
+        upstreams, replica = self._services.upstreams, self.replica
         try:
-            connection = await upstreams.dial(replica.id, replica.host, replica.port, self._gateway.limits.connect_s)
+            connection = await upstreams.dial(replica.id, replica.host, replica.port, self._services.limits.connect_s)
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
             if not self.over:
                 self.fail(Failure.RESET if self._was_reset else Failure.CONNECT, str(error))
@@ -196,8 +194,8 @@ class Attempt:
 
     def _send(self, connection: Connection) -> None:
         self._connection = connection
-        self.connected_s = self._gateway.clock()
-        connection.send(self, answers.upstream_request(self._admitted, self.replica, self._gateway.wall_clock()))
+        self.connected_s = self._services.clock()
+        connection.send(self, answers.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
 
     # what the engine says
 
@@ -211,11 +209,11 @@ class Attempt:
             if not content_type.lower().startswith(expected):
                 self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
             elif stream:
-                admitted, limits = self._admitted, self._gateway.limits
+                admitted, limits = self._admitted, self._services.limits
                 self._relay = admitted.route.dialect.relay(self._renaming, admitted.wants_usage, limits.event_bytes)
 
     def on_body(self, data: bytes) -> None:
-        now_s = self._gateway.clock()
+        now_s = self._services.clock()
         if self.gaps is not None:
             self.gaps.add(now_s - self.waiting_since_s)
         self.waiting_since_s = now_s
@@ -245,7 +243,7 @@ class Attempt:
 
     def _was_stale(self, connection: Connection) -> bool:
         """Whether the engine closed an idle connection as we took it: then it never saw the request."""
-        is_early = self._gateway.clock() - self.connected_s <= _CLOSING_S
+        is_early = self._services.clock() - self.connected_s <= _CLOSING_S
         return not connection.fresh and self._status == 0 and is_early
 
     def _pass_on(self, relay: Relay, data: bytes) -> None:
@@ -278,7 +276,7 @@ class Attempt:
             self.begun, self._opening = True, b""
             self.gaps, self._last = Gaps(), opening
             if self._place is not None:
-                self._gateway.router.started(self._place)
+                self._services.router.started(self._place)
             self._owner.attempt_began(self, opening)
         else:
             self._opening = opening
@@ -314,7 +312,7 @@ class Attempt:
 
     def _bound_bytes(self) -> int:
         """Of an answer that is collected."""
-        limits = self._gateway.limits
+        limits = self._services.limits
         return limits.answer_bytes if self._status == 200 else limits.error_body_bytes
 
     def _outgrown(self, detail: str) -> None:
@@ -367,4 +365,4 @@ class Attempt:
             return
         self.over = True
         if self._place is not None:
-            self._gateway.router.left(self._place)
+            self._services.router.left(self._place)

@@ -12,7 +12,7 @@ error event and without `[DONE]`. However it ends, it ends once: `_end` accounts
 is `attempt`'s affair.
 """
 
-from typing import TYPE_CHECKING
+import logging
 
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
@@ -21,37 +21,43 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction, ReplicaView
 from functions.decisions.routing.retry import EVIDENCE, Failure, may_retry
 from functions.gateway import errors
+from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import Headers, Sink
-from functions.gateway.intake.intake import Admitted, as_control
-from functions.gateway.quota import settlement as quota_settlement
+from functions.gateway.intake.intake import as_control
+from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import Entry
-from functions.gateway.quota.settlement import Aside
 from functions.gateway.request import replies as answers
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import (
+    NOTHING_SPENT,
+    Admitted,
+    CascadeSpend,
+    Ended,
+    Timeline,
+)
 from functions.gateway.routing.adapter_loads import ColdFailed
 from functions.gateway.routing.cascade import Trial
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
 from functions.gateway.routing.detour import Detour
+from functions.gateway.routing.fallback import Degraded
+from functions.gateway.services import Services
 
-if TYPE_CHECKING:
-    from functions.gateway.gateway import Gateway
-
+_log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 
 
 class Exchange:
     __slots__ = (
-        "_attempt", "_cold", "_deadline_s", "_fingerprint", "_gateway", "_paused_at_s", "_renaming", "_second",
-        "_sink", "_tried", "admitted", "all_failures", "aside", "attempts", "begun", "catalogue", "detour", "ended",
-        "entry", "failures", "timeline", "usage",
+        "_attempt", "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_second", "_services",
+        "_sink", "_tried", "admitted", "all_failures", "attempts", "begun", "cascade_spend", "catalogue", "detour",
+        "ended", "entry", "failures", "ticket", "timeline", "usage",
     )  # fmt: skip
 
     def __init__(
         self,
-        gateway: "Gateway",
+        services: Services,
         catalogue: Catalogue,
         admitted: Admitted,
         sink: Sink,
@@ -59,8 +65,8 @@ class Exchange:
         timeline: Timeline,
         entry: Entry,
     ) -> None:
-        limits = gateway.limits
-        self._gateway = gateway
+        limits = services.limits
+        self._services = services
         self._sink = sink
         self.catalogue = catalogue  # the snapshot that it began with, to its end
         self.admitted = admitted
@@ -80,42 +86,44 @@ class Exchange:
         self.attempts = 0
         self._paused_at_s: float | None = None
         self.usage: Usage | None = None  # of the answer
-        self.aside: Aside | None = None  # what was spent besides
+        self.cascade_spend: CascadeSpend | None = None
+        self.ticket: PoolTicket | None = None  # its place in the admission queue, or among those dispatched
         self.begun = self.ended = False
 
     # the life of a request
 
     def start(self) -> None:
-        self._gateway.opened(self)
-        routing = self.admitted.routing
+        services, routing = self._services, self.admitted.routing
+        services.open_requests[self] = None
+        services.retry_budgets.on_request(self.admitted, services.clock())
         if routing.fallback or routing.cascade:
             self.detour = Detour(self, self.catalogue, self.admitted)
             asked = self.admitted
-            self._take(self.detour.first(asked, self._decide, self._gateway.rooms.shift_ratio(asked.model.pool)))
+            self._take(self.detour.first(asked, self._decide, self._services.admission.shift_ratio(asked.model.pool)))
             if self.detour.degraded is not None:
-                self._gateway.rooms.sent_elsewhere(asked)
-        self._gateway.rooms.submit(self)
+                self._services.admission.sent_elsewhere(asked)
+        self._services.admission.submit(self)
 
     def dispatched(self) -> None:
         """Its turn has come: to a replica. Those who wait behind it have theirs, whatever becomes of it."""
         try:
             self._route()
         except Exception:
-            self._gateway.failed_here(self)
+            self.failed_here()
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """There is no room for it, now or in time; `reason` is a metric label."""
         self._cannot("saturated", answer, reason)
 
     def attempt_held(self, attempt: Attempt) -> float:
-        self._gateway.rooms.read(self)
-        return self._gateway.clock()
+        self._services.admission.read(self)
+        return self._services.clock()
 
     def escalate(self, trial: Trial, attempt: Attempt) -> bool:
         """The small model was not sure of its answer: ask the larger one, if one is there."""
         if self.detour is None or isinstance(self._decide(trial.larger), NoReplica):
             return False
-        self.aside = quota_settlement.of_trial(trial, attempt, self._gateway)
+        self.cascade_spend = settlement.of_trial(trial, attempt, self._services.fleet, self._services.clock())
         self.detour.escalate()
         self._move(trial.larger)
         return True
@@ -123,17 +131,19 @@ class Exchange:
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         moved = None
-        if self.detour is not None and self._gateway.clock() < self._deadline_s and not self._gives_way(reason):
+        if self.detour is not None and self._services.clock() < self._deadline_s and not self._gives_way(reason):
             moved = self.detour.onward(self.admitted, when, answer, self.failures, reason)
         if self.detour is not None and moved is not None:
             if moved is self.detour.came_home:
-                self._gateway.rooms.comes_home(moved)
-            self.aside = None  # the larger model has failed, and the small one is asked again: that is paid for once
+                self._services.admission.comes_home(moved)
+            self.cascade_spend = (
+                None  # the larger model has failed, and the small one is asked again: that is paid for once
+            )
             self._move(moved)
             return
         if reason:
-            self._gateway.metrics.shed(reason)
-            self._gateway.rooms.pools.shed(self.admitted, reason, self.detour.degraded if self.detour else None)
+            self._services.metrics.shed(reason)
+            self._services.admission.pools.shed(self.admitted, reason, self.detour.degraded if self.detour else None)
         self._give_up(self.detour.told(answer) if self.detour is not None else answer)
 
     def _gives_way(self, reason: str) -> bool:
@@ -146,12 +156,12 @@ class Exchange:
 
     def _move(self, moved: Admitted) -> None:
         """To another pool, through its waiting room."""
-        self._gateway.rooms.ended(self, quota_settlement.cost_in_room(self, self._attempt))
+        self._services.admission.released(self, settlement.fair_cost_tokens(self, self._attempt))
         self._drop_attempts()
         self._attempt = self._second = None  # what they were is not the new pool's
         self._tried, self.failures = {}, ()
         self._take(moved)
-        self._gateway.rooms.submit(self)
+        self._services.admission.submit(self)
 
     def _take(self, other: Admitted) -> None:
         self.fingerprint()
@@ -161,25 +171,25 @@ class Exchange:
     def fingerprint(self) -> bytes:
         """Of the request as it came: taken before its body changes, or goes."""
         if self._fingerprint is None:
-            self._fingerprint = self._gateway.quarantine.fingerprint(self.admitted)
+            self._fingerprint = self._services.quarantine.fingerprint(self.admitted)
         return self._fingerprint
 
     def _route(self) -> None:
-        gateway = self._gateway
+        services = self._services
         decision = self._decide(self.admitted)
-        gateway.metrics.routed(decision)
+        services.metrics.routed(decision)
         if isinstance(decision, NoReplica):
             self._without_replica(decision)
             return
         self._tried[decision.replica.id] = None
-        self.timeline.routed_s = gateway.clock()
+        self.timeline.routed_s = services.clock()
         self.attempts += 1
-        self._attempt = Attempt(gateway, self._judge() or self, self.admitted, decision, self._renaming)
+        self._attempt = Attempt(services, self._judge() or self, self.admitted, decision, self._renaming)
         self._attempt.begin()
 
     def _decide(self, admitted: Admitted) -> Prediction | NoReplica:
         """The one place that asks for a replica."""
-        return self._gateway.router.decide(admitted, self._tried)
+        return self._services.router.decide(admitted, self._tried)
 
     def _judge(self) -> Trial | None:
         """Who listens to the attempt in the exchange's place."""
@@ -190,15 +200,15 @@ class Exchange:
         if not lacks_adapter(decision, self.failures, self._tried):
             when = "saturated" if decision.reason == "told_to_wait" else self._why()
             self._cannot(when, answers.no_replica(decision, self.failures, self.admitted), decision.reason)
-        elif self._gateway.may_fall_back(self.admitted):
+        elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
         else:
             self._load_cold()
 
     def _take_control(self) -> None:
         """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
-        self._gateway.candidate_unavailable(self.admitted)
-        control = as_control(self.admitted, self._gateway.splits)
+        self._services.rollouts.candidate_unavailable(self.admitted)
+        control = as_control(self.admitted, self._services.rollouts.splits)
         if self.detour is not None:
             self.detour.asks_instead(self.admitted, control)
         self._tried = failed_otherwise(self._tried)  # in the same pool: what failed there has failed
@@ -207,10 +217,12 @@ class Exchange:
 
     def _load_cold(self) -> None:
         """Wait for the adapter; `_cold_loaded` or `_cold_failed` is called, unless the request ends before."""
-        gateway = self._gateway
+        services = self._services
         if self._cold is None:
-            self._cold = ColdWait(gateway.cold, gateway.clock, loaded=self._cold_loaded, failed=self._cold_failed)
-        gateway.rooms.put_off(self)
+            self._cold = ColdWait(
+                services.adapter_loads, services.clock, loaded=self._cold_loaded, failed=self._cold_failed
+            )
+        services.admission.put_off(self)
         failed = self._cold.begin(self.admitted.route_request(), self.admitted, self._tried)
         if failed is not None:
             self._cold_failed(failed, 0.0)
@@ -232,7 +244,7 @@ class Exchange:
         self._keep_only(attempt)
         self.begun = True
         self._let_go_of_body()
-        self._gateway.answering(self.admitted)
+        self._services.rollouts.answering(self.admitted)
         self._first_token(attempt)
         self._sink.begin(self._headers(attempt, b"text/event-stream"), first)
         self.entry.headers = ()  # they are told once: 1 KiB less for as long as it streams
@@ -257,20 +269,24 @@ class Exchange:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
             if answer.code == errors.ANSWER_TOO_LARGE:
-                self.usage = quota_settlement.unread(self.admitted)
+                self.usage = settlement.unread(self.admitted)
             self._give_up(answer)
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
-        gateway, now_s = self._gateway, self._gateway.clock()
+        services, now_s = self._services, self._services.clock()
         self._blame(attempt, failure, detail)
         if failure is Failure.ADAPTER_MISSING:
-            gateway.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
+            services.fleet.retract_adapter(attempt.replica.id, self.admitted.model.engine_name)
         if self._goes_on_without(attempt):
             return
         max_attempts = self.admitted.routing.retry_max_attempts
         may = may_retry(self.failures, max_attempts, now_s, self._deadline_s, int(self.begun))
-        if may and not gateway.quarantine.holds(self, now_s) and gateway.may_spend_retry(self):
-            gateway.metrics.retried()
+        if (
+            may
+            and not services.quarantine.holds(self, now_s)
+            and services.retry_budgets.try_spend(self.admitted, services.clock())
+        ):
+            services.metrics.retried()
             self._route()
         else:
             self._cannot(self._why(), answers.all_failed(self.failures, now_s >= self._deadline_s, self.admitted))
@@ -281,19 +297,32 @@ class Exchange:
 
     def _let_go_of_body(self) -> None:
         """A stream that has begun is sent nowhere else, and may run for minutes."""
-        if self._gateway.quarantine.on:
+        if self._services.quarantine.on:
             self.fingerprint()
         self.admitted.let_go_of_body()
         if self.detour is not None:
             self.detour.let_go_of_bodies()
 
     def _first_token(self, attempt: Attempt) -> None:
-        self._gateway.rooms.read(self)
+        self._services.admission.read(self)
         if self.detour is not None and self.detour.degraded is not None:
-            self._gateway.degraded(self.detour.degraded.asked.model.pool, self.admitted.model.pool)
+            self._degraded(self.detour.degraded)
         self.timeline.connected_s = attempt.connected_s
-        self.timeline.first_token_s = self._gateway.clock()
-        self._gateway.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
+        self.timeline.first_token_s = self._services.clock()
+        self._services.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
+
+    def _degraded(self, degraded: Degraded) -> None:
+        """Another pool has begun to answer what was asked of its own."""
+        asked = degraded.asked.model.pool
+        self._services.metrics.degraded(asked, self.admitted.model.pool)
+        self._services.admission.pools.degraded(asked)
+
+    def _settle_cascade(self) -> None:
+        """It ends while a small model answers: what that has said is paid for."""
+        services = self._services
+        self.cascade_spend = settlement.cascade_spend(
+            self, self._judge(), self._attempt, services.fleet, services.clock()
+        )
 
     def _headers(self, attempt: Attempt, content_type: bytes) -> Headers:
         more = answers.more_headers(self.admitted, self.entry.headers)
@@ -305,17 +334,27 @@ class Exchange:
         self.failures += (failure,)
         self.all_failures += (failure,)
         self._tried[attempt.replica.id] = failure
-        gateway = self._gateway
-        gateway.quarantine.failed(self, attempt.replica.id, failure, gateway.clock())
-        gateway.attempt_failed(self, attempt, failure, detail, is_evidence=failure in EVIDENCE)
+        services, replica_id = self._services, attempt.replica.id
+        services.quarantine.failed(self, replica_id, failure, services.clock())
+        services.metrics.attempt_failed(failure)
+        is_evidence = failure in EVIDENCE
+        out_s = services.router.failed(replica_id, failure, attempt.told_to_wait_s, is_evidence=is_evidence)
+        _log.warning(
+            "request %s: replica %s failed (%s: %s), out for %.0f s",
+            self.admitted.request_id,
+            replica_id,
+            failure.value,
+            detail,
+            out_s,
+        )
 
     # what the clock, the fleet and the client say
 
     def check(self, now_s: float) -> None:
         """Called a few times a second: is anything waiting for too long?"""
-        limits, attempt = self._gateway.limits, self._attempt
+        limits, attempt = self._services.limits, self._attempt
         if now_s >= self._deadline_s:
-            self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
+            self._settle_cascade()
             self._stop(errors.deadline_exceeded("The deadline passed before the answer was whole."))
         elif self._paused_at_s is not None:
             if now_s - self._paused_at_s > limits.write_stall_s:
@@ -327,7 +366,7 @@ class Exchange:
             attempt.break_off(Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
         elif not attempt.begun and self.admitted.stream and now_s - attempt.waiting_since_s > limits.first_byte_s:
             attempt.fail(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
-        elif self._second is None and self._gateway.hedging.is_late(self.admitted, attempt, now_s):
+        elif self._second is None and self._services.hedging.is_late(self.admitted, attempt, now_s):
             self._hedge()
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
@@ -343,7 +382,7 @@ class Exchange:
 
     def snapshot_swapped(self) -> None:
         """Whoever waits for a version that was rolled back meanwhile waits no more."""
-        if self._cold is not None and self._cold.waiting and self._gateway.may_fall_back(self.admitted):
+        if self._cold is not None and self._cold.waiting and self._services.rollouts.may_fall_back(self.admitted):
             self._cold.leave()
             self._take_control()
 
@@ -351,7 +390,7 @@ class Exchange:
         """Abort the engine at once; whatever comes from it now has no reader."""
         if self.ended:
             return
-        self.aside = quota_settlement.aside_of(self, self._judge(), self._attempt, self._gateway)
+        self._settle_cascade()
         self._end(CLIENT_LEFT)
 
     def cut_short(self, answer: ErrorAnswer) -> None:
@@ -366,7 +405,7 @@ class Exchange:
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes: stop reading the engine, so that nothing piles up."""
-        self._paused_at_s = self._gateway.clock()
+        self._paused_at_s = self._services.clock()
         if self._attempt is not None:
             self._attempt.pause()
 
@@ -401,7 +440,7 @@ class Exchange:
         self._end(answer.status, answer.code)
 
     def _end(self, status: int, code: str = "") -> None:
-        """Once, whatever happened; the gateway accounts for it, in the order that `Gateway.closed` says."""
+        """Once, whatever happened; `Ended` goes to all that account for it, in their order (`assembly`)."""
         if self.ended:
             return
         self.ended = True
@@ -412,10 +451,61 @@ class Exchange:
         if attempt is not None:
             self.timeline.connected_s = attempt.connected_s
             if self.begun and self.usage is None:  # it was cut off; its engine may have counted before
-                self.usage = quota_settlement.told(self, attempt)
-        self.timeline.ended_s = self._gateway.clock()
-        self._gateway.closed(self, attempt, status, code)
-        self._attempt = None  # which knows its owner: a circle would keep both, and a body, for the collector
+                self.usage = settlement.counted(self, attempt)
+        self.timeline.ended_s = self._services.clock()
+        self._services.open_requests.pop(self, None)
+        ended = self._ended(attempt, status, code)
+        self._attempt = self.ticket = None  # both know it: a circle would keep them, and a body, for the collector
+        for listener in self._services.end_listeners:
+            try:
+                listener(ended)
+            except Exception:  # the others are told all the same
+                _log.exception("request %s is not accounted for by %r", self.admitted.request_id, listener)
+        if status >= 500:
+            failures = ",".join(failure.value for failure in self.all_failures)
+            _log.warning("request %s ended with %d (%s)", self.admitted.request_id, status, failures)
+
+    def _ended(self, attempt: Attempt | None, status: int, code: str) -> Ended:
+        """All that is to be known of it; nothing of it changes any more."""
+        gave_up = code == errors.DEADLINE_EXCEEDED and self.admitted.deadline_ms is not None
+        spent = settlement.spent(self, attempt, self._services.fleet, client_left=status == CLIENT_LEFT or gave_up)
+        beside, detour = self.cascade_spend, self.detour
+        is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
+        return Ended(
+            admitted=self.admitted,
+            timeline=self.timeline,
+            snapshot_epoch=self.catalogue.epoch,
+            status=status,
+            code=code,
+            begun=self.begun,
+            ticket=self.ticket,
+            entry=self.entry,
+            attempts=self.attempts,
+            failures=self.all_failures,
+            fingerprint=self.fingerprint,
+            usage=self.usage,
+            delivered_tokens=0 if attempt is None or is_judged else settlement.delivered_tokens(self, attempt),
+            spent=spent if beside is None else settlement.both(spent, beside.spent),
+            worked=spent is not NOTHING_SPENT,
+            cost_tokens=settlement.fair_cost_tokens(self, attempt),
+            cascade_spend=beside,
+            prediction=attempt.prediction if attempt is not None else None,
+            sent_s=attempt.sent_s if attempt is not None else 0.0,
+            gaps=attempt.gaps if attempt is not None else None,
+            events=attempt.events if attempt is not None else 0,
+            last=attempt.last if attempt is not None else (),
+            cascade=detour.trial.outcome() if detour is not None and detour.trial is not None else None,
+            degraded_from=detour.asked_for if detour is not None else "",
+        )
+
+    def failed_here(self) -> None:
+        """A step of it has raised: our own mistake, which is logged, and which it alone ends by."""
+        _log.exception("request %s failed in the gateway", self.admitted.request_id)
+        try:
+            self.cut_short(errors.internal_error())
+        except Exception:
+            _log.exception("request %s cannot be told so", self.admitted.request_id)
+            self.cut_off()
 
     def _drop_attempts(self) -> None:
         for attempt in (self._attempt, self._second):
@@ -426,13 +516,17 @@ class Exchange:
 
     def _hedge(self) -> None:
         """The first attempt is late: a second one beside it, where there is a replica and budget for it."""
-        gateway, decision = self._gateway, self._decide(self.admitted)
-        if isinstance(decision, NoReplica) or self._judge() is not None or not gateway.may_spend_retry(self):
+        services, decision = self._services, self._decide(self.admitted)
+        if (
+            isinstance(decision, NoReplica)
+            or self._judge() is not None
+            or not services.retry_budgets.try_spend(self.admitted, services.clock())
+        ):
             return
         self._tried[decision.replica.id] = None
         self.attempts += 1
-        gateway.hedging.begun_total += 1
-        self._second = Attempt(gateway, self, self.admitted, decision, self._renaming)
+        services.hedging.begun_total += 1
+        self._second = Attempt(services, self, self.admitted, decision, self._renaming)
         self._second.begin()
 
     def _keep_only(self, winner: Attempt) -> None:
@@ -442,11 +536,11 @@ class Exchange:
         self._attempt, self._second = winner, None
         loser = second
         if winner is second:
-            self._gateway.hedging.won_total += 1
+            self._services.hedging.won_total += 1
             loser = first or second
         loser.drop()
         lost_tokens = self.admitted.features.prompt_tokens - loser.prediction.cached_tokens
-        self._gateway.metrics.hedge_lost(self.admitted.model.pool, max(0, lost_tokens))
+        self._services.metrics.hedge_lost(self.admitted.model.pool, max(0, lost_tokens))
 
     def _goes_on_without(self, failed: Attempt) -> bool:
         """Whether another attempt is still under way."""

@@ -19,7 +19,7 @@ from functions.api.ids import ReplicaId
 from functions.decisions.health.quarantine import Quarantine
 from functions.decisions.routing.retry import Failure
 from functions.gateway.errors import ErrorAnswer, Refused
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted, Ended
 
 # How a replica fails that a prompt has killed or broken.
 _DEADLY = frozenset({Failure.RESET, Failure.REPLICA_LOST, Failure.ENGINE_ERROR})
@@ -48,9 +48,10 @@ class PromptQuarantine:
         if self.on and failure in _DEADLY:
             self._table.struck(sent.fingerprint(), replica, now_s)
 
-    def answered(self, sent: Sent) -> None:
-        if len(self._table):
-            self._table.answered(sent.fingerprint())
+    def ended(self, ended: Ended) -> None:
+        """A prompt that was answered whole is none that replicas fail by."""
+        if ended.status == 200 and ended.prediction is not None and len(self._table):
+            self._table.answered(ended.fingerprint())
 
     def holds(self, sent: Sent, now_s: float) -> bool:
         return len(self._table) > 0 and self._table.held_for_s(sent.fingerprint(), now_s) > 0.0

@@ -9,11 +9,13 @@ from functions.decisions.admission.drain_rate import retry_after_s
 from functions.decisions.routing.choice import NoReplica, ReplicaView
 from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer
-from functions.gateway.http.sink import Headers, MoreHeaders
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
+from functions.gateway.http.sink import Headers, MoreHeaders, Sink
+from functions.gateway.intake.routes import Route
+from functions.gateway.metrics import Metrics
+from functions.gateway.request.dialects import OPENAI, Dialect
 from functions.gateway.request.relay import Renaming, engine_error
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed
 
 _RETRY_AFTER_MAX_S = 4
@@ -66,6 +68,30 @@ def error_headers(request_id: str, answer: ErrorAnswer, more: MoreHeaders = ()) 
     if answer.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found
+
+
+def refuse(
+    metrics: Metrics,
+    sink: Sink,
+    request_id: str,
+    answer: ErrorAnswer,
+    *,
+    more: MoreHeaders = (),
+    dialect: Dialect = OPENAI,
+) -> None:
+    """The whole answer to a request that was not admitted."""
+    metrics.refused(answer.status)
+    sink.whole(answer.status, error_headers(request_id, answer, more), dialect.error_body(answer, request_id))
+
+
+def turn_away(
+    metrics: Metrics, sink: Sink, route: Route, request_id: str, refused: Refused, *, more: MoreHeaders = ()
+) -> None:
+    """The same in its route's dialect, and with what is said of its tenant's limits."""
+    if isinstance(refused, OverQuota):
+        metrics.quota_rejected(refused.dimension)
+        more = more or refused.headers
+    refuse(metrics, sink, request_id, refused.answer, more=more, dialect=route.dialect)
 
 
 def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:

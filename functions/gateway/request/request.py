@@ -1,17 +1,77 @@
-"""When a request passed each step, in monotonic seconds; 0 where it never came to it."""
+"""One request in three records: as it was admitted, when it passed each step, and how it ended.
 
+    Admitted    what intake found it to be; never changed, a request for another pool or version is another `Admitted`
+    Timeline    when it passed each step; written as it goes
+    Ended       how it ended and what it used: made once, by its exchange, and given to each listener in turn
+
+All that happens at a request's end reads `Ended` and nothing of the exchange: the fleet's view, admission, the tenant's
+account, metrics, a rollout's evidence, the trace (`functions.gateway.assembly` has their order).
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from functions.api.ids import PoolName
+from functions.api.snapshot import RoutingEntry, ServiceClass
+from functions.decisions.admission.ticket import Ticket
+from functions.decisions.catalogue import ResolvedModel
+from functions.decisions.request.access import Caller
+from functions.decisions.request.features import RequestFeatures
+from functions.decisions.routing.choice import Prediction, RouteRequest
+from functions.decisions.routing.retry import Failure
+from functions.gateway.intake.routes import Route
+from functions.gateway.quota.accounts import Entry
+from functions.gateway.request.relay import Usage
+from functions.gateway.routing.splits import SplitUse
+from functions.telemetry.gap_histogram import Gaps
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A request that may be routed; all that it needs of its snapshot."""
+
+    request_id: str
+    caller: Caller
+    route: Route
+    model: ResolvedModel
+    routing: RoutingEntry
+    service_class: ServiceClass
+    stream: bool
+    wants_usage: bool  # the caller asked for the usage event of a stream
+    deadline_ms: int | None
+    features: RequestFeatures
+    upstream_body: bytes
+    split: SplitUse | None = None  # its place in a rollout of the channel that it asked for
+    session: str | None = None  # what it belongs to, as the caller named it
+    trace_id: str = ""  # of the caller's `traceparent`
+    slid_turns: int = 0  # of the oldest, dropped so that the rest fits the context window
+
+    def let_go_of_body(self) -> None:
+        """Nobody will send it again. The one change that is ever made: a copy would keep the body for other holders."""
+        msgspec.structs.force_setattr(self, "upstream_body", b"")
+
+    def route_request(self) -> RouteRequest:
+        return RouteRequest(
+            engine_name=self.model.engine_name,
+            is_adapter=self.model.is_adapter,
+            prompt_tokens=self.features.prompt_tokens,
+            tie_key=self.request_id,
+        )
 
 
 @dataclass(slots=True)
 class Timeline:
+    """Monotonic seconds; 0 where it never came to that step."""
+
     received_s: float
     admitted_s: float = 0.0
     routed_s: float = 0.0
     connected_s: float = 0.0
     first_token_s: float = 0.0
     ended_s: float = 0.0
-    queued_s: float = 0.0  # of the time to routing: in the waiting room
+    queued_s: float = 0.0  # of the time to routing: in the admission queue
     load_s: float = 0.0  # of the time to routing: the wait for an adapter that no replica had loaded
 
     def server_timing(self) -> bytes:
@@ -28,3 +88,69 @@ class Timeline:
             ttft_s * 1000 if ttft_s > 0.0 else 0.0,
         )
         return timing + b", load;dur=%.2f" % (self.load_s * 1000) if self.load_s else timing
+
+
+class Spent(NamedTuple):
+    """Of a replica."""
+
+    kv_token_seconds: float
+    gpu_seconds: float
+
+
+NOTHING_SPENT = Spent(0.0, 0.0)
+
+
+class CascadeSpend(NamedTuple):
+    """A small model's answer that was paid for, and that nobody got."""
+
+    pool: PoolName
+    usage: Usage
+    spent: Spent
+    attempt: object  # that gave it
+
+
+class CascadeOutcome(NamedTuple):
+    """What became of a small model's answer; the first three are metric labels."""
+
+    source: PoolName
+    target: PoolName
+    verdict: str
+    notes: dict[str, Any]  # for the trace
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A request that has ended, and its last attempt with it."""
+
+    admitted: Admitted
+    timeline: Timeline
+    snapshot_epoch: int
+    status: int
+    code: str  # of the error that it ended with, or empty
+    begun: bool  # the client has the beginning of a stream
+    ticket: Ticket | None  # its place in the admission queue, or among those dispatched
+    entry: Entry  # its reservation of the tenant's limits
+    attempts: int
+    failures: tuple[Failure, ...]
+    fingerprint: Callable[[], bytes]  # of its prompt, as the quarantine knows it
+
+    # what it used
+    usage: Usage | None
+    delivered_tokens: int
+    spent: Spent  # the small model's part included
+    worked: bool  # an engine has worked for the answer
+    cost_tokens: int | None  # what fairness charges; None: as much as was expected
+    cascade_spend: CascadeSpend | None
+
+    # its last attempt
+    prediction: Prediction | None  # None: there was none
+    sent_s: float
+    gaps: Gaps | None
+    events: int  # of the stream, with choices: about one a token
+    last: tuple[bytes, ...]  # what the engine said last, at most a few KB
+
+    # how it came where it was answered
+    cascade: CascadeOutcome | None
+    degraded_from: str  # the model that was asked for, where another pool was asked instead
+
+
+EndListener = Callable[[Ended], None]

@@ -23,17 +23,16 @@ from typing import Any, Literal, Protocol
 import msgspec
 import orjson
 
-from functions.api.ids import PoolName
 from functions.api.snapshot import CascadeEntry
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing import cascade as decisions
 from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import BadAnswer, Usage, WholeAnswer, usage_in
+from functions.gateway.request.request import Admitted, CascadeOutcome
 from functions.gateway.routing import fallback
 
 _HELD_MAX_BYTES = 512 * 1024
@@ -129,18 +128,6 @@ class Trial:
         self._held_bytes = 0
         self._entropies: list[float] = []
 
-    def explain(self) -> dict[str, Any]:
-        """For the request's trace: from these rows thresholds are chosen."""
-        return {
-            "from": self._step.source_pool,
-            "to": self._step.target_pool,
-            "verdict": self.verdict,
-            "doubt_nats": None if self.doubt is None else round(self.doubt, 4),
-            "threshold_nats": self._step.threshold_nats,
-            "prompt_tokens": self.usage.prompt_tokens if self.usage is not None else None,
-            "completion_tokens": self.usage.completion_tokens if self.usage is not None else None,
-        }
-
     def asks_instead(self, other: Admitted) -> None:
         """The small model is asked in another version: what `asking` was rewritten to."""
         parsed = orjson.loads(self.plain.upstream_body)
@@ -158,9 +145,19 @@ class Trial:
         """Of the answer so far, where the engine has not told."""
         return len(self._entropies)
 
-    def outcome(self) -> tuple[PoolName, PoolName, Verdict]:
-        """From which pool, to which, and what became of it: metric labels."""
-        return self._step.source_pool, self._step.target_pool, self.verdict
+    def outcome(self) -> CascadeOutcome:
+        """What became of it; from its notes in traces thresholds are chosen."""
+        source, target, usage = self._step.source_pool, self._step.target_pool, self.usage
+        notes = {
+            "from": source,
+            "to": target,
+            "verdict": self.verdict,
+            "doubt_nats": None if self.doubt is None else round(self.doubt, 4),
+            "threshold_nats": self._step.threshold_nats,
+            "prompt_tokens": usage.prompt_tokens if usage is not None else None,
+            "completion_tokens": usage.completion_tokens if usage is not None else None,
+        }
+        return CascadeOutcome(source, target, self.verdict, notes)
 
     # what the attempt says: this is its Owner
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.choice import NoReplica, ReplicaView, RouteRequest
 from functions.decisions.routing.retry import WORTH_A_LOAD, Failure
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdLoads
 
 _MAX_WAITS = 2

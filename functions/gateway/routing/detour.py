@@ -19,7 +19,7 @@ from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.retry import Failure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import MoreHeaders
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted
 from functions.gateway.routing import fallback
 from functions.gateway.routing.cascade import Judged, Trial, trial_for
 from functions.gateway.routing.fallback import Degraded
@@ -119,6 +119,11 @@ class Detour:
     def is_away(self) -> bool:
         """Whether another model is asked than the caller chose."""
         return self._home is not None or self.degraded is not None
+
+    @property
+    def asked_for(self) -> str:
+        """The model that was asked for, where another pool was asked; else empty."""
+        return self.degraded.asked.model.served_as if self.degraded is not None else ""
 
     def told(self, answer: ErrorAnswer) -> ErrorAnswer:
         """What the caller hears in the end: what the pool that it asked for said."""

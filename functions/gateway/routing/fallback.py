@@ -22,8 +22,8 @@ from functions.decisions.routing import fallback as decisions
 from functions.decisions.routing.choice import Prediction
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.features import for_other_model
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.intake.lengths import field_in_force
+from functions.gateway.request.request import Admitted
 
 _DRAWS = 2**32
 

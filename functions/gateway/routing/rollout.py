@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from functions.api.ids import ModelId, RolloutId
+from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
 from functions.fleet.rollout_beat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
-from functions.gateway.request.request import Timeline
-from functions.gateway.routing.splits import SplitUse
+from functions.gateway.request.request import Admitted, Ended, Timeline
+from functions.gateway.routing.splits import Splits, SplitUse
 
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
@@ -148,6 +149,62 @@ class RolloutEvidence:
     def _beat(self, said: tuple[StageStats, ...]) -> RolloutBeat:
         self._sequence += 1
         return RolloutBeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
+
+
+class Rollouts:
+    """The rollouts of the snapshot in use: who gets which version, and what came of it."""
+
+    def __init__(self, gateway_id: str, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self.splits = Splits(clock)
+        self.evidence = RolloutEvidence(gateway_id, int(wall_clock() * 1000), clock, wall_clock)
+        self._catalogue: Catalogue | None = None
+
+    def swap(self, catalogue: Catalogue) -> None:
+        """A new snapshot: a rollout that it does not name has ended."""
+        self._catalogue = catalogue
+        self.splits.forget_ended(self.is_split)
+
+    def sweep(self) -> None:
+        self.splits.expire()
+        self.evidence.forget_passed(self.is_split)
+
+    def is_split(self, rollout: RolloutId, model: ModelId, stage: int | None = None) -> bool:
+        """Whether the snapshot in use sends a part of the model's requests elsewhere by this rollout (and stage)."""
+        entry = self._catalogue.models.get(model) if self._catalogue is not None else None
+        splits = entry.splits if entry is not None else ()
+        return any(split.rollout == rollout and stage in (None, split.stage) for split in splits)
+
+    def may_fall_back(self, admitted: Admitted) -> bool:
+        """Whether the old version of a model in rollout may answer in the new one's place."""
+        use = admitted.split
+        return self.splits.may_fall_back(use) or (use is not None and self._is_rolled_back(use, admitted))
+
+    def candidate_unavailable(self, admitted: Admitted) -> None:
+        """No replica has the new version of a model in rollout; the old one is asked instead."""
+        if admitted.split is not None and admitted.route.output is not None:
+            self.evidence.candidate_unavailable(admitted.split)
+
+    def answering(self, admitted: Admitted) -> None:
+        """A stream's first bytes go to the client."""
+        if admitted.split is not None:
+            self.splits.answering(admitted.split)
+
+    def ended(self, ended: Ended) -> None:
+        """A request has ended, which may have been for a channel in rollout."""
+        split = ended.admitted.split
+        if split is None:
+            return
+        if ended.status == 200 or ended.begun:
+            self.splits.answering(split)
+        if ended.admitted.route.output is not None:
+            self.evidence.ended(split, ended.status, ended.code, ended.timeline, max(0, ended.events - 1))
+
+    def _is_rolled_back(self, use: SplitUse, admitted: Admitted) -> bool:
+        """Whether the rollout of a candidate's request has ended, and the channel is at the old version."""
+        if self._catalogue is None or use.group == "control" or self.is_split(use.rollout, use.model):
+            return False
+        model = self._catalogue.resolve(admitted.caller.tenant, use.control.requested)
+        return model is not None and model.engine_name == use.control.engine_name
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:

@@ -26,8 +26,8 @@ from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.session_affinity import SessionAffinity
 from functions.fleet.standing import Standing
 from functions.fleet.view import FleetView
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.prefix.index import Prefixes
+from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.adapter_copies import AdapterCopies
 
 _UNSEEN_MAX_S = 60.0
@@ -143,6 +143,11 @@ class Router:
     def left(self, place: Place) -> None:
         """An attempt is over, however it ended."""
         self.load.leave(place)
+
+    def ended(self, ended: Ended) -> None:
+        """A request has ended; one that was answered whole says how its replica does."""
+        if ended.status == 200 and ended.prediction is not None:
+            self._fleet.answered(ended.prediction.replica.id, ended.sent_s, self._clock())
 
     def failed(self, replica_id: ReplicaId, failure: Failure, told_to_wait_s: float, *, is_evidence: bool) -> float:
         """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""

@@ -12,6 +12,7 @@ Neighbours: `simulation` owns gateways and engines; `client` counts; `catalogue`
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -30,15 +31,18 @@ from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
 from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.assembly import make_services
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
-from functions.gateway.intake.intake import Admitted
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
+from functions.gateway.quota import settlement
 from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.request import replies
 from functions.gateway.request.exchange import Exchange
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import Admitted, EndListener, Timeline
 from functions.gateway.routing.load_client import LoadAnswer
+from functions.gateway.services import Services
 from functions.simulator.fleet.client import Client
 from functions.simulator.fleet.open_admission import NoLadder, OpenAdmission
 from functions.simulator.fleet.other_router import OtherRouter
@@ -78,7 +82,7 @@ class SimulatedGateway:
         self._other: OtherRouter | None = None
         if router is not None:
             self._other = OtherRouter(router, world.setting.block_tokens, self.clients.__getitem__)
-        self.core = Gateway(
+        services = make_services(
             pepper=b"simulated",
             limits=_limits(world.setting.timeouts),
             metrics=self._metrics,
@@ -90,25 +94,27 @@ class SimulatedGateway:
             zone=zone.name,
             router=self._other or "shoal",
             upstreams=Upstreams(world.engines, self.clients),
-            new_rooms=self._new_rooms,
+            make_admission=self._new_admission,
         )
+        self.services = replace(services, end_listeners=_listeners(services))
+        self.core = Gateway(self.services)
         self.core.swap(world.catalogue)
         self._leases: QuotaLeases | None = None
         if bus is not None:
             self._leases = QuotaLeases(
-                QuotaClient(bus, self._clock, lambda: not self.core.is_deaf),
+                QuotaClient(bus, self._clock, lambda: not self.services.state.bus_down),
                 name,
                 clock=self._clock,
-                tasks=self.core.tasks,
-                dice=self.core.quotas.dice,
+                tasks=self.services.tasks,
+                dice=self.services.quotas.dice,
                 expected_gateways=world.setting.gateways,
             )
-            self.core.quotas.leasing = self._leases
+            self.services.quotas.leasing = self._leases
 
     def begin(self) -> None:
         """On the running loop: what it does by itself."""
         if self._leases is not None:
-            self.core.tasks.forever("quota leases", self._leases.run)
+            self.services.tasks.forever("quota leases", self._leases.run)
 
     def stop(self, reason: str) -> None:
         """The process ends, and every connection with it."""
@@ -116,13 +122,13 @@ class SimulatedGateway:
         for client in list(self.clients.values()):
             if client.exchange is not None:
                 client.exchange.cut_off()
-        self.core.tasks.once("stop", self.core.tasks.close())
+        self.services.tasks.once("stop", self.services.tasks.close())
 
     # what it hears
 
     @property
     def fleet(self) -> FleetView:
-        return self.core.fleet
+        return self.services.fleet
 
     def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
         """`view` is what all make of the beat, where it has been made already."""
@@ -130,12 +136,12 @@ class SimulatedGateway:
 
     def cut_off(self, until_s: float) -> None:
         """The bus is out of its reach."""
-        self.core.is_deaf = True
+        self.services.state.bus_down = True
         self._deaf_until_s = max(self._deaf_until_s, until_s)
 
     def may_hear_again(self) -> bool:
         """Whether it has been deaf for long enough: then it hears from now on."""
-        if self.core.is_deaf and self._events.now_s >= self._deaf_until_s:
+        if self.services.state.bus_down and self._events.now_s >= self._deaf_until_s:
             self.core.hears_again()
             return True
         return False
@@ -153,12 +159,12 @@ class SimulatedGateway:
         model = catalogue.model(pool, asked.adapter)
         client = Client(self, f"{self.name}{self.count}", asked, pool, _adapters_blocks(asked))
         self.clients[client.key] = client
-        expected_tokens = self.core.intake.features.lengths.output_tokens(model.id, asked.tenant)
+        expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, asked.tenant)
         self._note(client, expected_tokens)
         caller = Caller(asked.tenant, _KEY, _SCOPES, BANDS[asked.band])
         entry = None
         try:
-            entry = self.core.quotas.enter(asked.tenant, catalogue.quota_of(asked.tenant), now_s)
+            entry = self.services.quotas.enter(asked.tenant, catalogue.quota_of(asked.tenant), now_s)
             steered = self._steered(client)
             if isinstance(steered, Shed):
                 entry.leave(now_s)
@@ -168,11 +174,13 @@ class SimulatedGateway:
             admitted = self._admitted(client, caller, model, expected_tokens)
             reserved = entry.reserve(admitted.features, now_s, admitted.service_class)
         except Refused as refused:
-            self.core.turn_away(client, ROUTE, client.key, refused, entry)
+            if entry is not None:
+                entry.leave(now_s)
+            replies.turn_away(self.services.metrics, client, ROUTE, client.key, refused)
             return
         timeline = Timeline(received_s=now_s, admitted_s=now_s)
-        client.exchange = Exchange(self.core, catalogue, admitted, client, timeline=timeline, entry=entry)
-        self.core.begin(client.exchange, client, reserved=reserved)
+        client.exchange = Exchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
+        self.core.begin(client.exchange, client, is_reserved=reserved)
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
@@ -248,7 +256,7 @@ class SimulatedGateway:
     def _clock(self) -> float:
         return self._events.now_s
 
-    def _new_rooms(self, clock: Callable[[], float], fleet: FleetView) -> WaitingRooms:
+    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> WaitingRooms:
         if self._setting.admission is None:
             return OpenAdmission(clock, fleet)
         return WaitingRooms(clock, fleet) if self._setting.ladder else WaitingRooms(clock, fleet, NoLadder)
@@ -275,9 +283,6 @@ class _Counting(Metrics):
 
     def shed(self, reason: str) -> None:
         self._reason = reason
-
-    def answered(self, exchange: Exchange, status: int, events: int) -> None:
-        """Clients count."""
 
     def taken_reason(self) -> str:
         reason, self._reason = self._reason, ""
@@ -322,6 +327,17 @@ class _Told:
             return NOTHING
         most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
         return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
+
+
+def _listeners(services: Services) -> tuple[EndListener, ...]:
+    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
+    return (
+        services.router.ended,
+        services.quarantine.ended,
+        services.intake.features.ended,
+        services.admission.ended,
+        partial(settlement.settle, services.clock),
+    )
 
 
 def _limits(timeouts: Timeouts) -> Limits:

@@ -5,7 +5,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.overload.gateway_share import RoomLadder
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.gateway.admission.queue import Waiting, WaitingRooms
-from functions.gateway.intake.intake import Admitted
+from functions.gateway.request.request import Admitted
 
 
 class NoLadder(RoomLadder):

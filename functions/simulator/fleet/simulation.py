@@ -296,7 +296,7 @@ class Simulation:
         region, view = replica.zone.region, to_view(heartbeat)
         replica.last_beat = heartbeat
         for gateway in self.gateways:
-            if gateway.is_up and not gateway.core.is_deaf and gateway.zone.region == region:
+            if gateway.is_up and not gateway.services.state.bus_down and gateway.zone.region == region:
                 gateway.heard(heartbeat, view)
 
     def _sweep(self, number: int) -> None:
@@ -323,7 +323,9 @@ class Simulation:
             fullest = max(fullest, replica.kv_usage_ratio)
         ready = sum(1 for _ in self.lives.ready(pool))
         self._ready_s[pool] += ready * _SECOND_S
-        waits = [_wait(gateway.core.rooms, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up]
+        waits = [
+            _wait(gateway.services.admission, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up
+        ]
         return Look(
             busy_s=busy_s,
             ready_s=self._ready_s[pool],

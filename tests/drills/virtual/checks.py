@@ -60,7 +60,7 @@ def _rows(fleet: Fleet) -> Rows:
     """The settlement record, by request."""
     found: dict[str, list[TraceRow]] = defaultdict(list)
     for gateway in fleet.all_gateways():
-        for traced in gateway.gateway.traces.recent:
+        for traced in gateway.gateway.services.traces.recent:
             row = traced.row()
             found[row.request_id].append(row)
     return dict(found)
@@ -93,7 +93,7 @@ def _settlement(fleet: Fleet, rows: Rows) -> Breaches:
             yield f"a reservation was settled {times} times"
     yield from _conservation(fleet, lived)
     for gateway in _lived(fleet):
-        for key, account in gateway.gateway.quotas.accounts.items():
+        for key, account in gateway.gateway.services.quotas.accounts.items():
             if account.in_flight:
                 yield f"{gateway.name} counts {account.in_flight} requests of {key} in flight"
 
@@ -174,13 +174,15 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
     for node in fleet.gateways:
         gateway = node.gateway
         counts = {
-            "exchanges": gateway.open_exchanges,
-            "client connections": len(gateway.watched),
-            "places at replicas": len(gateway.in_flight),
-            "places in rooms": len(gateway.rooms._places),
-            "tickets": len(gateway.rooms._of),
-            "idle upstreams": sum(map(len, gateway.upstreams._idle.values())),
-            "waits for adapters": gateway.cold.waiting if gateway.cold is not None else 0,
+            "exchanges": len(gateway.services.open_requests),
+            "client connections": len(gateway.services.connections),
+            "places at replicas": len(gateway.services.router.load.in_flight),
+            "dispatched": sum(room.admission.gate.running for room in gateway.services.admission._rooms.values()),
+            "waiting": gateway.services.admission.waiting,
+            "idle upstreams": sum(map(len, gateway.services.upstreams._idle.values())),
+            "waits for adapters": gateway.services.adapter_loads.waiting
+            if gateway.services.adapter_loads is not None
+            else 0,
             "asks for quota": len(node.leases._waiting),
             "connections of the server": len(node._state.connections),
             "ASGI tasks": len(node._state.tasks),
@@ -188,7 +190,7 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
         for what, count in counts.items():
             if count:
                 yield f"{node.name} has {count} {what} left"
-        names = {task.get_name() for task in gateway.tasks._tasks}
+        names = {task.get_name() for task in gateway.services.tasks._tasks}
         if names != _FOREVER:
             yield f"{node.name} runs {sorted(names)}"
     for end in fleet.network.ends:
@@ -199,8 +201,8 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
             if not replica.is_idle or blocks.free_blocks != blocks.num_blocks:
                 yield f"{replica.name} works on for nobody, or keeps KV blocks"
     for node in fleet.retired:
-        if node not in fleet.crashed and node.gateway.open_exchanges:
-            yield f"{node.name} went with {node.gateway.open_exchanges} requests open"
+        if node not in fleet.crashed and len(node.gateway.services.open_requests):
+            yield f"{node.name} went with {len(node.gateway.services.open_requests)} requests open"
 
 
 def _static(fleet: Fleet, rows: Rows) -> Breaches:

@@ -9,6 +9,7 @@ replaced by ones in order of arrival: else the same seed would not be the same r
 """
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from random import Random
@@ -22,6 +23,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import ReplicaView
 from functions.fleet.bus import BusUnavailable
 from functions.gateway import feeds
+from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import make_app
 from functions.gateway.http.lane import LaneProtocol
@@ -109,14 +111,14 @@ class GatewayNode:
         """SIGKILL: nothing that it was about to do is done."""
         self.is_serving = False
         self.network.kill(self.node)
-        for task in [*self.gateway.tasks._tasks, *self._state.tasks]:
+        for task in [*self.gateway.services.tasks._tasks, *self._state.tasks]:
             task.cancel()
 
     async def drain(self, drain_s: float) -> None:
         """SIGTERM, after a handover: what is open runs to its end, or for so long."""
         self.is_serving = False
         loop, gateway = self.network.loop, self.gateway
-        gateway.draining = True
+        gateway.services.state.draining = True
         self.network.stop_listening(self.node)
         for connection in list(self._state.connections):
             self._run(connection.shutdown)
@@ -127,18 +129,18 @@ class GatewayNode:
         cut.cancel()
         if self.node.alive:
             await self._last_words()
-            gateway.upstreams.close()
+            gateway.services.upstreams.close()
             self.network.kill(self.node)
 
     @property
     def is_quiet(self) -> bool:
-        return not self.gateway.watched and not self.gateway.open_exchanges
+        return not self.gateway.services.connections and not self.gateway.services.open_requests
 
     # inside
 
     def _put_together(self) -> None:
         loop, node = self.network.loop, self.node
-        gateway = self.gateway = Gateway(
+        services = make_services(
             pepper=PEPPER,
             limits=LIMITS,
             metrics=Metrics(),
@@ -147,18 +149,19 @@ class GatewayNode:
             gateway_id=self.name,
             loader=_Loader(self.network, node, self._replicas),
         )
-        gateway.watched = InOrder()  # type: ignore[assignment]
-        gateway.tasks._tasks = InOrder()  # type: ignore[assignment]
+        services = dataclasses.replace(services, connections=InOrder())
+        gateway = self.gateway = Gateway(services)
+        gateway.services.tasks._tasks = InOrder()  # type: ignore[assignment]
         self._state.connections = InOrder()  # type: ignore[assignment]
         leases = self.leases = QuotaLeases(
             BrokerClient(self._bus, node),
             self.name,
             clock=loop.time,
-            tasks=gateway.tasks,
+            tasks=gateway.services.tasks,
             dice=self._dice.random,
             expected_gateways=self._expected_gateways,
         )
-        gateway.quotas.leasing = leases
+        gateway.services.quotas.leasing = leases
         self._start_feeds(BusClient(self._bus, node))
         config = uvicorn.Config(
             make_app(gateway), lifespan="off", ws="none", log_config=None, access_log=False, timeout_keep_alive=15
@@ -169,20 +172,20 @@ class GatewayNode:
 
     def _start_feeds(self, bus: BusClient) -> None:
         """As `server` does."""
-        gateway, tasks = self.gateway, self.gateway.tasks
+        gateway, tasks = self.gateway, self.gateway.services.tasks
         tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
-            tasks.forever(feed.__name__, functools.partial(feed, gateway, bus), expected=(BusUnavailable,))
+            tasks.forever(feed.__name__, functools.partial(feed, gateway.services, bus), expected=(BusUnavailable,))
         tasks.forever("quota leases", self.leases.run)
         tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     async def _last_words(self) -> None:
         gateway, bus = self.gateway, BusClient(self._bus, self.node)
-        await gateway.tasks.close()
+        await gateway.services.tasks.close()
         try:
             async with asyncio.timeout(2.0):
-                await feeds.tell_evidence_once(gateway, bus)
-                await feeds.tell_pins_once(gateway, bus)
+                await feeds.tell_evidence_once(gateway.services, bus)
+                await feeds.tell_pins_once(gateway.services, bus)
         except (BusUnavailable, TimeoutError):
             return
 

@@ -75,7 +75,7 @@ def _says_nothing_of_the_error(real: Any) -> Any:
 def _begins_after_the_end(real: Any) -> Any:
     def cut_short(gateway: Gateway) -> None:
         real(gateway)
-        gateway.drain_is_over = False
+        gateway.services.state.drain_is_over = False
 
     return cut_short
 

@@ -19,6 +19,8 @@ from functions.decisions.quota.reservation import Reservation
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
 from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.request import Ended
 from tests.drills.virtual.loop import NODE, Node, VirtualLoop
 from tests.drills.virtual.pipes import PipeTransport
 
@@ -108,22 +110,23 @@ class Witness:
 
         return handle
 
-    def _opened(self, real: Any) -> Callable[..., Any]:
-        def opened(gateway: Gateway, exchange: Any) -> None:
+    def _start(self, real: Any) -> Callable[..., Any]:
+        def start(exchange: Exchange) -> None:
             self.opened[NODE.get(), exchange.admitted.request_id] += 1
-            real(gateway, exchange)
+            real(exchange)
 
-        return opened
+        return start
 
-    def _closed(self, real: Any) -> Callable[..., Any]:
-        def closed(gateway: Gateway, exchange: Any, attempt: Any, status: int, code: str) -> None:
-            request_id = exchange.admitted.request_id
+    def _ended(self, real: Any) -> Callable[..., Any]:
+        def ended(exchange: Exchange, *how: Any) -> Ended:
+            made: Ended = real(exchange, *how)
+            request_id = made.admitted.request_id
             self.closed[NODE.get(), request_id] += 1
-            failures = ",".join(failure.value for failure in exchange.all_failures)
-            self.say(f"ended {request_id} with {status} {code} after {exchange.attempts} attempts ({failures})")
-            real(gateway, exchange, attempt, status, code)
+            failures = ",".join(failure.value for failure in made.failures)
+            self.say(f"ended {request_id} with {made.status} {made.code} after {made.attempts} attempts ({failures})")
+            return made
 
-        return closed
+        return ended
 
     def _reservation(self, real: Any) -> Callable[..., Any]:
         def init(reservation: Reservation, accounts: tuple[QuotaAccount, ...]) -> None:
@@ -156,7 +159,7 @@ class Witness:
             _, phase, beat_s = self.beats.get((node, replica.id), ((0, 0), "unknown", 0.0))
             heard_s = max(beat_s, self.hears_since_s.get(node, 0.0))
             request_id = attempt._admitted.request_id
-            deaf = attempt._gateway.is_deaf
+            deaf = attempt._services.state.bus_down
             self.begun.append(Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, deaf))
             self.say(f"tries {request_id} at {replica.id}")
             real(attempt)
@@ -175,7 +178,7 @@ class Witness:
 
     def _hears_again(self, real: Any) -> Callable[..., Any]:
         def hears_again(gateway: Gateway) -> None:
-            if gateway.is_deaf:
+            if gateway.services.state.bus_down:
                 self.hears_since_s[NODE.get()] = self.loop.time()
             real(gateway)
 
@@ -185,8 +188,8 @@ class Witness:
     def watching(self) -> Iterator[None]:
         doors: tuple[tuple[type, str, Callable[[Any], Callable[..., Any]]], ...] = (
             (Gateway, "handle", self._handle),
-            (Gateway, "opened", self._opened),
-            (Gateway, "closed", self._closed),
+            (Exchange, "start", self._start),
+            (Exchange, "_ended", self._ended),
             (Gateway, "heard", self._heard),
             (Gateway, "hears_again", self._hears_again),
             (Attempt, "begin", self._begin),

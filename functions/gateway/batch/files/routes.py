@@ -10,19 +10,20 @@ from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.gateway.batch.files import names, upload
 from functions.gateway.batch.files.shelf import KEPT_PURPOSES, PAGE_DEFAULT, PAGE_MAX, FileRecord
 from functions.gateway.batch.files.store import refused
-from functions.gateway.batch.service import Batches, offered
+from functions.gateway.batch.service import Batches
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
-from functions.gateway.gateway import Gateway
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.intake.callers import identify_lookup
 
 _LEFT = 499
 
 
-def add_routes(app: FastAPI, gateway: Gateway) -> None:
+def add_routes(batches: Batches, app: FastAPI) -> None:
+    services = batches.services
+
     @app.post("/v1/files")
     async def create(request: Request) -> Response:
-        return await _create(gateway, request)
+        return await _create(batches, request)
 
     @app.get("/v1/files")
     async def listing(
@@ -32,8 +33,7 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         limit: int = Query(PAGE_DEFAULT, ge=1, le=10_000),
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         check_purpose(purpose)
         most, ascending = min(limit, PAGE_MAX), order == "asc"
         try:
@@ -47,20 +47,18 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/files/{file_id}")
     async def one(request: Request, file_id: str) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
-        return (await _found(offered(gateway), caller.tenant, file_id)).shown()
+        _, caller = identify_lookup(services, request)
+        return (await _found(batches, caller.tenant, file_id)).shown()
 
     @app.get("/v1/files/{file_id}/content")
     async def content(request: Request, file_id: str) -> Response:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         record = await _found(batches, caller.tenant, file_id)
         return await _content(batches, caller.tenant, record)
 
     @app.delete("/v1/files/{file_id}")
     async def delete(request: Request, file_id: str) -> dict[str, Any]:
-        _, caller = identify_lookup(gateway, request)
-        batches = offered(gateway)
+        _, caller = identify_lookup(services, request)
         record = await _found(batches, caller.tenant, file_id)
         try:
             reader = await batches.reader_of(caller.tenant, record.id)
@@ -72,18 +70,19 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
         return {"id": record.id, "object": "file", "deleted": True}
 
 
-async def _create(gateway: Gateway, request: Request) -> Response:
-    _, caller = identify_lookup(gateway, request)
-    batches, tenant = offered(gateway), caller.tenant
+async def _create(batches: Batches, request: Request) -> Response:
+    services = batches.services
+    _, caller = identify_lookup(services, request)
+    tenant = caller.tenant
     limits = batches.limits
     try:
         with batches.uploads.taken(tenant):
             if await batches.shelf.count(tenant) >= limits.files_per_tenant:
                 raise too_many_files(limits.files_per_tenant)
-            file_id = names.new_id("file", gateway.wall_clock())
+            file_id = names.new_id("file", services.wall_clock())
             writer = batches.shelf.begin(tenant, file_id)
             form = await upload.receive(
-                request, batches.store, writer, limits.file_bytes, places=batches.uploads, clock=gateway.clock
+                request, batches.store, writer, limits.file_bytes, places=batches.uploads, clock=services.clock
             )
             record = await batches.shelf.keep(
                 tenant,
@@ -91,7 +90,7 @@ async def _create(gateway: Gateway, request: Request) -> Response:
                 size_bytes=writer.written_bytes,
                 filename=upload.filename_of(form),
                 purpose=form.fields["purpose"],
-                now_unix_s=gateway.wall_clock(),
+                now_unix_s=services.wall_clock(),
             )
     except StoreUnavailable as error:
         raise refused(error) from error

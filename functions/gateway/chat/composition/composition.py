@@ -12,17 +12,13 @@ To the lane this is an `Answering`, as an exchange is: it may be left, paused, r
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import orjson
 
-from functions.api.snapshot import TenantEntry
-from functions.decisions.catalogue import Catalogue
 from functions.gateway import errors
 from functions.gateway.chat.composition import spoken
 from functions.gateway.chat.composition.gathering import Gathered, Passing
-from functions.gateway.chat.composition.recalled_room import too_much
+from functions.gateway.chat.composition.shared import ChatRequest, ChatServices, too_much
 from functions.gateway.chat.conversations import Conversation
 from functions.gateway.chat.tools import declared as tools
 from functions.gateway.chat.tools.declared import Declared, ToolCall
@@ -30,12 +26,9 @@ from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Headers, Sink
 from functions.gateway.intake import context_overflow
-from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import CHAT
-
-if TYPE_CHECKING:
-    from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.request import replies
 
 _log = logging.getLogger(__name__)
 _ID_CHARS = 120  # of the caller's request id; the round's number comes behind it
@@ -50,21 +43,9 @@ _ASK_FOR_SUMMARY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client asked for, as far as it was read."""
-
-    catalogue: Catalogue
-    tenant: TenantEntry
-    known: Recognised
-    wire: WireRequest
-    received_s: float
-    session: str | None  # set where a conversation is to be kept
-
-
 class Composition:
-    def __init__(self, composer: "Composer", asked: Asked, body: JsonObject, sink: Sink) -> None:
-        self._composer = composer
+    def __init__(self, shared: ChatServices, asked: ChatRequest, body: JsonObject, sink: Sink) -> None:
+        self._shared = shared
         self._asked = asked
         self._body = body
         self._sink = sink
@@ -76,7 +57,7 @@ class Composition:
         self.begun = self.ended = False
 
     def start(self) -> None:
-        self._composer.gateway.tasks.once("composition", self._run())
+        self._shared.services.tasks.once("composition", self._run())
 
     # what the client's side says: this is an Answering
 
@@ -130,24 +111,24 @@ class Composition:
 
     async def _recall(self) -> Conversation | None:
         """Put what was said before in front of what is new."""
-        conversations, asked = self._composer.conversations, self._asked
+        conversations, asked = self._shared.conversations, self._asked
         if asked.session is None or conversations is None:
             return None
-        figures = self._composer.gateway.metrics.compositions
+        metrics = self._shared.metrics
         try:
             async with conversations.places.taken(asked.tenant.name):
-                self._composer.check_quota(asked.known)  # from here to the request's own entry nothing waits
+                self._shared.check_quota(asked.known)  # from here to the request's own entry nothing waits
                 conversation = await conversations.load(asked.tenant.name, asked.session)
         except OverQuota:
             raise
         except Refused:
-            figures.conversation("unavailable")
+            metrics.conversation("unavailable")
             raise
-        figures.conversation(conversation.outcome)
+        metrics.conversation(conversation.outcome)
         recalled = self._put_in_front(conversation)
         self._notes[b"x-shoal-conversation"] = b"recalled=%d" % recalled
         if self._body.get("store") is False:
-            figures.conversation("not_wished")
+            metrics.conversation("not_wished")
             return None
         return conversation
 
@@ -161,9 +142,9 @@ class Composition:
         new = self._body["messages"]
         self._body["messages"] = conversation.continued(new)
         last = conversation.recalled_until(new)
-        last -= self._forget(too_much(self._body, self._composer.gateway.limits), last)
+        last -= self._forget(too_much(self._body, self._shared.services.limits), last)
         if self._asked.tenant.context_overflow == "refuse":
-            self._forget(self._composer.overflow(self._asked, self._body), last)
+            self._forget(self._shared.overflow(self._asked, self._body), last)
         return len(self._body["messages"]) - len(new)
 
     def _forget(self, gone: range, last: int) -> int:
@@ -177,11 +158,11 @@ class Composition:
 
         If not, they are dropped at admission, as `slide` has it.
         """
-        asked, composer, messages = self._asked, self._composer, self._body["messages"]
-        if asked.tenant.context_overflow != "summarise" or not composer.overflow(asked, self._body):
+        asked, shared, messages = self._asked, self._shared, self._body["messages"]
+        if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
             return
-        gone = composer.overflow(asked, self._body, _TOLD_TOKENS)
-        room = composer.room_tokens(asked, self._body) - _SUMMARY_TOKENS
+        gone = shared.overflow(asked, self._body, _TOLD_TOKENS)
+        room = shared.headroom_tokens(asked, self._body) - _SUMMARY_TOKENS
         if not gone or room <= 0:
             return
         summary = await self._summary(messages[gone.start : gone.stop], room)
@@ -193,14 +174,14 @@ class Composition:
             {"role": "assistant", "content": "I remember."},
         ]
         self._body["messages"][gone.start : gone.start] = told
-        if composer.overflow(asked, self._body):  # admission would drop the summary, the oldest turn, first
+        if shared.overflow(asked, self._body):  # admission would drop the summary, the oldest turn, first
             self._body["messages"] = messages
             return
         self._notes[b"x-shoal-context"] = b"summarised=%d" % turns
 
-    async def _summary(self, messages: list[JsonObject], room_tokens: int) -> str:
+    async def _summary(self, messages: list[JsonObject], headroom_tokens: int) -> str:
         text = "\n".join(f"{message['role']}: {_text(message)}" for message in messages)
-        content = _ASK_FOR_SUMMARY + text[-room_tokens * _SUMMARY_CHARS_PER_TOKEN :]
+        content = _ASK_FOR_SUMMARY + text[-headroom_tokens * _SUMMARY_CHARS_PER_TOKEN :]
         body = {name: self._body[name] for name in ("model", *_SESSION_FIELDS) if name in self._body}
         body |= {"messages": [{"role": "user", "content": content}], "max_tokens": _SUMMARY_TOKENS, "temperature": 0}
         answer = await self._ask(body)
@@ -228,7 +209,7 @@ class Composition:
                 self._body["tool_choice"] = "none"
             elif type(self._body.get("tool_choice")) is dict or self._body.get("tool_choice") == "required":
                 self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
-        self._composer.gateway.metrics.compositions.tools_answered(self._rounds)
+        self._shared.metrics.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
         await self._whole(answer, conversation, as_stream=(include_usage,) if streamed else None)
 
@@ -243,9 +224,10 @@ class Composition:
         return [tools.result(call, content) for call, content in zip(calls, found, strict=True)]
 
     async def _call(self, offered: Declared, call: ToolCall) -> str:
-        gateway, began_s = self._composer.gateway, self._composer.gateway.clock()
-        answer = await self._composer.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
-        gateway.metrics.compositions.tool_called(answer.outcome, gateway.clock() - began_s)
+        shared, clock = self._shared, self._shared.services.clock
+        began_s = clock()
+        answer = await shared.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
+        shared.metrics.tool_called(answer.outcome, clock() - began_s)
         return answer.content
 
     async def _ask(self, body: JsonObject) -> Gathered:
@@ -254,9 +236,9 @@ class Composition:
     async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
         """One round, to its end. The first began when the request came, each later one begins when it is asked."""
         self._rounds += 1
-        clock = self._composer.gateway.clock
+        clock = self._shared.services.clock
         received_s = self._asked.received_s if self._rounds == 1 else clock()
-        self._round = self._composer.round(self._headers(), orjson.dumps(body), sink, received_s)
+        self._round = self._shared.round(self._headers(), orjson.dumps(body), sink, received_s)
         await sink.ended()
         self._round = None
         if sink.was_cut:
@@ -278,10 +260,10 @@ class Composition:
 
     def _left_s(self) -> float:
         """Until the deadline, which is one for all rounds and calls; raises Refused (504) where it has passed."""
-        gateway, asked_ms = self._composer.gateway, self._asked.known.read.deadline_ms
-        most_s = gateway.limits.answer_s
+        services, asked_ms = self._shared.services, self._asked.known.read.deadline_ms
+        most_s = services.limits.answer_s
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
-        left_s = self._asked.received_s + allowed_s - gateway.clock()
+        left_s = self._asked.received_s + allowed_s - services.clock()
         if left_s <= 0:
             raise Refused(_too_late())
         return left_s
@@ -322,11 +304,11 @@ class Composition:
             self._sink.end(passing.last)
 
     async def _remember(self, conversation: Conversation, message: JsonObject) -> None:
-        conversations, kept = self._composer.conversations, self._asked.tenant.conversations
+        conversations, kept = self._shared.conversations, self._asked.tenant.conversations
         if conversations is None or kept is None:
             return
         saved = await conversations.save(conversation, [*self._body["messages"], message], kept)
-        self._composer.gateway.metrics.compositions.conversation(saved)
+        self._shared.metrics.conversation(saved)
         if saved != "kept":
             self._notes[b"x-shoal-conversation"] = b"not-kept"
 
@@ -342,7 +324,8 @@ class Composition:
         if self.begun:  # a second answer would corrupt the first
             self._sink.cut()
             return
-        self._composer.gateway.turn_away(self._sink, CHAT, self._asked.wire.request_id, refused)
+        metrics = self._shared.services.metrics
+        replies.turn_away(metrics, self._sink, CHAT, self._asked.wire.request_id, refused)
 
     def _dressed_stream(self, headers: Headers) -> Headers:
         self.begun = True

@@ -1,0 +1,120 @@
+"""A gateway's services, put together: who is given what, and who is told of a request's end.
+
+Neighbours: `server` calls it, and so does everything that runs a gateway without sockets; `services` is what comes out.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from functions.decisions.baselines import RouterName, baseline
+from functions.decisions.baselines.compared import Compared
+from functions.fleet.tasks import Supervised
+from functions.fleet.view import FleetView
+from functions.gateway import tracing
+from functions.gateway.admission.metrics import LadderCollector, RoomsCollector
+from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.http.uploads import Uploads
+from functions.gateway.intake.intake import Intake
+from functions.gateway.intake.lookups import Lookups
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.prefix.index import Prefixes, TellingReplicas
+from functions.gateway.quota import settlement
+from functions.gateway.quota.accounts import TenantQuotas
+from functions.gateway.quota.metrics import QuotaCollector
+from functions.gateway.request.hedging import Hedging, RetryBudgets
+from functions.gateway.request.quarantine import PromptQuarantine
+from functions.gateway.request.upstream import UpstreamPool, Upstreams
+from functions.gateway.routing.adapter_copies import AdapterCopies
+from functions.gateway.routing.adapter_loads import ColdLoads
+from functions.gateway.routing.load_client import Loader
+from functions.gateway.routing.rollout import Rollouts
+from functions.gateway.routing.router import OtherRouter, Router
+from functions.gateway.services import Services
+from functions.telemetry.trace_sink import TraceSink
+
+
+def make_services(
+    *,
+    pepper: bytes,
+    limits: Limits,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+    gateway_id: str = "gateway",
+    loader: Loader | None = None,
+    telling: TellingReplicas | None = None,
+    traces: TraceSink | None = None,
+    zone: str = "",
+    router: RouterName | OtherRouter = "shoal",
+    upstreams: Upstreams | None = None,
+    make_admission: Callable[[Callable[[], float], FleetView], WaitingRooms] = WaitingRooms,
+) -> Services:
+    """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
+
+    Without replicas that are `telling` of their caches, prefixes are known by what was sent. A simulated fleet brings
+    its own `upstreams`, and may compare other routers and an open admission.
+    """
+    traces = traces or TraceSink(None, wall_clock)
+    tasks, quotas = Supervised(), TenantQuotas()
+    rollouts = Rollouts(gateway_id, clock, wall_clock)
+    intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
+    fleet = FleetView()
+    admission = make_admission(clock, fleet)
+    prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
+    other = _published(router) if isinstance(router, str) else router
+    routing = Router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
+    quarantine = PromptQuarantine(limits.quarantine_after_replicas, pepper)
+    adapter_loads: ColdLoads | None = None
+    if loader is not None:
+        adapter_loads = ColdLoads(
+            loader,
+            limits=limits,
+            clock=clock,
+            tasks=tasks,
+            fleet=fleet,
+            own=routing.load,
+            choice=routing.choose_cold,
+            on_end=metrics.cold_load,
+        )
+    for collector in (QuotaCollector(quotas), RoomsCollector(admission.figures), LadderCollector(admission.ladders)):
+        metrics.registry.register(collector)
+    return Services(
+        gateway_id=gateway_id,
+        limits=limits,
+        clock=clock,
+        wall_clock=wall_clock,
+        tasks=tasks,
+        metrics=metrics,
+        traces=traces,
+        intake=intake,
+        uploads=Uploads(limits.uploads_bytes, partial(metrics.shed, "uploads_full")),
+        lookups=Lookups(limits.lookups_per_minute, clock),
+        quotas=quotas,
+        admission=admission,
+        fleet=fleet,
+        prefixes=prefixes,
+        router=routing,
+        rollouts=rollouts,
+        adapter_loads=adapter_loads,
+        upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
+        retry_budgets=RetryBudgets(clock),
+        hedging=Hedging(),
+        quarantine=quarantine,
+        end_listeners=(
+            routing.ended,  # the fleet's view of the replica
+            quarantine.ended,
+            intake.features.ended,
+            admission.ended,
+            partial(settlement.settle, clock),  # the tenant's account
+            metrics.ended,
+            rollouts.ended,
+            partial(tracing.offer, traces, wall_clock),
+        ),
+    )
+
+
+def _published(name: RouterName) -> Compared | None:
+    """Another router's published algorithm; None: shoal's own."""
+    other = baseline(name)
+    return Compared(other) if other is not None else None

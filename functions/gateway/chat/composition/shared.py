@@ -1,0 +1,130 @@
+"""What the compositions of chats share: the gateway's services, the tools, the kept conversations, and their metrics.
+
+Beside tokens, a recalled conversation must pass the checks of a request's shape. Each request that was kept had at most
+so many messages and values (objects, arrays and keys); all of them together may have more. The caller sees none of
+that, so the oldest turns go, as they do where tokens are too many:
+
+    values = those of the body around the messages + those of each message     at most `Limits.json_values`
+    worked example (test_turns_go_that_hold_too_many_values): turns of 40,003, 40,003 and, new, 40,003 values beside ten
+    around: 120,019 are over 100,000, so the first turn goes
+
+Of metrics there are outcomes alone: names of tools and sessions are tenants' own. Neighbours: `composer` makes it,
+`composition` uses it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from functions.api.snapshot import TenantEntry
+from functions.decisions.catalogue import Catalogue
+from functions.decisions.request.context_window import Said, dropped
+from functions.gateway.chat.conversations import Conversations, Recalled, Saved
+from functions.gateway.chat.tools.calls import ToolCaller, ToolOutcome
+from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.sink import Answering, Sink
+from functions.gateway.intake import context_overflow
+from functions.gateway.intake.intake import Recognised, WireRequest
+from functions.gateway.intake.json_body import JsonObject, has_at_most, values_in
+from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT
+from functions.gateway.limits import Limits
+from functions.gateway.services import RequestHandler, Services
+from functions.telemetry.cells import Counter, Histogram
+
+_SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ROUNDS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+ConversationOutcome = Recalled | Saved | Literal["not_wished", "deleted"]
+
+
+class CompositionMetrics:
+    """Owned by one event loop."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._conversations = Counter(
+            "shoal_conversations", "Kept conversations by what became of them", ["outcome"], registry=registry
+        )
+        self._tool_calls = Counter("shoal_tool_calls", "Calls of server tools", ["outcome"], registry=registry)
+        self._tool_seconds = Histogram(
+            "shoal_tool_seconds",
+            "Of one call of a server tool, waiting for its place included",
+            buckets=_SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._rounds = Histogram(
+            "shoal_tool_rounds", "Models asked for one answer", buckets=_ROUNDS_BUCKETS, registry=registry
+        )
+
+    def conversation(self, outcome: ConversationOutcome) -> None:
+        self._conversations.labels(outcome).inc()
+
+    def tool_called(self, outcome: ToolOutcome, seconds: float) -> None:
+        self._tool_calls.labels(outcome).inc()
+        if outcome != "not_made":
+            self._tool_seconds.observe(seconds)
+
+    def tools_answered(self, rounds: int) -> None:
+        self._rounds.observe(rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a client asked for, as far as it was read."""
+
+    catalogue: Catalogue
+    tenant: TenantEntry
+    known: Recognised
+    wire: WireRequest
+    received_s: float
+    session: str | None  # set where a conversation is to be kept
+
+
+class ChatServices:
+    """Owned by one event loop. Without `conversations`, tenants' wish to have them kept is not heeded."""
+
+    def __init__(
+        self, services: Services, handle: RequestHandler, tools: ToolCaller, conversations: Conversations | None
+    ) -> None:
+        self.services = services
+        self.tools = tools
+        self.conversations = conversations
+        self.metrics = CompositionMetrics(services.metrics.registry)
+        self._handle = handle
+
+    def check_quota(self, known: Recognised) -> None:
+        """Whether one more request of its sender could come now, which is not counted; raises OverQuota (429)."""
+        self.services.quotas.check(known.caller.tenant, known.tier, self.services.clock(), known.key)
+
+    def round(self, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Answering | None:
+        return self._handle(CHAT, headers, body, sink, received_s, composed=True)
+
+    def overflow(self, asked: ChatRequest, body: JsonObject, beside_tokens: int = 0) -> range:
+        """The messages that do not fit, with `beside_tokens` more; none where admission will say that no model is."""
+        model = asked.catalogue.resolve(asked.tenant.name, body["model"]) if type(body.get("model")) is str else None
+        if model is None:
+            return range(0)
+        lengths, pool = self.services.intake.features.lengths, model.pool
+        return context_overflow.overflow(
+            body,
+            self.headroom_tokens(asked, body) - beside_tokens,
+            lambda size: lengths.prompt_tokens(pool, asked.tenant.name, size),
+        )
+
+    def headroom_tokens(self, asked: ChatRequest, body: JsonObject) -> int:
+        model = asked.catalogue.resolve(asked.tenant.name, body["model"])
+        window_tokens = model.context_window_tokens if model is not None else 0
+        return context_overflow.headroom_tokens(body, CHAT_OUTPUT, asked.known.quota, window_tokens)
+
+
+def too_much(body: JsonObject, limits: Limits) -> range:
+    """The indices of messages that must go; those of the last turn are never among them."""
+    messages = body["messages"]
+    gone = range(0)
+    if len(messages) > limits.messages:
+        gone = dropped([Said(message["role"], 1) for message in messages], limits.messages)
+    if not has_at_most(body, limits.json_values):
+        room = limits.json_values - values_in(body | {"messages": []})
+        by_values = dropped([Said(message["role"], values_in(message)) for message in messages], room)
+        gone = max(gone, by_values, key=len)
+    return gone

@@ -1,0 +1,102 @@
+"""What Prometheus sees of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
+
+What happens is counted where it happens (`metrics`); this is looked up, and totals that are kept elsewhere are carried
+over by how much they have grown.
+"""
+
+from prometheus_client import Gauge
+
+from functions.decisions.catalogue import Catalogue
+from functions.gateway.services import Services
+from functions.telemetry.cells import Counter
+
+_PHASES = ("starting", "ready", "warm", "draining", "hung", "dead")
+
+
+class StateGauges:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        registry = services.metrics.registry
+        self._hedges = Counter("shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=registry)
+        self._hedges_before = (0, 0)
+        self._quarantined = Counter(
+            "shoal_prompts_quarantined",
+            "Requests refused, since two replicas failed on them",
+            registry=registry,
+        )
+        self._quarantined_before = 0
+        self._traces_dropped = Counter(
+            "shoal_traces_dropped", "Rows that could not be written in time", registry=registry
+        )
+        self._traces_dropped_before = 0
+        self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
+        self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=registry)
+        self._untold_pins = Gauge(
+            "shoal_session_pins_untold", "Those that other gateways have not been told of yet", registry=registry
+        )
+        self._lost_pins = Counter(
+            "shoal_session_pins_lost", "Pins that other gateways will not be told of", registry=registry
+        )
+        self._lost_pins_before = 0
+        self._open = Gauge("shoal_open_requests", "Requests under way", registry=registry)
+        self._connections = Gauge("shoal_client_connections", "Client connections open", registry=registry)
+        self._uploads = Gauge(
+            "shoal_upload_bytes", "Held for bodies over 64 KiB that are on their way", registry=registry
+        )
+        self._epoch = Gauge("shoal_snapshot_epoch", "The snapshot in use", registry=registry)
+        self._age = Gauge("shoal_snapshot_age_seconds", "Since the registry last vouched for it", registry=registry)
+        self._refused_snapshots = Counter(
+            "shoal_snapshot_refused", "Snapshots that could not be believed", registry=registry
+        )
+        self._refused_before = 0
+        self._phase = Gauge("shoal_replica_state", "1 for the phase it is in", ["replica", "state"], registry=registry)
+        self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use", ["replica"], registry=registry)
+
+    def scrape(self) -> None:
+        """Bring them up to date; called before each rendering, on the loop."""
+        services = self._services
+        services.metrics.prefixes.scrape()
+        self._open.set(len(services.open_requests))
+        self._connections.set(len(services.connections))
+        self._uploads.set(services.uploads.held_bytes)
+        self._cold_waiting.set(services.adapter_loads.waiting if services.adapter_loads is not None else 0)
+        self._scrape_totals()
+        self._scrape_snapshot()
+        self._phase.clear()
+        self._kv.clear()
+        for heartbeat, _ in services.fleet.heartbeats():
+            self._kv.labels(heartbeat.replica_id).set(heartbeat.kv_usage_ratio)
+            for phase in _PHASES:
+                self._phase.labels(heartbeat.replica_id, phase).set(int(heartbeat.phase == phase))
+
+    def _scrape_totals(self) -> None:
+        services, pins = self._services, self._services.rollouts.splits.pins
+        begun, won = services.hedging.begun_total, services.hedging.won_total
+        self._hedges.labels("begun").inc(begun - self._hedges_before[0])
+        self._hedges.labels("won").inc(won - self._hedges_before[1])
+        self._hedges_before = (begun, won)
+        self._quarantined.inc(services.quarantine.refused_total - self._quarantined_before)
+        self._quarantined_before = services.quarantine.refused_total
+        self._traces_dropped.inc(services.traces.dropped_total - self._traces_dropped_before)
+        self._traces_dropped_before = services.traces.dropped_total
+        self._pins.set(len(pins))
+        self._untold_pins.set(pins.untold)
+        self._lost_pins.inc(pins.lost_total - self._lost_pins_before)
+        self._lost_pins_before = pins.lost_total
+
+    def _scrape_snapshot(self) -> None:
+        state = self._services.state
+        if state.catalogue is not None:
+            self._epoch.set(state.catalogue.epoch)
+            self._age.set(_snapshot_age_s(self._services, state.catalogue))
+        refused = state.snapshot_source.refused_total if state.snapshot_source is not None else 0
+        self._refused_snapshots.inc(refused - self._refused_before)
+        self._refused_before = refused
+
+
+def _snapshot_age_s(services: Services, catalogue: Catalogue) -> float:
+    """Since the registry last said that there is no newer one; started from the cache, since it was compiled."""
+    source = services.state.snapshot_source
+    vouched_unix_s = source.confirmed_unix_s if source is not None else None
+    since_unix_s = vouched_unix_s if vouched_unix_s is not None else catalogue.snapshot.compiled_unix_s
+    return max(0.0, services.wall_clock() - since_unix_s)

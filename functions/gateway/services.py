@@ -1,0 +1,113 @@
+"""What a request may use: one frozen record of everything that requests share. `assembly` makes it, once a process.
+
+Exchanges, attempts, compositions and batches hold it and nothing of the gateway itself; `gateway` takes requests in and
+keeps it up to date. What is in force at the moment (the snapshot, whether the bus is in reach, whether the process
+drains) is in `state`. Owned by one event loop. Times are monotonic seconds, unless they are called unix.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from functions.api.ids import ReplicaId
+from functions.decisions.catalogue import Catalogue
+from functions.fleet.tasks import Supervised
+from functions.fleet.view import FleetView
+from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.http.headers import RawHeaders
+from functions.gateway.http.sink import Answering, Sink
+from functions.gateway.http.uploads import Uploads
+from functions.gateway.intake.intake import Intake
+from functions.gateway.intake.lookups import Lookups
+from functions.gateway.intake.routes import Route
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.prefix.index import Prefixes
+from functions.gateway.quota.accounts import TenantQuotas
+from functions.gateway.request.hedging import Hedging, RetryBudgets
+from functions.gateway.request.quarantine import PromptQuarantine
+from functions.gateway.request.request import EndListener
+from functions.gateway.request.upstream import Upstreams
+from functions.gateway.routing.adapter_loads import ColdLoads
+from functions.gateway.routing.rollout import Rollouts
+from functions.gateway.routing.router import Router
+from functions.telemetry.trace_sink import TraceSink
+
+
+class RequestHandler(Protocol):
+    """`Gateway.handle`: takes one request; its answer goes to the sink."""
+
+    def __call__(
+        self, route: Route, headers: RawHeaders, body: bytes, sink: Sink, received_s: float, *, composed: bool = False
+    ) -> Answering | None: ...
+
+
+class Watched(Protocol):
+    """Anything that may wait for too long."""
+
+    def check(self, now_s: float) -> None: ...
+
+
+class OpenRequest(Watched, Protocol):
+    """A request under way, as far as the clock, the fleet and the feeds have something to say to it."""
+
+    def replica_lost(self, replica_id: ReplicaId) -> None: ...
+
+    def snapshot_swapped(self) -> None: ...
+
+    def cut_short(self, answer: ErrorAnswer) -> None: ...
+
+    def failed_here(self) -> None: ...
+
+
+class SnapshotSource(Protocol):
+    """What is known of where snapshots come from."""
+
+    confirmed_unix_s: float | None  # when it last said that there is no newer one
+    refused_total: int
+
+
+@dataclass(slots=True)
+class State:
+    """What is in force now."""
+
+    catalogue: Catalogue | None = None  # a request under way keeps the one that it began with
+    snapshot_source: SnapshotSource | None = None
+    bus_down: bool = False  # then nobody's silence means anything
+    draining: bool = False
+    drain_is_over: bool = False  # nothing begins any more: nobody would be there to end it
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    gateway_id: str
+    limits: Limits
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]  # unix seconds
+    tasks: Supervised
+    metrics: Metrics
+    traces: TraceSink
+
+    # coming in
+    intake: Intake
+    uploads: Uploads
+    lookups: Lookups
+    quotas: TenantQuotas
+    admission: WaitingRooms
+
+    # to a replica
+    fleet: FleetView
+    prefixes: Prefixes
+    router: Router
+    rollouts: Rollouts
+    adapter_loads: ColdLoads | None  # None: an adapter that no replica has loaded is refused
+    upstreams: Upstreams
+    retry_budgets: RetryBudgets
+    hedging: Hedging
+    quarantine: PromptQuarantine
+
+    end_listeners: tuple[EndListener, ...]  # told of each request's end, in this order
+    state: State = field(default_factory=State)
+    open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
+    connections: set[Watched] = field(default_factory=set)  # clients'

@@ -1,0 +1,86 @@
+"""A request's end: one record, made once, given to each listener in its order, whatever another one does."""
+
+import logging
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from functions.api.ids import TenantId
+from functions.gateway.request.request import Ended
+from tests.gateway import sse
+from tests.gateway.engine_rig import Play
+from tests.gateway.hello import Playing, finishes
+from tests.gateway.world import BOT_V1
+
+ACME = TenantId("acme")
+
+
+def listening(p: Play) -> list[Ended]:
+    """What one more listener, the first, is given."""
+    given: list[Ended] = []
+    listeners = (given.append, *p.gateway.services.end_listeners)
+    p.gateway.services = replace(p.gateway.services, end_listeners=listeners)
+    return given
+
+
+async def test_a_stream_ends_once_with_what_it_used(play: Playing) -> None:
+    p = play("r0")
+    given = listening(p)
+    exchange = p.ask(stream=True)
+    finishes(await p.connects())
+    exchange.client_left()
+    exchange.cut_off()
+    (ended,) = given
+    assert (ended.status, ended.code, ended.begun, ended.attempts, ended.failures) == (200, "", True, 1, ())
+    assert ended.usage is not None and ended.usage.completion_tokens == 2
+    assert ended.worked and ended.spent.kv_token_seconds >= 0.0
+    assert ended.prediction is not None and ended.prediction.replica.id == "r0"
+    with pytest.raises(AttributeError):
+        ended.status = 500  # type: ignore[misc]
+
+
+async def test_who_leaves_a_queue_or_an_engine_ends_once(play: Playing) -> None:
+    p = play("r0")
+    given = listening(p)
+    exchange = p.ask()
+    await p.connects()
+    exchange.client_left()
+    exchange.client_left()
+    assert [(ended.status, ended.begun, ended.usage) for ended in given] == [(499, False, None)]
+    assert exchange.ticket is None and p.quiet()
+
+
+@pytest.mark.parametrize("place", range(8))
+async def test_a_listener_that_fails_keeps_no_other_from_its_part(
+    play: Playing, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = play("r0")
+    given = listening(p)
+
+    def fails(ended: Ended) -> None:
+        raise RuntimeError("a listener's own mistake")
+
+    listeners = list(p.gateway.services.end_listeners)
+    listeners.insert(1 + place, fails)
+    p.gateway.services = replace(p.gateway.services, end_listeners=tuple(listeners))
+    p.ask(stream=False)
+    with caplog.at_level(logging.ERROR):
+        (await p.connects()).answers(200, sse.whole(BOT_V1))
+    services = p.gateway.services
+    assert p.client.status == 200 and len(given) == 1
+    assert "is not accounted for" in caplog.text and "a listener's own mistake" in caplog.text
+    assert p.quiet() and p.requests(200) == 1 and services.quotas.in_flight(ACME) == 0
+    assert services.quotas.settled_by_engine.requests == 1 and len(services.traces.recent) == 1
+    assert sum(room.admission.gate.running for room in services.admission._rooms.values()) == 0
+
+
+async def test_an_ended_request_has_every_field(play: Playing) -> None:
+    """A field that nobody fills would be a fact that no listener can rely on."""
+    p = play("r0")
+    given = listening(p)
+    p.ask(stream=True)
+    finishes(await p.connects())
+    told = msgspec.structs.asdict(given[0])
+    absent = {name for name, value in told.items() if value is None}
+    assert absent == {"cascade_spend", "cascade"}, "these belong to cascades alone"
