@@ -29,10 +29,10 @@ def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **settin
 
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
-    """120 a minute and a burst of 120: in 30 s 180 of 300 may come."""
+    """120 a minute and a burst of 120: in 30 s 180 of 300 may come; several share out three fourths of the burst."""
     outcome = run(10.0, 30.0, entry(requests_per_minute=120), gateways=gateways)
     assert served(outcome) <= 181
-    assert served(outcome) > 160
+    assert served(outcome) > (160 if gateways == 1 else 145)
     assert shed(outcome) == {"over_quota": 300 - served(outcome)}
 
 
@@ -74,14 +74,15 @@ def test_what_failed_is_not_paid_for() -> None:
 
 
 def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
+    """By the bus two minutes after the last ask, as the script's server does."""
     simulation: Simulation = world(
         stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
     )
     kept: list[int] = []
     simulation.events.at(30.0, lambda: kept.extend(len(gateway.services.quotas) for gateway in simulation.gateways))
-    simulation.events.at(30.0, lambda: kept.append(len(simulation._bus.model if simulation._bus is not None else ())))
+    simulation.events.at(150.0, lambda: kept.append(len(simulation._bus.model if simulation._bus is not None else ())))
     simulation._under_way += 1  # so that it goes on until somebody stops it
-    simulation.events.at(31.0, simulation.events.stop)
+    simulation.events.at(151.0, simulation.events.stop)
     simulation.run()
     assert kept == [0, 0, 0]
 
