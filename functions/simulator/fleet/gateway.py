@@ -11,7 +11,7 @@ Neighbours: `simulation` owns gateways and engines; `client` counts; `catalogue`
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import EngineName, KeyId, PoolName, ReplicaId
+from functions.api.snapshot import Scope
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.baselines.protocol import SimulatedRouter
 from functions.decisions.catalogue import ResolvedModel
@@ -263,7 +264,7 @@ class SimulatedGateway:
 
 
 _KEY = KeyId("simulated")
-_SCOPES = ("inference",)
+_SCOPES: tuple[Scope, ...] = ("inference",)
 
 
 class _Counting(Metrics):
@@ -317,7 +318,7 @@ class _Told:
         self._clients = clients
         self._block_tokens = world.setting.block_tokens
 
-    def matched_tokens(self, admitted: Admitted) -> dict[ReplicaId, int] | None:
+    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
         told = self._world.told.get(admitted.model.pool)
         if told is None:
             return None

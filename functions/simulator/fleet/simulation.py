@@ -66,7 +66,7 @@ class Simulation:
         self.setting = setting
         self.catalogue = SettingCatalogue(setting)
         self.events = Events()
-        self._loop = VirtualLoop(self.events)
+        self._loop = VirtualLoop(self.events)  # type: ignore[abstract]  # no sockets, processes or signals
         self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
         self.steering: Steering | None = None
         self._workload: Iterator[Asked] = iter(workload)

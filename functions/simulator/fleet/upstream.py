@@ -195,6 +195,12 @@ class Upstreams:
     def take(self, replica_id: ReplicaId) -> Connection:
         return Connection(self._engines, self._askers, replica_id)
 
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
+        return self.take(replica_id)
+
+    def give_back(self, connection: Connection) -> None:
+        """None is kept."""
+
     def sweep(self) -> None:
         """None is kept."""
 
