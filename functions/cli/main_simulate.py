@@ -59,18 +59,6 @@ def simulate_fleet(
     )
 
 
-@simulate_app.command("replay")
-def simulate_replay(
-    recording: Annotated[Path, typer.Argument(help="What a gateway wrote with SHOAL_GATEWAY_DECISIONS_FILE.")],
-    *,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Whether the simulation chooses what a gateway chose, decision by decision."""
-    from functions.cli import simulate_replay as command
-
-    command.replay(recording, as_json=output is Output.JSON)
-
-
 @simulate_app.command("calibrate")
 def simulate_calibrate(
     url: Annotated[str, typer.Option(help="The engine's own address, such as http://127.0.0.1:8000.")],

@@ -11,7 +11,6 @@ from functions.fleet.view import FleetView
 from functions.gateway import tracing
 from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
 from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.decision_recorder import DecisionRecorder, RecordedFleet, RecordedQueues, recorded_router
 from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
 from functions.gateway.limits import Limits
@@ -22,7 +21,7 @@ from functions.gateway.quota.accounts import TenantQuotas
 from functions.gateway.quota.metrics import QuotaCollector
 from functions.gateway.request.hedging import Hedging, RetryBudgets
 from functions.gateway.request.quarantine import PromptQuarantine
-from functions.gateway.request.upstream import UpstreamPool
+from functions.gateway.request.upstream import UpstreamPool, Upstreams
 from functions.gateway.routing.adapter_copies import AdapterCopies
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.load_client import Loader
@@ -46,22 +45,22 @@ def make_services(
     traces: TraceSink | None = None,
     zone: str = "",
     other: OtherChoice | None = None,
-    recorder: DecisionRecorder | None = None,
+    upstreams: Upstreams | None = None,
+    make_admission: Callable[[Callable[[], float], FleetView], AdmissionQueues] = AdmissionQueues,
 ) -> Services:
     """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
 
-    Without replicas that are `telling` of their caches, prefixes are known by what was sent.
+    Without replicas that are `telling` of their caches, prefixes are known by what was sent. A simulated fleet brings
+    its own `upstreams`, and may compare other routers and an open admission.
     """
-    clock = clock if recorder is None else recorder.clock
     traces = traces or TraceSink(None, wall_clock)
     tasks, quotas = Supervised(), TenantQuotas()
     rollouts = Rollouts(gateway_id, clock, wall_clock)
     intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
-    fleet = FleetView() if recorder is None else RecordedFleet(recorder)
-    admission = AdmissionQueues(clock, fleet) if recorder is None else RecordedQueues(recorder, fleet)
+    fleet = FleetView()
+    admission = make_admission(clock, fleet)
     prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
-    make_router = Router if recorder is None else recorded_router(recorder)
-    routing = make_router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
+    routing = Router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
     quarantine = PromptQuarantine(limits.quarantine_after_replicas, pepper)
     adapter_loads: ColdLoads | None = None
     if loader is not None:
@@ -95,7 +94,7 @@ def make_services(
         router=routing,
         rollouts=rollouts,
         adapter_loads=adapter_loads,
-        upstreams=UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
+        upstreams=upstreams or UpstreamPool(clock, limits.idle_upstreams_per_replica, limits.upstream_keep_alive_s),
         retry_budgets=RetryBudgets(clock),
         hedging=Hedging(),
         quarantine=quarantine,

@@ -16,6 +16,7 @@ from typing import Protocol
 from functions.api.ids import ReplicaId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.features import NO_TOKENS
+from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
@@ -92,11 +93,15 @@ class Gateway:
             return None
         timeline = Timeline(received_s, services.clock())
         exchange = Exchange(services, catalogue, admitted, sink, timeline=timeline, entry=entry)
+        self.begin(exchange, sink, is_reserved=is_reserved)
+        return exchange
+
+    def begin(self, exchange: Exchange, sink: Sink, *, is_reserved: bool) -> None:
+        """An admitted request; `is_reserved`: its limits had what it needs."""
         if is_reserved:
             _start(exchange)
         else:  # other gateways may have left some of the tenant's limits
-            services.quotas.ask(entry, services.clock, partial(self._reserved, exchange, sink))
-        return exchange
+            self.services.quotas.ask(exchange.entry, self.services.clock, partial(self._reserved, exchange, sink))
 
     def _reserved(self, exchange: Exchange, sink: Sink, refused: Refused | None) -> None:
         """What was missing of its limits has come, or has not."""
@@ -148,9 +153,12 @@ class Gateway:
             self.services.state.bus_down = False
             self.services.fleet.forgive(self.services.clock())
 
-    def heard(self, heartbeat: Heartbeat) -> None:
-        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere."""
-        if not self.services.fleet.fold(heartbeat, self.services.clock()):
+    def heard(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
+        """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
+
+        `its_view`: what `to_view` made of the same beat for another gateway of the process.
+        """
+        if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
         self.services.prefixes.heard(heartbeat)
         if heartbeat.phase in ("hung", "dead"):

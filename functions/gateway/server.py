@@ -35,7 +35,6 @@ from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
 from functions.gateway.chat.conversations import Conversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
-from functions.gateway.decision_recorder import DecisionRecorder
 from functions.gateway.gateway import Gateway
 from functions.gateway.gauges import StateGauges
 from functions.gateway.http.asgi import RouteProvider, make_app
@@ -114,7 +113,6 @@ class _Server(uvicorn.Server):
             traces=TraceSink(settings.trace_dir, time.time),
             zone=settings.zone,
             other=other,
-            recorder=_recorder(settings),
         )
         self._gateway = Gateway(self._services)
         self._quota_broker = ValkeyQuotaBroker(_bus_url(settings))
@@ -367,15 +365,6 @@ def _tool_policy(settings: GatewaySettings) -> ToolPolicy:
     except ValueError as error:
         raise StartFailed(f"SHOAL_GATEWAY_TOOL_PRIVATE_NETWORKS: {error}") from error
     return ToolPolicy(networks=networks, ca_file=settings.tool_ca_file, secrets_dir=settings.tool_secrets_dir)
-
-
-def _recorder(settings: GatewaySettings) -> DecisionRecorder | None:
-    if settings.decisions_file is None:
-        return None
-    try:
-        return DecisionRecorder(settings.decisions_file, settings.decisions_file_bytes, time.monotonic)
-    except OSError as error:
-        raise StartFailed(f"SHOAL_GATEWAY_DECISIONS_FILE: {error.strerror}: {settings.decisions_file}") from error
 
 
 def _own_name(settings: GatewaySettings) -> str:

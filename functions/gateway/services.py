@@ -27,7 +27,7 @@ from functions.gateway.quota.accounts import TenantQuotas
 from functions.gateway.request.hedging import Hedging, RetryBudgets
 from functions.gateway.request.quarantine import PromptQuarantine
 from functions.gateway.request.request import EndListener
-from functions.gateway.request.upstream import UpstreamPool
+from functions.gateway.request.upstream import Upstreams
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
@@ -102,12 +102,12 @@ class Services:
     router: Router
     rollouts: Rollouts
     adapter_loads: ColdLoads | None  # None: an adapter that no replica has loaded is refused
-    upstreams: UpstreamPool
+    upstreams: Upstreams
     retry_budgets: RetryBudgets
     hedging: Hedging
     quarantine: PromptQuarantine
 
     end_listeners: tuple[EndListener, ...]  # told of each request's end, in this order
     state: State = field(default_factory=State)
-    open_requests: set[OpenRequest] = field(default_factory=set)
+    open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
     connections: set[Watched] = field(default_factory=set)  # clients'

@@ -69,14 +69,6 @@ class GatewaySettings(BaseSettings):
     trace_dir: Path | None = Field(
         None, description="Where request traces are written as NDJSON, bounded at 256 MB; none: kept in memory only."
     )
-    decisions_file: Path | None = Field(
-        None,
-        description="Every decision on admission and routing with what went into it, as JSON lines for `shoal simulate "
-        "replay`; begun anew at each start. It has sessions' names. Unset: nothing is recorded.",
-    )
-    decisions_file_bytes: int = Field(
-        256 * 1024 * 1024, ge=1024, description="How long that file may get; about 700 bytes a request, 500 a beat."
-    )
     quarantine_after_replicas: int = Field(
         2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
     )

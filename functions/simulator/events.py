@@ -42,6 +42,11 @@ class Events:
             what()
         self.happened += happened
 
+    def run_all(self) -> None:
+        """Until nothing more happens."""
+        while self._waiting:
+            self._next()
+
     def _next(self) -> None:
         self.now_s, _, what = heapq.heappop(self._waiting)
         self.happened += 1

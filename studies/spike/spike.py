@@ -159,6 +159,7 @@ class _Kpa:
         self._scaled = ScaledBy(LARGE, KpaScaler(target_per_s * takes_s, bounds, lambda: self._under_way))
 
     def act(self, simulation: Simulation) -> None:
-        under_way = [request.pool for gateway in simulation.gateways for request in gateway.open]
+        clients = (client for gateway in simulation.gateways for client in gateway.clients.values())
+        under_way = [client.serving_pool for client in clients]
         self._under_way = float(under_way.count(LARGE))
         self._scaled.act(simulation)

@@ -1,4 +1,4 @@
-"""A gateway process on simulated engines, as it records its decisions and its request traces.
+"""A gateway process on simulated engines, as it writes its request traces.
 
 Engines are small, so that requests wait and some are refused; their beats are what an agent would read off them.
 """
@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 import httpx
-import msgspec
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry, TenantEntry
@@ -60,21 +59,13 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-class RecordedGateway(GatewayProcess):
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**super().environment, "SHOAL_GATEWAY_DECISIONS_FILE": str(self.recording)}
-
-    @property
-    def recording(self) -> Path:
-        return self.folder / "decisions.jsonl"
-
+class TracedGateway(GatewayProcess):
     @property
     def traces(self) -> Path:
         return self.folder / "traces"
 
 
-async def record(gateway: RecordedGateway, requests: int) -> list[int]:
+async def record(gateway: TracedGateway, requests: int) -> list[int]:
     """The statuses of what was asked; the gateway has ended and written all when this returns."""
     async with engines(gateway.folder) as ports, beats(gateway.bus_url, ports):
         with gateway.start() as process:
@@ -182,16 +173,3 @@ async def _stream(http: httpx.AsyncClient, number: int, chat: int, rng: Random) 
         async for _ in answer.aiter_bytes():
             pass
         return answer.status_code
-
-
-def tampered(recording: Path, to: Path) -> Path:
-    """The same run, but that the first request went to somebody else."""
-    lines = recording.read_bytes().splitlines()
-    for index, line in enumerate(lines):
-        event = msgspec.json.decode(line)
-        if event["e"] == "route":
-            event["replica"] = "nobody"
-            lines[index] = msgspec.json.encode(event)
-            break
-    to.write_bytes(b"\n".join(lines) + b"\n")
-    return to

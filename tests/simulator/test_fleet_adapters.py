@@ -91,7 +91,7 @@ def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> Non
 def test_an_adapter_that_nobody_knows_is_refused() -> None:
     workload = stream(5.0, 4.0, adapter="acme/unheard-of")
     outcome = world(workload, pools=(pool(adapters=TIMES),)).run()
-    assert shed(outcome) == {"adapter_unknown": 20}
+    assert shed(outcome) == {"adapter_not_loaded": 20}
 
 
 def test_an_adapters_prompt_is_none_of_its_bases() -> None:

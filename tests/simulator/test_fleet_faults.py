@@ -22,14 +22,14 @@ def settled(simulation: Simulation) -> Outcome:
     """The outcome, once the books are checked: whoever asked has come to one end, or is under way."""
     outcome = simulation.run()
     assert sum(band.waiting for band in outcome.bands) == sum(
-        not request.first_s for gateway in simulation.gateways for request in gateway.open
+        not client.first_s for gateway in simulation.gateways for client in gateway.clients.values()
     )
-    assert simulation.under_way == sum(len(gateway.open) for gateway in simulation.gateways)
+    assert simulation.under_way == sum(len(gateway.clients) for gateway in simulation.gateways)
     assert all(
         band.served == band.ttft.count - band.lost["upstream_lost"] for band in outcome.bands if not lost(outcome)
     )
     for gateway in simulation.gateways:
-        assert simulation.under_way or not gateway._load.in_flight
+        assert simulation.under_way or not (gateway.services.router.load.in_flight or gateway.services.open_requests)
     return outcome
 
 
@@ -125,7 +125,7 @@ def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
     assert lost(outcome).keys() == {"gateway_lost"}
     assert 5 < lost(outcome)["gateway_lost"] < 60
     assert all(gateway.is_up for gateway in simulation.gateways)
-    assert simulation.gateways[0]._count > 100
+    assert simulation.gateways[0].count > 100
     for replica in simulation.lives.replicas.values():
         assert not replica.engine.running  # its engines were told
 

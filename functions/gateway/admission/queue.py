@@ -66,9 +66,9 @@ class _Room:
 
     __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
 
-    def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float) -> None:
+    def __init__(self, catalogue: Catalogue, pool: PoolName, now_s: float, ladder: RoomLadder) -> None:
         self.admission = Admission(DEFAULT_ADMISSION, now_s)
-        self.ladder = RoomLadder()
+        self.ladder = ladder
         self.waits = WaitTimes()
         self.last_s = now_s
         self.serving = False  # the loop has been asked to see who is next
@@ -91,8 +91,11 @@ class _Room:
 class AdmissionQueues:
     """Owned by one event loop. Times are monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], fleet: FleetView) -> None:
+    def __init__(
+        self, clock: Callable[[], float], fleet: FleetView, new_ladder: Callable[[], RoomLadder] = RoomLadder
+    ) -> None:
         self._clock = clock
+        self._new_ladder = new_ladder
         self._fleet = fleet
         self._rooms: dict[PoolName, _Room] = {}
         self._count = 0
@@ -222,7 +225,7 @@ class AdmissionQueues:
         pool, catalogue = exchange.admitted.model.pool, exchange.catalogue
         room = self._rooms.get(pool)
         if room is None:
-            room = self._rooms[pool] = _Room(catalogue, pool, now_s)
+            room = self._rooms[pool] = _Room(catalogue, pool, now_s, self._new_ladder())
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             room.admission.look(ready, now_s)
         elif catalogue.epoch >= room.catalogue.epoch:  # an older one: the request began before a swap

@@ -24,7 +24,7 @@ from functions.gateway.request import replies
 from functions.gateway.request.dialects import Relay
 from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted
-from functions.gateway.request.upstream import UpstreamConnection
+from functions.gateway.request.upstream import Connection
 from functions.gateway.services import Services
 from functions.telemetry.gap_histogram import Gaps
 
@@ -95,7 +95,7 @@ class Attempt:
         self.prediction = prediction  # why this replica
         self.replica = prediction.replica
         self._place: Place | None = None  # at the replica
-        self._connection: UpstreamConnection | None = None
+        self._connection: Connection | None = None
         self._relay: Relay | None = None
         self._status = 0
         self._content_type = self._opening = b""
@@ -192,7 +192,7 @@ class Attempt:
         else:
             self._send(connection)
 
-    def _send(self, connection: UpstreamConnection) -> None:
+    def _send(self, connection: Connection) -> None:
         self._connection = connection
         self.connected_s = self._services.clock()
         connection.send(self, replies.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
@@ -241,7 +241,7 @@ class Attempt:
         else:
             self.fail(failure, detail)
 
-    def _was_stale(self, connection: UpstreamConnection) -> bool:
+    def _was_stale(self, connection: Connection) -> bool:
         """Whether the engine closed an idle connection as we took it: then it never saw the request."""
         is_early = self._services.clock() - self.connected_s <= _CLOSING_S
         return not connection.fresh and self._status == 0 and is_early

@@ -94,7 +94,7 @@ class Exchange:
 
     def start(self) -> None:
         services, routing = self._services, self.admitted.routing
-        services.open_requests.add(self)
+        services.open_requests[self] = None
         services.retry_budgets.on_request(self.admitted, services.clock())
         if routing.fallback or routing.cascade:
             self.plan = FallbackPlan(self, self.catalogue, self.admitted)
@@ -453,7 +453,7 @@ class Exchange:
             if self.begun and self.usage is None:  # it was cut off; its engine may have counted before
                 self.usage = settlement.counted(self, attempt)
         self.timeline.ended_s = self._services.clock()
-        self._services.open_requests.discard(self)
+        self._services.open_requests.pop(self, None)
         ended = self._ended(attempt, status, code)
         self._attempt = self.ticket = None  # both know it: a circle would keep them, and a body, for the collector
         for listener in self._services.end_listeners:

@@ -8,7 +8,7 @@ means is the exchange's affair.
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
@@ -31,6 +31,41 @@ class Answer(Protocol):
     def on_end(self) -> None: ...
 
     def on_failure(self, failure: Failure, detail: str) -> None: ...
+
+
+class Connection(Protocol):
+    """One request at a time to one engine, as an attempt uses it."""
+
+    fresh: bool  # it has not been idle yet
+    retry_after: bytes  # of the answer under way
+
+    def send(self, answer: Answer, request: bytes) -> None:
+        """Send one request; its answer goes to `answer`."""
+
+    def abort(self) -> None:
+        """Drop the request: the engine stops generating, and `answer` hears nothing more."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Upstreams(Protocol):
+    """Where attempts have their connections from: `UpstreamPool`, or a simulated fleet's."""
+
+    def take(self, replica_id: ReplicaId) -> Connection | None:
+        """One that is at hand, or None: then dial."""
+
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
+        """A new one; OSError (TimeoutError included) when the engine does not take it."""
+
+    def give_back(self, connection: Any) -> None:
+        """One that `take` or `dial` gave, unused."""
+
+    def sweep(self) -> None:
+        """Close what was idle for too long."""
+
+    def close(self) -> None: ...
 
 
 class _Surplus(Exception):

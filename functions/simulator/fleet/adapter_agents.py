@@ -1,24 +1,24 @@
 """The replicas' agents in what concerns adapters: whoever asks for one is told once, when it is there or will not be.
 
 A load takes its tiers' time; whoever asks for one that is on its way joins. Neighbours: `adapter_tiers` plans,
-`cold_loads` asks, `lives` lets each agent plan once a second.
+`functions.gateway.routing` asks, `lives` lets each agent plan once a second.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from functions.api.ids import EngineName, ReplicaId
+from functions.gateway.routing.load_client import LoadAnswer, LoadState
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_tiers import AdapterTiers, Loading
-from functions.simulator.fleet.cold_loads import LoadState
 from functions.simulator.fleet.replica import Life, Replica
 
 _ROUND_TRIP_S = 0.001
 _CONNECT_S = 2.0  # to an agent (`functions.gateway.routing.load_client`)
 
-Done = Callable[[LoadState], None]
+Done = Callable[[LoadAnswer], None]
 _ANSWERS: Mapping[str, LoadState] = {
-    "loaded": "loaded", "unknown": "unknown", "full": "no_room", "refused": "failed", "failed": "failed",
+    "loaded": "loaded", "unknown": "unknown", "full": "no_room", "refused": "refused", "failed": "not_ready",
 }  # fmt: skip
 
 
@@ -26,7 +26,7 @@ class AdapterAgents:
     def __init__(self, events: Events, replicas: Mapping[ReplicaId, Replica]) -> None:
         self._events = events
         self._replicas = replicas
-        self._waiting: dict[ReplicaId, dict[EngineName, list[Done]]] = {}
+        self._waiting: dict[ReplicaId, dict[EngineName, list[_Once]]] = {}
 
     def load(self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Done) -> None:
         once = _Once(done)
@@ -91,4 +91,4 @@ class _Once:
     def __call__(self, state: LoadState) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done(state)
+            done(LoadAnswer(state))

@@ -16,7 +16,7 @@ from functions.simulator.events import Events
 from functions.simulator.fleet.fluid_engine import Work
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.replica import Life, Replica
-from functions.simulator.fleet.request import Request
+from functions.simulator.fleet.upstream import Connection
 
 _REFUSED_S = 0.0005  # a round trip within a zone
 _TAKES = frozenset({Life.READY, Life.DRAINING, Life.WARM})
@@ -32,36 +32,38 @@ class EngineRoom:
         self._connect_s = connect_s
         self._works = 0
 
-    def send(self, request: Request, replica_id: ReplicaId) -> None:
-        replica = self._replicas.get(replica_id)
+    def send(self, connection: Connection) -> None:
+        replica = self._replicas.get(connection.replica_id)
         if replica is None or not replica.answers or replica.life not in _TAKES:
             after_s = self._connect_s if replica is not None and replica.is_unreachable else _REFUSED_S
-            self._events.after(after_s, partial(self._not_connected, request, request.attempt))
+            self._events.after(after_s, partial(connection.fail, Failure.CONNECT))
             return
-        asked = request.asked
+        asked, is_adapter = connection.asking.asked, connection.is_adapter
         self._works += 1
-        work = request.work = Work(
-            self._works, asked.prompt_tokens, asked.output_tokens, request, blocks=request.blocks, priority=asked.band
+        blocks = connection.asking.blocks_for(is_adapter=is_adapter)
+        work = connection.work = Work(
+            self._works, asked.prompt_tokens, asked.output_tokens, connection, blocks=blocks, priority=asked.band
         )
-        if replica.adapters is None or not request.is_adapter:
+        if replica.adapters is None or not is_adapter:
             replica.engine.add(work, self._events.now_s)
             self.tell(replica)
-        elif not replica.adapters.has(request.model):
-            self._events.after(_REFUSED_S, partial(self._adapter_missing, request, request.attempt))
+        elif not replica.adapters.has(connection.model):
+            connection.work = None
+            self._events.after(_REFUSED_S, connection.adapter_missing)
         else:
-            load_s = replica.adapters.enter(request.model)
+            load_s = replica.adapters.enter(connection.model)
             self._events.after(load_s, partial(self._add, replica, replica.engine, work))
 
-    def abort(self, request: Request) -> None:
+    def abort(self, connection: Connection) -> None:
         """Its client or its gateway has left it; does nothing where it is in no engine."""
-        work, request.work = request.work, None
-        if work is None or work.is_over or request.place is None:
+        work, connection.work = connection.work, None
+        if work is None or work.is_over:
             return
-        replica = self._replicas.get(request.place.replica_id)
+        replica = self._replicas.get(connection.replica_id)
         if replica is None:
             return
         replica.engine.drop(work, self._events.now_s)
-        self._left(replica, request)
+        self._left(replica, connection)
         self.tell(replica)
 
     def tell(self, replica: Replica) -> None:
@@ -71,15 +73,14 @@ class EngineRoom:
             first, engine.first = engine.first, []
             over, engine.over = engine.over, []
             for work in first:
-                request: Request = work.owner  # type: ignore[assignment]
-                request.gateway.first(request)
+                connection: Connection = work.owner  # type: ignore[assignment]
+                connection.first(self._events.now_s)
             for work in over:
                 self._outcome.preemptions += work.preemptions
-                request = work.owner  # type: ignore[assignment]
-                request.work = None
-                request.computed_tokens = work.computed_tokens
-                self._left(replica, request)
-                request.gateway.over(request)
+                connection = work.owner  # type: ignore[assignment]
+                connection.work = None
+                self._left(replica, connection)
+                connection.over(work.computed_tokens)
         if engine.next_s < replica.wake_s:
             replica.wake_s = engine.next_s
             self._events.at(engine.next_s, partial(self._wake, replica))
@@ -101,25 +102,16 @@ class EngineRoom:
         self.tell(replica)
 
     def _add(self, replica: Replica, engine: object, work: Work) -> None:
-        request: Request = work.owner  # type: ignore[assignment]
-        if work.is_over or request.work is not work:
+        connection: Connection = work.owner  # type: ignore[assignment]
+        if work.is_over or connection.work is not work:
             return  # it was given up on the way
         if replica.engine is engine and replica.answers:
             replica.engine.add(work, self._events.now_s)
             self.tell(replica)
         else:
-            request.work = None
-            request.gateway.attempt_failed(request, Failure.RESET)
+            connection.work = None
+            connection.fail(Failure.RESET)
 
-    def _left(self, replica: Replica, request: Request) -> None:
-        if replica.adapters is not None and request.is_adapter:
-            replica.adapters.leave(request.model)
-
-    def _not_connected(self, request: Request, attempt: int) -> None:
-        if request.attempt == attempt and not request.is_over:
-            request.gateway.attempt_failed(request, Failure.CONNECT)
-
-    def _adapter_missing(self, request: Request, attempt: int) -> None:
-        if request.attempt == attempt and not request.is_over:
-            request.work = None
-            request.gateway.attempt_failed(request, Failure.ADAPTER_MISSING)
+    def _left(self, replica: Replica, connection: Connection) -> None:
+        if replica.adapters is not None and connection.is_adapter:
+            replica.adapters.leave(connection.model)

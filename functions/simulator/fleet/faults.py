@@ -6,7 +6,7 @@
     slow           every step takes a multiple of its time
 
 Whoever waits on one that neither answers nor breaks gives up by the gateway's own clocks: `first_byte_s` before the
-first token (`gateway` looks), `idle_s` after it.
+first token (`Exchange.check`), `idle_s` after it.
 Worked example (test_streams_on_an_unreachable_replica_end_after_their_idle_time): unreachable at 10 s, a stream that
 was under way ends as `upstream_lost` at 40 s.
 """
@@ -17,9 +17,9 @@ from functions.decisions.routing.retry import Failure
 from functions.simulator.events import Events
 from functions.simulator.fleet.lives import Lives
 from functions.simulator.fleet.replica import Life, Replica
-from functions.simulator.fleet.request import Request
 from functions.simulator.fleet.setting import Timeouts
 from functions.simulator.fleet.start_times import StartSource
+from functions.simulator.fleet.upstream import Connection
 
 _CHECK_S = 0.25
 _WITH_PROCESS = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
@@ -89,8 +89,8 @@ class Faults:
 
     def _break_all(self, replica: Replica) -> None:
         """The connections of all that it has are reset."""
-        for request in _requests_of(replica):
-            self._fail(replica, request, Failure.RESET)
+        for connection, _ in _connections_of(replica):
+            self._fail(connection, Failure.RESET)
 
     def _watch(self, replica: Replica) -> None:
         self._silent_since_s[replica] = self._events.now_s
@@ -102,20 +102,22 @@ class Faults:
         """Who has waited for too long on those that are silent."""
         now_s, timeouts = self._events.now_s, self._timeouts
         for replica, since_s in list(self._silent_since_s.items()):
-            for request in _requests_of(replica):
-                if request.first_s and now_s - max(since_s, request.first_s) > timeouts.idle_s:
-                    self._fail(replica, request, Failure.SILENT)
-            if replica.life in (Life.LOST, Life.GONE) and not _requests_of(replica):
+            for connection, first_s in _connections_of(replica):
+                if first_s is not None and now_s - max(since_s, first_s) > timeouts.idle_s:
+                    self._fail(connection, Failure.SILENT)
+            if replica.life in (Life.LOST, Life.GONE) and not _connections_of(replica):
                 del self._silent_since_s[replica]
         self._is_checking = bool(self._silent_since_s)
         if self._is_checking:
             self._events.after(_CHECK_S, self._check)
 
-    def _fail(self, replica: Replica, request: Request, failure: Failure) -> None:
-        if request.work is not None and not request.is_over:
-            self._lives.engines.abort(request)
-            request.gateway.attempt_failed(request, failure)
+    def _fail(self, connection: Connection, failure: Failure) -> None:
+        if connection.work is not None:
+            self._lives.engines.abort(connection)
+            connection.fail(failure)
 
 
-def _requests_of(replica: Replica) -> list[Request]:
-    return [work.owner for work in replica.engine.works() if isinstance(work.owner, Request)]
+def _connections_of(replica: Replica) -> list[tuple[Connection, float | None]]:
+    """Of all that it has, and when each had its first token."""
+    found = [work.owner for work in replica.engine.works() if isinstance(work.owner, Connection)]
+    return [(connection, connection.first_s) for connection in found]

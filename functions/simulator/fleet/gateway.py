@@ -1,373 +1,360 @@
-"""One gateway: the real view of the fleet, waiting rooms, routers, prefix records, retries and limits, of all pools.
+"""One simulated gateway: the gateway's own request machine, with modelled engines, clients, bus and agents around it.
 
-What it knows of replicas is what their beats said and what its own requests found; what it knows of its own requests is
-exact. A request's life is that of `functions.gateway.request.exchange`, without bytes:
+    come -> quota -> (steering) -> Exchange: admission queue, router, adapter loads, attempts, retries, fallbacks
+                                        |                                  ^
+                                        '--> Client: what it saw           '-- Upstreams: modelled engines
 
-    come -> limits -> waiting room -> route -> sent -> first token -> over
-                          ^             ^ |______ nobody has the adapter: it is loaded (`cold_loads`)
-                          |             |________ the attempt failed, and nothing of an answer was seen
-                          |______________________ its pool cannot: another one
+Everything that decides or waits is `functions.gateway`'s, on virtual time (`functions.simulator.virtual_loop`). What is
+left out is bytes: a request comes admitted, with the lengths that the workload says.
 
-Neighbours: `chooser` knows where to; `room` is one pool; `simulation` owns gateways and engines, and tells each of the
-other's.
+Neighbours: `simulation` owns gateways and engines; `client` counts; `catalogue` is the setting as a snapshot.
 """
 
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
-from functions.api.ids import ReplicaId
-from functions.api.snapshot import FallbackWhen
-from functions.decisions.admission.bands import BATCH
-from functions.decisions.admission.queue import GIVES_WAY, Refuse
-from functions.decisions.admission.ticket import OVER, cost_tokens
-from functions.decisions.autoscaling.signals import is_overflow
-from functions.decisions.request.length_model import LengthModel
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from functions.api.ids import EngineName, KeyId, PoolName, ReplicaId
+from functions.api.snapshot import Scope
+from functions.decisions.admission.ticket import BANDS
+from functions.decisions.catalogue import ResolvedModel
+from functions.decisions.prefix.record import NOTHING
+from functions.decisions.request.access import Caller
+from functions.decisions.request.features import RequestFeatures
+from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
-from functions.decisions.routing.retry import EVIDENCE, WORTH_A_LOAD, Failure, may_retry
 from functions.fleet.heartbeat import Heartbeat
-from functions.simulator.fleet.chooser import Chooser
-from functions.simulator.fleet.cold_loads import ColdLoads
-from functions.simulator.fleet.request import Request
-from functions.simulator.fleet.room import Room
-from functions.simulator.fleet.setting import Zone
-from functions.simulator.fleet.steering import Shed, Steering
-from functions.simulator.fleet.tenant_limits import TenantLimits
+from functions.fleet.view import FleetView
+from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.assembly import make_services
+from functions.gateway.errors import Refused
+from functions.gateway.gateway import Gateway
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.quota import settlement
+from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.request import replies
+from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.request import Admitted, EndListener, Timeline
+from functions.gateway.routing.load_client import LoadAnswer
+from functions.gateway.services import Services
+from functions.simulator.fleet.client import Client
+from functions.simulator.fleet.open_admission import NoLadder, OpenAdmission
+from functions.simulator.fleet.other_router import OtherRouter
+from functions.simulator.fleet.quota_bus import QuotaBus, QuotaClient
+from functions.simulator.fleet.setting import Timeouts, Zone
+from functions.simulator.fleet.signals import Second
+from functions.simulator.fleet.steering import Shed
+from functions.simulator.fleet.upstream import ROUTE, ModelledRequest, Upstreams
 from functions.simulator.fleet.world import World
 from functions.simulator.router_port import SimulatedRouter
 from functions.simulator.workload.asked import Asked
 
-_THE_POOLS_OWN = frozenset(
-    {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
-)  # as `functions.gateway.routing.fallback_plan`
-_MAX_COLD_WAITS = 2
-_SELDOM = 4  # sweeps: once a second is often enough to look for what is a minute late, and to forget
+_BATCH = BANDS.index("batch")
+_HALF_INT = (1 << 62) - 1
+_TEXT_BYTES = int(START_BYTES_PER_TOKEN)  # of a token, where bytes are asked for: prompts have none here
+_MOST_OUTPUT_TOKENS = 1_000_000_000  # a workload names no bound
+_NEVER_S = float("inf")
+_requests = msgspec.json.Encoder()
 
 
-class Gateway(Chooser):
+class SimulatedGateway:
     def __init__(
-        self, name: str, zone: Zone, world: World, *, router: SimulatedRouter | None, limits: TenantLimits | None
+        self, name: str, zone: Zone, world: World, *, router: SimulatedRouter | None, bus: QuotaBus | None
     ) -> None:
-        super().__init__(name, zone, world, router)
-        self._world = world
-        self._outcome = world.outcome
-        self._limits = limits
-        self._lengths = LengthModel()
-        self.cold = ColdLoads(self.fleet, self._load, world.events, world.load_adapter, world.setting.timeouts.cold_s)
-        self.open: dict[Request, None] = {}
-        self._count = self._sweeps = 0
-        self.deaf_until_s = 0.0  # the bus is out of its reach
+        """`router`: another's, None: shoal's own. `bus`: where limits are leased, None: it keeps them alone."""
+        self.name = name
+        self.zone = zone
+        self.outcome = world.outcome
+        self.clients: dict[str, Client] = {}  # under way, by the request's id
+        self.count = 0
         self.is_up = True
+        self.stopping = ""  # why, as a reason for losing what it has under way
+        self._world = world
+        self._events = world.events
+        self._setting = world.setting
+        self._deaf_until_s = 0.0
+        self._metrics = _Counting(world)
+        self._other: OtherRouter | None = None
+        if router is not None:
+            self._other = OtherRouter(router, world.setting.block_tokens, self.clients.__getitem__)
+        services = make_services(
+            pepper=b"simulated",
+            limits=_limits(world.setting.timeouts),
+            metrics=self._metrics,
+            clock=self._clock,
+            wall_clock=self._clock,
+            gateway_id=name,
+            loader=_Loader(world),
+            telling=_Told(world, self.clients),
+            zone=zone.name,
+            other=self._other,
+            upstreams=Upstreams(world.engines, self.clients),
+            make_admission=self._new_admission,
+        )
+        self.services = replace(services, end_listeners=_listeners(services))
+        self.core = Gateway(self.services)
+        self.core.swap(world.catalogue)
+        self._leases: QuotaLeases | None = None
+        if bus is not None:
+            self._leases = QuotaLeases(
+                QuotaClient(bus, self._clock, lambda: not self.services.state.bus_down),
+                name,
+                clock=self._clock,
+                tasks=self.services.tasks,
+                dice=self.services.quotas.dice,
+                expected_gateways=world.setting.gateways,
+            )
+            self.services.quotas.leasing = self._leases
+
+    def begin(self) -> None:
+        """On the running loop: what it does by itself."""
+        if self._leases is not None:
+            self.services.tasks.forever("quota leases", self._leases.run)
+
+    def stop(self, reason: str) -> None:
+        """The process ends, and every connection with it."""
+        self.is_up, self.stopping = False, reason
+        for client in list(self.clients.values()):
+            if client.exchange is not None:
+                client.exchange.cut_off()
+        self.services.tasks.once("stop", self.services.tasks.close())
 
     # what it hears
 
+    @property
+    def fleet(self) -> FleetView:
+        return self.services.fleet
+
     def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
         """`view` is what all make of the beat, where it has been made already."""
-        if not self.fleet.fold(heartbeat, self._events.now_s, view):
-            return
-        replica_id = ReplicaId(heartbeat.replica_id)
-        self.rooms.heard(heartbeat)
-        if heartbeat.phase in ("hung", "dead"):
-            self._abandon(replica_id)
+        self.core.heard(heartbeat, view)
 
-    @property
-    def is_deaf(self) -> bool:
-        return self._events.now_s < self.deaf_until_s
+    def cut_off(self, until_s: float) -> None:
+        """The bus is out of its reach."""
+        self.services.state.bus_down = True
+        self._deaf_until_s = max(self._deaf_until_s, until_s)
+
+    def may_hear_again(self) -> bool:
+        """Whether it has been deaf for long enough: then it hears from now on."""
+        if self.services.state.bus_down and self._events.now_s >= self._deaf_until_s:
+            self.core.hears_again()
+            return True
+        return False
 
     def sweep(self) -> None:
         """A few times a second."""
-        now_s = self._events.now_s
-        for replica_id in self.fleet.expire(now_s) if not self.is_deaf else ():
-            self.rooms.forget(replica_id)
-            self._abandon(replica_id)
-        for room in self.rooms.all():
-            if room.admission is None:
-                continue
-            room.admission.look([row[6] for row in self.fleet.index(room.pool).rows], now_s)
-            self.rooms.look_at_ladder(room, now_s)
-            for ticket in list(room.admission.late(now_s)):
-                self._turned_away(room.waiting.pop(ticket.number), room.admission.refuse_late(ticket, now_s))
-            self._serve(room)
-        self.fleet.judge(now_s)
-        self._sweeps += 1
-        if self._sweeps % _SELDOM == 0:
-            self.sessions.expire()
-            self._give_up_late(now_s)
-        if self._limits is not None:
-            self._limits.round(now_s, in_touch=not self.is_deaf)
-            self._limits.sweep(now_s)
+        self.core.sweep()
 
     # a request
 
     def come(self, asked: Asked) -> None:
-        self._count += 1
-        pool = self.rooms.pool_of(asked.pool)
-        request = Request(asked, self._count, self, pool, self.rooms.engine_name(asked.adapter))
-        self.open[request] = None
-        if request.is_adapter:
-            request.blocks = self.rooms.blocks_of(asked)
-        request.expected_tokens = self._lengths.output_tokens(request.model, asked.tenant)
-        self._outcome.band(pool, asked.band).asked += 1
-        figures = self._world.figures(pool).now
+        now_s, catalogue = self._events.now_s, self._world.catalogue
+        self.count += 1
+        pool = PoolName(asked.pool) if asked.pool is not None else catalogue.first
+        model = catalogue.model(pool, asked.adapter)
+        client = Client(self, f"{self.name}{self.count}", asked, pool, _adapters_blocks(asked))
+        self.clients[client.key] = client
+        expected_tokens = self.services.intake.features.lengths.output_tokens(model.id, asked.tenant)
+        self._note(client, expected_tokens)
+        caller = Caller(asked.tenant, _KEY, _SCOPES, BANDS[asked.band])
+        entry = None
+        try:
+            entry = self.services.quotas.enter(asked.tenant, catalogue.quota_of(asked.tenant), now_s)
+            steered = self._steered(client)
+            if isinstance(steered, Shed):
+                entry.leave(now_s)
+                client.refused(steered.reason)
+                return
+            model = steered or model
+            admitted = self._admitted(client, caller, model, expected_tokens)
+            reserved = entry.reserve(admitted.features, now_s, admitted.service_class)
+        except Refused as refused:
+            if entry is not None:
+                entry.leave(now_s)
+            replies.turn_away(self.services.metrics, client, ROUTE, client.key, refused)
+            return
+        timeline = Timeline(received_s=now_s, admitted_s=now_s)
+        client.exchange = Exchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
+        self.core.begin(client.exchange, client, is_reserved=reserved)
+
+    def _steered(self, client: Client) -> Shed | ResolvedModel | None:
+        """Whoever steers may refuse it, or give it another pool, whose base model answers."""
+        steering = self._world.steering
+        steered = steering.steer(client.asked, client.pool, self._events.now_s) if steering is not None else None
+        if steered is None or isinstance(steered, Shed) or steered == client.pool:
+            return steered if isinstance(steered, Shed) else None
+        client.steered = True
+        return self._world.catalogue.model(steered, None)
+
+    def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
+        asked, block_tokens = client.asked, self._setting.block_tokens
+        features = RequestFeatures(
+            prompt_bytes=_TEXT_BYTES * asked.prompt_tokens,
+            prompt_tokens=asked.prompt_tokens,
+            prompt_exact=True,
+            max_output_tokens=_MOST_OUTPUT_TOKENS,
+            expected_output_tokens=expected_tokens,
+            text_blocks=client.blocks_for(is_adapter=model.is_adapter),
+            text_block_bytes=_TEXT_BYTES * block_tokens,
+        )
+        return Admitted(
+            request_id=client.key,
+            caller=caller,
+            route=ROUTE,
+            model=model,
+            routing=self._world.catalogue.routing_for(model.pool),
+            service_class=BANDS[asked.band],
+            stream=True,
+            wants_usage=False,
+            deadline_ms=None,
+            features=features,
+            upstream_body=_requests.encode(ModelledRequest(model.engine_name, client.key)),
+            session=asked.session,
+        )
+
+    def _note(self, client: Client, expected_tokens: int) -> None:
+        """For the outcome, and for what a controller will know of the pool."""
+        asked = client.asked
+        self.outcome.band(client.pool, asked.band).asked += 1
+        figures = self.figures(client.pool)
         figures.arrivals += 1
         figures.prompt_tokens += asked.prompt_tokens
-        figures.output_tokens += request.expected_tokens
-        if asked.band == BATCH:
-            figures.deferrable_tokens += asked.prompt_tokens + request.expected_tokens
-        if self._limits is not None:
-            request.held = self._limits.enter(request, self._events.now_s)
-            if request.held is None:
-                self._shed(request, "over_quota")
-                return
-        room = self.rooms.room(pool)
-        room.budget.on_request(room.routing.retry_budget_ratio, self._events.now_s)
-        if self._world.steering is not None and self._is_steered(request, self._world.steering):
-            return
-        if room.routing.fallback:
-            room = self._shifted(request, room)
-        self._submit(request, room)
+        figures.output_tokens += expected_tokens
+        if asked.band == _BATCH:
+            figures.deferrable_tokens += asked.prompt_tokens + expected_tokens
 
-    def first(self, request: Request) -> None:
-        """Its first token has come."""
-        now_s, asked = self._events.now_s, request.asked
-        request.first_s = now_s
-        ttft_s = now_s - asked.at_s
-        band = self._outcome.band(request.asked_pool, asked.band)
-        band.began(ttft_s, request.begun_s - asked.at_s)
-        self._world.figures(request.pool).now.ttft.add(ttft_s * 1000)
-        if request.been:
-            band.degraded += 1
-            self._world.figures(request.been[0]).now.degraded += 1
-        place = request.place
-        if place is not None:
-            self.fleet.started(place.replica_id, place.sent_s, now_s, place.prefill_tokens)
-            self._load.start(place)
-        if self._router is not None:
-            self._router.started(self._key(request))
-        room = self.rooms.room(request.pool)
-        if room.admission is not None and request.ticket is not None:
-            room.admission.read(request.ticket, now_s - request.ticket.dispatched_s)
-            self._serve(room)
+    # what clients say
 
-    def over(self, request: Request) -> None:
-        """Its last token has come."""
-        asked, place = request.asked, request.place
-        if place is not None:
-            self.fleet.answered(place.replica_id, place.sent_s, self._events.now_s)
-        self._lengths.learn_answer(request.model, asked.tenant, asked.output_tokens, cut=False)
-        self._outcome.pools[request.pool].answered_tokens += asked.prompt_tokens + asked.output_tokens
-        if asked.output_tokens > 1:
-            gap_s = (self._events.now_s - request.first_s) / (asked.output_tokens - 1)
-            self._outcome.band(request.asked_pool, asked.band).answer_gaps.add(gap_s * 1000)
-        self._end(request, cost_tokens(request.computed_tokens, asked.output_tokens))
+    @property
+    def now_s(self) -> float:
+        return self._events.now_s
 
-    def attempt_failed(self, request: Request, failure: Failure) -> None:
-        """Its connection broke, or never was, or was given up; no engine has it any more."""
-        now_s = self._events.now_s
-        request.failures += (failure,)
-        request.attempt += 1
-        place, request.place = request.place, None
-        if place is not None:
-            self._load.leave(place)
-            if failure in EVIDENCE:
-                self.fleet.eject(place.replica_id, now_s)
-            elif failure is Failure.ADAPTER_MISSING:
-                self.fleet.retract_adapter(place.replica_id, request.model)
-        if request.first_s:
-            self._lost(request, "upstream_lost")
-            return
-        room = self.rooms.room(request.pool)
-        deadline_s = request.asked.at_s + self._setting.timeouts.answer_s
-        may = may_retry(request.failures, room.routing.retry_max_attempts, now_s, deadline_s, 0)
-        if may and room.budget.try_spend(room.routing.retry_budget_ratio, now_s):
-            self._outcome.retries += 1
-            self._route(request)
-        else:
-            when: FallbackWhen = "saturated" if failure is Failure.OVERLOADED else "unavailable"
-            self._cannot(request, when, "replicas_failed")
+    def figures(self, pool: PoolName) -> Second:
+        return self._world.figures(pool).now
 
-    def stop(self, reason: str) -> None:
-        """The process ends, and every connection with it."""
-        self.is_up = False
-        for request in list(self.open):
-            self._world.engines.abort(request)
-            self._lost(request, reason)
+    def taken_reason(self) -> str:
+        """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
+        return self._metrics.taken_reason()
 
-    # to a waiting room
+    def first_token(self, client: Client) -> None:
+        if self._other is not None:
+            self._other.router.started(client.key)
 
-    def _is_steered(self, request: Request, steering: Steering) -> bool:
-        """Whether it was refused; else it may have been given another pool."""
-        steered = steering.steer(request.asked, request.pool, self._events.now_s)
-        if isinstance(steered, Shed):
-            self._shed(request, steered.reason)
-            return True
-        if steered is not None and steered != request.pool:
-            self._to_pool(request, steered)
-        return False
+    def over(self, client: Client) -> None:
+        del self.clients[client.key]
+        if self._other is not None:
+            self._other.router.ended(client.key)
+        self._world.over(client.asked)
 
-    def _submit(self, request: Request, room: Room) -> None:
-        admission = room.admission
-        if admission is None:
-            self._dispatched(request)
-            return
-        ticket = request.ticket = room.ticket(request, self._events.now_s)
-        verdict = admission.arrive(ticket, self._events.now_s)
-        if verdict == "dispatch":
-            self._dispatched(request)
-        elif verdict == "wait":
-            room.waiting[ticket.number] = request
-        else:
-            self._turned_away(request, verdict)
+    # inside
 
-    def _serve(self, room: Room) -> None:
-        admission, now_s = room.admission, self._events.now_s
-        if admission is None or not admission.waiting:
-            return
-        while (ticket := admission.next(now_s)) is not None:
-            request = room.waiting.pop(ticket.number)
-            if ticket.state == OVER:
-                self._turned_away(request, admission.refuse_late(ticket, now_s))
-            else:
-                self._dispatched(request)
+    def _clock(self) -> float:
+        return self._events.now_s
 
-    def _turned_away(self, request: Request, why: Refuse) -> None:
-        self._cannot(request, "saturated", why.reason)
+    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
+        if self._setting.admission is None:
+            return OpenAdmission(clock, fleet)
+        return AdmissionQueues(clock, fleet) if self._setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
 
-    # to a replica
 
-    def _dispatched(self, request: Request) -> None:
-        request.begun_s = self._events.now_s
-        self._route(request)
+_KEY = KeyId("simulated")
+_SCOPES: tuple[Scope, ...] = ("inference",)
 
-    def _route(self, request: Request) -> None:
-        room = self.rooms.room(request.pool)
-        decision = self._decide(request, room)
-        if isinstance(decision, NoReplica):
-            self._without_replica(request, room, decision)
-        else:
-            self._sent(request, room, decision)
 
-    def _sent(self, request: Request, room: Room, decision: Prediction) -> None:
-        asked, now_s, replica_id = request.asked, self._events.now_s, decision.replica.id
-        request.sent_s = now_s
-        request.attempt += 1
-        request.tried |= {replica_id}
-        request.place = self._load.enter(replica_id, asked.prompt_tokens - decision.cached_tokens, now_s)
-        self.fleet.sent(replica_id, now_s)
-        self._outcome.routes[decision.reason] += 1
-        if decision.load_elsewhere is not None:
-            self.cold.copy(request.model, decision.load_elsewhere)
-        if self._router is None:
-            room.sent(request, replica_id, now_s)
-            if asked.session is not None:
-                self.sessions.sent(request.pool, asked.tenant, asked.session, replica_id, room.routing.session_ttl_s)
-        self._world.engines.send(request, replica_id)
+class _Counting(Metrics):
+    """What an outcome wants of a gateway's metrics; the rest is left alone."""
 
-    def _without_replica(self, request: Request, room: Room, decision: NoReplica) -> None:
-        lacks = decision.reason == "adapter_not_loaded" or (
-            decision.reason == "all_tried" and Failure.ADAPTER_MISSING in request.failures
-        )
-        if not lacks or not WORTH_A_LOAD.issuperset(request.failures) or request.cold_waits >= _MAX_COLD_WAITS:
-            self._cannot(request, "unavailable", "replicas_failed" if request.failures else decision.reason)
-            return
-        request.cold_waits += 1
-        if request.cold_waits == 1:
-            self._outcome.band(request.asked_pool, request.asked.band).cold_starts += 1
-        if room.admission is not None and request.ticket is not None:
-            room.admission.put_off(request.ticket)
-            self._serve(room)
-        pick = partial(self._picked, self._router, request) if self._router is not None else None
-        self.cold.wait(request, self._wanted(request, room), room.routing, pick, self._cold_over)
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._outcome = world.outcome
+        self._reason = ""
 
-    def _cold_over(self, request: Request, replica_id: ReplicaId | None, why: str) -> None:
-        """Its adapter is loaded, or will not be."""
-        if request.is_over:
-            return
-        if replica_id is None:
-            self._cannot(request, "saturated" if why in ("no_room", "too_many") else "unavailable", "adapter_" + why)
-            return
-        request.tried -= {replica_id}
-        self._route(request)
+    def routed(self, decision: Prediction | NoReplica) -> None:
+        if isinstance(decision, Prediction):
+            self._outcome.routes[decision.reason] += 1
 
-    def _give_up_late(self, now_s: float) -> None:
-        """Attempts that have not had their first token for too long."""
-        before_s = now_s - self._setting.timeouts.first_byte_s
-        late = [each for each in self.open if not each.first_s and each.sent_s < before_s and each.place is not None]
-        for request in late:
-            if not request.is_over and request.place is not None:
-                self._world.engines.abort(request)
-                self.attempt_failed(request, Failure.FIRST_BYTE)
+    def retried(self) -> None:
+        self._outcome.retries += 1
 
-    def _abandon(self, replica_id: ReplicaId) -> None:
-        """It is known to be lost: whoever waits there for a first token goes elsewhere, if there is an elsewhere."""
-        self.cold.replica_lost(replica_id)
-        if replica_id not in self._load.in_flight:
-            return
-        for request in [each for each in self.open if each.place is not None and not each.first_s]:
-            place = request.place
-            if place is None or place.replica_id != replica_id:
-                continue
-            if not isinstance(self._decide(request, self.rooms.room(request.pool)), NoReplica):
-                self._world.engines.abort(request)
-                self.attempt_failed(request, Failure.REPLICA_LOST)
+    def shed(self, reason: str) -> None:
+        self._reason = reason
 
-    # to another pool, or to its end
+    def taken_reason(self) -> str:
+        reason, self._reason = self._reason, ""
+        return reason
 
-    def _cannot(self, request: Request, when: FallbackWhen, reason: str) -> None:
-        """Its pool cannot answer it: another one may."""
-        room = self.rooms.room(request.pool)
-        self._leave_room(request, None)
-        gives_way = reason == GIVES_WAY and not request.been  # other pools' room is for those who come first
-        if room.routing.fallback and not gives_way and _THE_POOLS_OWN.issuperset(request.failures):
-            target = next(self._next_pools(request, room, when), None)
-            if target is not None:
-                is_for_room = when == "saturated" and not reason.startswith("adapter_")
-                request.is_for_room = request.is_for_room or (is_for_room and not request.been)
-                self._to_pool(request, target)
-                self._submit(request, self.rooms.room(target))
-                return
-        if request.failures:
-            self._lost(request, reason)
-        else:
-            self._shed(request, reason)
 
-    def _shed(self, request: Request, reason: str) -> None:
-        self._outcome.band(request.asked_pool, request.asked.band).shed[reason] += 1
-        figures, is_batch = self._world.figures(request.asked_pool).now, request.asked.band == BATCH
-        figures.shed += 1
-        figures.overflow += is_overflow("saturated" if request.is_for_room else reason, is_batch=is_batch)
-        self._end(request, None)
+class _Loader:
+    """Asks the replicas' modelled agents."""
 
-    def _lost(self, request: Request, reason: str) -> None:
-        band = self._outcome.band(request.asked_pool, request.asked.band)
-        if request.first_s:
-            band.broke(request.first_s - request.asked.at_s, reason)
-        else:
-            band.lost[reason] += 1
-        self._end(request, None)
+    def __init__(self, world: World) -> None:
+        self._world = world
 
-    def _end(self, request: Request, cost: int | None) -> None:
-        if request.is_over:
-            return
-        request.is_over = True
-        del self.open[request]
-        if request.place is not None:
-            self._load.leave(request.place)
-            request.place = None
-        if self._router is not None:
-            self._router.ended(self._key(request))
-        if request.held is not None and self._limits is not None:
-            self._limits.leave(request, self._events.now_s)
-        self._leave_room(request, cost)
-        self._world.over(request)
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
+        self._world.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
+        return await answer
 
-    def _leave_room(self, request: Request, cost: int | None) -> None:
-        """Its place, or its wait, is over."""
-        ticket, request.ticket = request.ticket, None
-        room = self.rooms.room(request.pool)
-        if ticket is None or room.admission is None:
-            return
-        if room.waiting.pop(ticket.number, None) is not None:
-            room.admission.withdraw(ticket)
-        else:
-            room.admission.ended(ticket, cost)
-        self._serve(room)
+    async def close(self) -> None:
+        """It holds no connection."""
+
+
+def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
+    if not waiting.done():  # it was given up
+        waiting.set_result(answer)
+
+
+class _Told:
+    """What the engines' events tell of their caches."""
+
+    def __init__(self, world: World, clients: dict[str, Client]) -> None:
+        self._world = world
+        self._clients = clients
+        self._block_tokens = world.setting.block_tokens
+
+    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
+        told = self._world.told.get(admitted.model.pool)
+        if told is None:
+            return None
+        asking = self._clients[admitted.request_id]
+        blocks = asking.blocks_for(is_adapter=admitted.model.is_adapter)
+        if not blocks:
+            return NOTHING
+        most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
+        return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
+
+
+def _listeners(services: Services) -> tuple[EndListener, ...]:
+    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
+    return (
+        services.router.ended,
+        services.quarantine.ended,
+        services.intake.features.ended,
+        services.admission.ended,
+        partial(settlement.settle, services.clock),
+    )
+
+
+def _limits(timeouts: Timeouts) -> Limits:
+    """Silence inside a stream is `faults`' affair: no tokens pass here by which it would show."""
+    return Limits(
+        connect_s=timeouts.connect_s,
+        first_byte_s=timeouts.first_byte_s,
+        idle_s=_NEVER_S,
+        answer_s=timeouts.answer_s,
+        cold_wait_s=timeouts.cold_s,
+    )
+
+
+def _adapters_blocks(asked: Asked) -> tuple[int, ...]:
+    """An adapter's KV is none of its base's, nor of another's."""
+    if asked.adapter is None:
+        return ()
+    own = xxh3_64_intdigest(asked.adapter.encode()) & _HALF_INT
+    return tuple(block ^ own for block in asked.blocks)

@@ -21,26 +21,27 @@ from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
+from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
-from functions.simulator.fleet.cold_loads import LoadState
+from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.engine_room import EngineRoom
 from functions.simulator.fleet.faults import Faults
-from functions.simulator.fleet.garbage import seldom_collected
-from functions.simulator.fleet.gateway import Gateway
+from functions.simulator.fleet.gateway import SimulatedGateway
 from functions.simulator.fleet.lives import Lives
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
+from functions.simulator.fleet.quiet import quiet_gateways, seldom_collected
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.replica import Counts, Replica
-from functions.simulator.fleet.request import Request
 from functions.simulator.fleet.setting import POOL, Setting, Zone
 from functions.simulator.fleet.signals import Look, PoolFigures
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.steering import Steering
-from functions.simulator.fleet.tenant_limits import TenantLimits
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.fleet.truth import EnginesNow
+from functions.simulator.virtual_loop import VirtualLoop
 from functions.simulator.workload.asked import Asked
 
 __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
@@ -48,6 +49,7 @@ __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
 SLO_S = 1.5  # of a band that promises nothing: what the platform is to keep for 99 of 100
 _SWEEP_S = 0.25
 _SECOND_S = 1.0
+_FOREGROUND = (0, 1)  # bands that do not wait by design
 
 
 def simulate(setting: Setting, workload: Iterable[Asked]) -> Outcome:
@@ -61,7 +63,9 @@ def _pool_outcome(admission: AdmissionEntry | None) -> PoolOutcome:
 class Simulation:
     def __init__(self, setting: Setting, workload: Iterable[Asked]) -> None:
         self.setting = setting
+        self.catalogue = SettingCatalogue(setting)
         self.events = Events()
+        self._loop = VirtualLoop(self.events)  # type: ignore[abstract]  # no sockets, processes or signals
         self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
         self.steering: Steering | None = None
         self._workload: Iterator[Asked] = iter(workload)
@@ -77,7 +81,9 @@ class Simulation:
         self._agents = AdapterAgents(self.events, self.lives.replicas)
         self.lives.adapters_tick = self._agents.tick
         self._truth = EnginesNow(self.lives.replicas, self.events)
-        self._bus = QuotaBus() if setting.gateways > 1 else None
+        has_limits = bool(setting.quotas) or setting.quota is not None
+        names = [_name(number) for number in range(setting.gateways)]
+        self._bus = QuotaBus(names) if has_limits and setting.gateways > 1 else None
         self.gateways = [self._new_gateway(number) for number in range(setting.gateways)]
         self._under_way = 0
         self._has_ended = False  # the workload: the last request has come
@@ -92,7 +98,9 @@ class Simulation:
             self.events.after(every_s, partial(self._act, every_s, act))
         if self.setting.until_s < inf:
             self.events.at(self.setting.until_s, self.events.stop)
-        with seldom_collected():
+        with seldom_collected(), quiet_gateways(), self._loop.running():
+            for gateway in self.gateways:
+                gateway.begin()
             self.events.run_until_stopped()
         self.lives.settle()
         for gaps in self._gaps.values():
@@ -118,7 +126,7 @@ class Simulation:
 
     def requests_under_way(self) -> Iterator[Asked]:
         """The same, each of them, by gateway and in the order in which they came."""
-        return (request.asked for gateway in self.gateways for request in gateway.open)
+        return (client.asked for gateway in self.gateways for client in gateway.clients.values())
 
     def pools(self) -> tuple[PoolName, ...]:
         return tuple(self._figures)
@@ -178,8 +186,8 @@ class Simulation:
     def partition(self, number: int, for_s: float) -> None:
         """The gateway is cut off from the bus: it goes on with what it last knew."""
         gateway = self.gateways[number]
-        gateway.deaf_until_s = max(gateway.deaf_until_s, self.events.now_s + for_s)
-        self.events.at(gateway.deaf_until_s, partial(self._in_touch, gateway))
+        gateway.cut_off(self.events.now_s + for_s)
+        self.events.after(for_s, partial(self._in_touch, gateway))
 
     def restart_gateway(self, number: int, after_s: float = 2.0) -> None:
         """Its connections break, if it has any; another one is there after so long, and knows nothing."""
@@ -212,12 +220,17 @@ class Simulation:
         return self._figures[pool]
 
     def load_adapter(
-        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadState], None]
+        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadAnswer], None]
     ) -> None:
         self._agents.load(replica_id, name, wait_s, done)
 
-    def over(self, request: Request) -> None:
-        self._ended(request.asked)
+    def over(self, asked: Asked) -> None:
+        self._under_way -= 1
+        if asked.then is not None:
+            for follower in asked.then(self.events.now_s):
+                self._under_way += 1
+                self.events.at(follower.at_s, partial(self._come, follower))
+        self._stop_if_over()
 
     # the workload
 
@@ -242,7 +255,7 @@ class Simulation:
             band = self.outcome.band(self._pool_of(asked), asked.band)
             band.asked += 1
             band.lost["no_gateway"] += 1
-            self._ended(asked)
+            self.over(asked)
             return
         if asked.region and gateway.zone.region != asked.region:
             # There and back again, both at once: what the client waits for is the same.
@@ -254,25 +267,17 @@ class Simulation:
         found = PoolName(asked.pool) if asked.pool is not None else None
         return found if found in self._figures else next(iter(self._figures))
 
-    def _come_from_afar(self, gateway: Gateway, asked: Asked) -> None:
+    def _come_from_afar(self, gateway: SimulatedGateway, asked: Asked) -> None:
         if gateway.is_up:
             gateway.come(asked)
         else:
             self._come(asked)
 
-    def _ended(self, asked: Asked) -> None:
-        self._under_way -= 1
-        if asked.then is not None:
-            for follower in asked.then(self.events.now_s):
-                self._under_way += 1
-                self.events.at(follower.at_s, partial(self._come, follower))
-        self._stop_if_over()
-
     def _stop_if_over(self) -> None:
         if self._has_ended and not self._under_way:
             self.events.stop()
 
-    def _gateway_of(self, asked: Asked) -> Gateway | None:
+    def _gateway_of(self, asked: Asked) -> SimulatedGateway | None:
         """A client's connection stays where it is; a request without a session may come to anybody."""
         if len(self.gateways) == 1 and self.gateways[0].is_up:
             return self.gateways[0]
@@ -290,7 +295,7 @@ class Simulation:
         region, view = replica.zone.region, to_view(heartbeat)
         replica.last_beat = heartbeat
         for gateway in self.gateways:
-            if gateway.is_up and not gateway.is_deaf and gateway.zone.region == region:
+            if gateway.is_up and not gateway.services.state.bus_down and gateway.zone.region == region:
                 gateway.heard(heartbeat, view)
 
     def _sweep(self, number: int) -> None:
@@ -304,7 +309,7 @@ class Simulation:
         for name, figures in self._figures.items():
             figures.close(now_s, self._look(name))
         if self._bus is not None:
-            self._bus.forget_idle(int(now_s * 1_000_000))
+            self._bus.model.forget_expired(int(now_s * 1_000_000))
         self.events.after(_SECOND_S, self._second)
 
     def _look(self, pool: PoolName) -> Look:
@@ -317,7 +322,9 @@ class Simulation:
             fullest = max(fullest, replica.kv_usage_ratio)
         ready = sum(1 for _ in self.lives.ready(pool))
         self._ready_s[pool] += ready * _SECOND_S
-        waits = [gateway.rooms.room(pool).wait(self.events.now_s) for gateway in self.gateways if gateway.is_up]
+        waits = [
+            _wait(gateway.services.admission, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up
+        ]
         return Look(
             busy_s=busy_s,
             ready_s=self._ready_s[pool],
@@ -342,27 +349,25 @@ class Simulation:
 
     # gateways
 
-    def _new_gateway(self, number: int) -> Gateway:
+    def _new_gateway(self, number: int) -> SimulatedGateway:
         setting = self.setting
         zone: Zone = setting.zones[number % len(setting.zones)]
-        name = f"g{number}-"
-        limits = TenantLimits(name, setting, self._bus) if setting.quotas or setting.quota is not None else None
         router = setting.router(self._truth, _draws(setting.seed + number)) if setting.router is not None else None
-        return Gateway(name, zone, self, router=router, limits=limits)
+        return SimulatedGateway(_name(number), zone, self, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
         """It asks the bus for everybody's last beat, and hears on."""
         if self.gateways[number].is_up:
             return  # somebody has been sooner
         gateway = self.gateways[number] = self._new_gateway(number)
+        gateway.begin()
         self._catch_up(gateway)
 
-    def _in_touch(self, gateway: Gateway) -> None:
-        if gateway.is_up and not gateway.is_deaf:
-            gateway.fleet.forgive(self.events.now_s)
+    def _in_touch(self, gateway: SimulatedGateway) -> None:
+        if gateway.is_up and gateway.may_hear_again():
             self._catch_up(gateway)
 
-    def _catch_up(self, gateway: Gateway) -> None:
+    def _catch_up(self, gateway: SimulatedGateway) -> None:
         for replica in list(self.lives.replicas.values()):
             last = replica.last_beat
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
@@ -373,3 +378,17 @@ class Simulation:
 
 def _draws(seed: int) -> Random:
     return Random(seed)  # noqa: S311 - the same seed, the same draws
+
+
+def _name(number: int) -> str:
+    return f"g{number}-"
+
+
+def _wait(rooms: AdmissionQueues, pool: PoolName, now_s: float) -> tuple[float, float, float]:
+    """Seconds that the next request that is not batch would wait; KV tokens that wait: all, and without batch."""
+    admission = next((admission for name, admission, _ in rooms.figures() if name == pool), None)
+    if admission is None:
+        return 0.0, 0.0, 0.0
+    wait_s = max(admission.band_wait_s(band, now_s) for band in _FOREGROUND)
+    queued_tokens = [queue.queued_kv_tokens for queue in admission.queues]
+    return wait_s, sum(queued_tokens), sum(queued_tokens[band] for band in _FOREGROUND)

@@ -4,21 +4,23 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
-from functions.simulator.fleet.cold_loads import LoadState
+from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.engine_room import EngineRoom
 from functions.simulator.fleet.outcome import Outcome
-from functions.simulator.fleet.request import Request
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.signals import PoolFigures
 from functions.simulator.fleet.steering import Steering
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
+from functions.simulator.workload.asked import Asked
 
 
 class World(Protocol):
     """Of all gateways."""
 
     setting: Setting
+    catalogue: SettingCatalogue
     events: Events
     outcome: Outcome
     steering: Steering | None
@@ -32,10 +34,10 @@ class World(Protocol):
 
     def figures(self, pool: PoolName) -> PoolFigures: ...
 
-    def over(self, request: Request) -> None:
+    def over(self, asked: Asked) -> None:
         """Once for each that came."""
 
     def load_adapter(
-        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadState], None]
+        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadAnswer], None]
     ) -> None:
         """Ask the replica's agent; `done` is called once, within `wait_s`."""

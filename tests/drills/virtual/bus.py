@@ -4,8 +4,7 @@ Each client belongs to a node. Messages take time, may come twice or late, and n
 learns of a lost bus as over TCP: at once where it refuses, by its health check (5 s, and 2 s for the answer) where it
 has fallen silent.
 
-The broker is `functions.fleet.quota_script` once more, line by line, with whole millionths and the bus's own time;
-`test_broker.py` holds the two side by side.
+The broker is `functions.fleet.quota_model`, on the bus's own time.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
 from functions.fleet.quota_leases import Answer, Group
-from tests.drills.virtual.broker import Script
+from functions.fleet.quota_model import QuotaModel
 from tests.drills.virtual.loop import Node
 from tests.drills.virtual.pipes import Network
 
@@ -52,7 +51,7 @@ class BusServer:
         self.is_down = False
         self.twice_ratio = self.dice.choice((0.0, 0.0, 0.2))
         self.late_ratio = self.dice.choice((0.0, 0.0, 0.2))
-        self.script = Script()
+        self.script = QuotaModel()
         self.beats: dict[str, tuple[bytes, float]] = {}
         self.pins: list[tuple[bytes, float]] = []
         self.channels: dict[str, list[Subscription]] = {"beats": [], "pins": []}
@@ -64,7 +63,7 @@ class BusServer:
     def go_down(self) -> None:
         """It restarts without what it knew: nothing is persisted."""
         self.is_down = True
-        self.script, self.beats, self.pins = Script(), {}, []
+        self.script, self.beats, self.pins = QuotaModel(), {}, []
         for subscriptions in self.channels.values():
             for subscription in subscriptions:
                 subscription.cut()

@@ -149,7 +149,7 @@ class GatewayNode:
             gateway_id=self.name,
             loader=_Loader(self.network, node, self._replicas),
         )
-        services = dataclasses.replace(services, open_requests=InOrder(), connections=InOrder())
+        services = dataclasses.replace(services, connections=InOrder())
         gateway = self.gateway = Gateway(services)
         gateway.services.tasks._tasks = InOrder()  # type: ignore[assignment]
         self._state.connections = InOrder()  # type: ignore[assignment]

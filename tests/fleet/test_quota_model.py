@@ -1,4 +1,4 @@
-"""The broker of the seeds beside the script that it stands for, on a real Valkey: the same asks, the same answers."""
+"""The model of the quota script beside the script itself, on a real Valkey: the same asks, the same answers."""
 
 import time
 from random import Random
@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Answer, Group, RateWish, ValkeyQuotaBroker, Wish
-from tests.drills.virtual.broker import Script
+from functions.fleet.quota_model import QuotaModel
 from tests.fleet.conftest import PASSWORD, valkey_port
 
 __all__ = ["valkey_port"]
@@ -23,28 +23,30 @@ def _draw_wish(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> 
     )
     limit = dice.choice((NO_LIMIT, 5))
     now_held = held.get((gateway, account), 0) if limit != NO_LIMIT else 0
+    if dice.random() < 0.2:  # an ask that crosses another one of the same gateway
+        now_held = max(0, now_held - 1)
     return Wish(account, limit, now_held, dice.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
 
 
-def _alike(real: Answer, twin: Answer) -> None:
-    assert (real.gateways, real.learning) == (twin.gateways, twin.learning)
-    for one, other in zip(real.granted, twin.granted, strict=True):
+def _alike(real: Answer, model: Answer) -> None:
+    assert (real.gateways, real.learning) == (model.gateways, model.learning)
+    for one, other in zip(real.granted, model.granted, strict=True):
         assert one.ok == other.ok
         assert one.wait_us == pytest.approx(other.wait_us, abs=_NEAR_MICRO * _PERIOD_S / _LIMIT)
-        for grant, twin_grant in zip(one.grants, other.grants, strict=True):
-            assert grant.places == twin_grant.places
-            assert grant.granted_micro == pytest.approx(twin_grant.granted_micro, abs=_NEAR_MICRO)
-            assert grant.left_micro == pytest.approx(twin_grant.left_micro, abs=_NEAR_MICRO)
+        for grant, modelled in zip(one.grants, other.grants, strict=True):
+            assert grant.places == modelled.places
+            assert grant.granted_micro == pytest.approx(modelled.granted_micro, abs=_NEAR_MICRO)
+            assert grant.left_micro == pytest.approx(modelled.left_micro, abs=_NEAR_MICRO)
 
 
 @pytest.mark.parametrize("learning", [True, False])
-async def test_the_twin_answers_as_the_script_does(valkey_port: int, learning: bool) -> None:
+async def test_the_model_answers_as_the_script_does(valkey_port: int, learning: bool) -> None:
     broker = ValkeyQuotaBroker(f"valkey://127.0.0.1:{valkey_port}/0", password=PASSWORD, timeout_s=60.0)
     await broker._client.flushall()
-    twin, dice = Script(), Random(5)
+    model, dice = QuotaModel(), Random(5)
     if not learning:
         await broker._client.set("shoal:quota:born", 1)
-        twin.ask("g0", (), time.time_ns() // 1000 - 2_000_000)
+        model.ask("g0", (), time.time_ns() // 1000 - 2_000_000)
         await broker.ask("g0", ())
     held: dict[tuple[str, str], int] = {}
     for _ in range(3 if learning else 60):
@@ -54,7 +56,7 @@ async def test_the_twin_answers_as_the_script_does(valkey_port: int, learning: b
             wishes = [_draw_wish(dice, held, gateway) for _ in range(dice.randint(1, 2))]
             groups.append(Group(dice.random() < 0.5, tuple({wish.account: wish for wish in wishes}.values())))
         real = await broker.ask(gateway, groups)
-        _alike(real, twin.ask(gateway, groups, time.time_ns() // 1000))
+        _alike(real, model.ask(gateway, groups, time.time_ns() // 1000))
         for group, granted in zip(groups, real.granted, strict=True):
             for wish, grant in zip(group.wishes, granted.grants, strict=True):
                 if wish.places_limit != NO_LIMIT:

@@ -1,9 +1,11 @@
-"""The quota script in Python: what `functions.fleet.quota_script` does on the bus, in the same order, on a given time.
+"""A model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
 
 It keeps one level for each limit of each account, and the places that each gateway holds; see the script for why.
+Simulated fleets and the fault seeds lease their limits from it. `test_the_model_answers_as_the_script_does` holds it to
+the script on a real server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -11,16 +13,23 @@ from functions.fleet.quota_leases import MICRO, Answer, Grant, Granted, Group, R
 
 _PLACES_TTL_US, _GATEWAY_TTL_US, _LEARNING_US = 10_000_000, 10_000_000, 1_000_000
 _FULL_US = 100_000
+_LEAST_PERIOD_S = 60
+_KEPT_US_A_PERIOD_S = 2 * MICRO  # an account that nobody asks about is forgotten after twice its longest period
 
 
 @dataclass(slots=True)
 class _Account:
     levels: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limit: level, as of
     places: dict[str, tuple[int, int]] = field(default_factory=dict)  # by gateway: how many, until
-    known: bool = False
+    until_us: int = 0
+
+    def is_known(self) -> bool:
+        return bool(self.levels or self.places)
 
 
-class Script:
+class QuotaModel:
+    """One bus. Times are its own microseconds, which may be set back."""
+
     def __init__(self) -> None:
         self._gateways: dict[str, int] = {}
         self._born_us: int | None = None
@@ -28,14 +37,13 @@ class Script:
 
     def ask(self, gateway: str, groups: Sequence[Group], now_us: int) -> Answer:
         self._gateways[gateway] = now_us
-        self._gateways = {name: at for name, at in self._gateways.items() if at > now_us - _GATEWAY_TTL_US}
+        self._gateways = {name: at for name, at in self._gateways.items() if now_us - _GATEWAY_TTL_US < at <= now_us}
         if self._born_us is None:
             self._born_us = now_us
-        learning = now_us - self._born_us < _LEARNING_US
+        learning = 0 <= now_us - self._born_us < _LEARNING_US
         call = _Call(self._accounts, gateway, now_us, learning)
         granted = tuple(call.answer(group) for group in groups)
-        for name in call.touched:
-            self._accounts[name].known = True
+        call.keep()
         return Answer(len(self._gateways), learning, granted)
 
     def places(self, account: str, now_us: int) -> int:
@@ -43,13 +51,22 @@ class Script:
         found = self._accounts.get(account)
         return sum(held for held, until in found.places.values() if until > now_us) if found is not None else 0
 
+    def forget_expired(self, now_us: int) -> None:
+        """Accounts that the server's own expiry would have taken."""
+        for name in [name for name, account in self._accounts.items() if account.until_us <= now_us]:
+            del self._accounts[name]
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
 
 class _Call:
     """One call of one gateway."""
 
     def __init__(self, accounts: dict[str, _Account], gateway: str, now_us: int, learning: bool) -> None:
         self._accounts, self._gateway, self._now_us, self._learning = accounts, gateway, now_us, learning
-        self.touched: dict[str, None] = {}
+        self._touched: dict[str, tuple[_Account, bool]] = {}  # and whether it was known before this call
+        self._longest_s: dict[str, int] = {}
 
     def answer(self, group: Group) -> Granted:
         wait_us = max([self._wait_us(wish) for wish in group.wishes], default=0) if group.all_or_none else 0
@@ -57,6 +74,11 @@ class _Call:
             self._grant(wish, group.all_or_none) if wait_us == 0 else self._nothing(wish) for wish in group.wishes
         )
         return Granted(wait_us == 0, wait_us, grants)
+
+    def keep(self) -> None:
+        for name, (account, _) in self._touched.items():
+            if account.is_known():
+                account.until_us = self._now_us + self._longest_s.get(name, _LEAST_PERIOD_S) * _KEPT_US_A_PERIOD_S
 
     def _wait_us(self, wish: Wish) -> int:
         longest_us = 0
@@ -72,11 +94,13 @@ class _Call:
         return longest_us
 
     def _grant(self, wish: Wish, in_full: bool) -> Grant:
-        account, places = self._account(wish), wish.places_held
+        (account, _), places = self._account(wish.account), wish.places_held
         if wish.places_limit >= 0:
             free = max(0, wish.places_limit - self._others(wish) - places)
             places = max(0, places + min(wish.places_wanted, free))
-            account.places.pop(self._gateway, None)
+            held = account.places.pop(self._gateway, (0, 0))[0]
+            if in_full:  # urgent asks of one gateway may cross on their way: the smaller one takes nothing back
+                places = max(places, held)
             if places > 0:
                 account.places[self._gateway] = (places, self._now_us + _PLACES_TTL_US)
         granted, left = [], []
@@ -96,10 +120,11 @@ class _Call:
         return Grant(wish.places_held, (0,) * len(left), left)
 
     def _level(self, wish: Wish, rate: RateWish) -> int:
-        account = self._account(wish)
+        account, was_known = self._account(wish.account)
+        self._longest_s[wish.account] = max(self._longest_s.get(wish.account, _LEAST_PERIOD_S), rate.period_s)
         kept = account.levels.get(rate.dimension)
         if kept is None:
-            level = rate.burst_micro if self._learning and not account.known else 0
+            level = rate.burst_micro if self._learning and not was_known else 0
         else:
             elapsed_us = max(0, self._now_us - kept[1])
             level = min(kept[0], rate.burst_micro + rate.limit * MICRO)
@@ -108,10 +133,21 @@ class _Call:
         return level
 
     def _others(self, wish: Wish) -> int:
-        account = self._account(wish)
-        account.places = {name: kept for name, kept in account.places.items() if kept[1] > self._now_us}
+        account, _ = self._account(wish.account)
         return sum(held for name, (held, _) in account.places.items() if name != self._gateway)
 
-    def _account(self, wish: Wish) -> _Account:
-        self.touched[wish.account] = None
-        return self._accounts.setdefault(wish.account, _Account())
+    def _account(self, name: str) -> tuple[_Account, bool]:
+        found = self._touched.get(name)
+        if found is None:
+            account = self._accounts.get(name)
+            if account is None or account.until_us <= self._now_us:
+                account = self._accounts[name] = _Account()
+            found = self._touched[name] = (account, account.is_known())
+            account.places = dict(self._living(account.places.items()))
+        return found
+
+    def _living(self, places: Iterable[tuple[str, tuple[int, int]]]) -> Iterable[tuple[str, tuple[int, int]]]:
+        """Those that have not expired; where the clock was set back, they are as old as they may be."""
+        for gateway, (held, until_us) in places:
+            if until_us > self._now_us:
+                yield gateway, (held, min(until_us, self._now_us + _PLACES_TTL_US))

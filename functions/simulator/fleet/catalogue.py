@@ -1,0 +1,99 @@
+"""A setting as gateways know it: the catalogue of a snapshot that allows everything to everybody.
+
+Tenants and adapters are whoever and whatever a workload names, so they are made up as they are asked for, and answered
+from the setting: one base model a pool, policies by pool, limits by tenant.
+"""
+
+from functools import lru_cache
+
+from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId
+from functions.api.snapshot import (
+    SCHEMA_VERSION,
+    AdmissionEntry,
+    PoolEntry,
+    QuotaEntry,
+    RoutingEntry,
+    Snapshot,
+    TenantEntry,
+)
+from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
+from functions.simulator.fleet.adapter_tiers import engine_name_of
+from functions.simulator.fleet.setting import PoolSetting, Setting
+
+BASE = EngineName("base")
+_WINDOW_TOKENS = 1_000_000_000  # what a workload asks for fits
+_MAX_MODELS = 100_000
+_NO_DIGEST = Digest("sha256:" + "0" * 64)
+
+
+class _Tenants(dict[TenantId, TenantEntry]):
+    """Whoever is asked for is one; its tier is named by the quota that the setting gives it."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self._setting = setting
+
+    def __missing__(self, tenant: TenantId) -> TenantEntry:
+        quota = _quota_of(self._setting, tenant)
+        return TenantEntry(name=tenant, tier=quota.name if quota is not None else "", models=("*",))
+
+
+class SettingCatalogue(Catalogue):
+    def __init__(self, setting: Setting) -> None:
+        pools = tuple(PoolEntry(name=name, context_window_tokens=_WINDOW_TOKENS) for name in sorted(_names(setting)))
+        snapshot = Snapshot(SCHEMA_VERSION, 1, "simulated", 0.0, tenants=(), keys=(), models=(), pools=pools)
+        super().__init__(snapshot, "simulated")
+        self._setting = setting
+        self.tenants = _Tenants(setting)
+        self.first = setting.all_pools[0].name
+        self._routing_of = {pool.name: pool.routing or setting.routing for pool in setting.all_pools}
+        self._admission_of = {pool.name: _admission(pool, setting) for pool in setting.all_pools}
+        self._bases = {name: _model(ModelId(name), BASE, name, is_adapter=False) for name in self._routing_of}
+        self._adapter = lru_cache(_MAX_MODELS)(_adapter)
+
+    def quota_of(self, tenant: TenantId) -> QuotaEntry | None:
+        return _quota_of(self._setting, tenant)
+
+    def routing_for(self, pool: PoolName) -> RoutingEntry:
+        return self._routing_of[pool]
+
+    def admission_for(self, pool: PoolName) -> AdmissionEntry:
+        return self._admission_of[pool]
+
+    def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
+        """The base model of the pool that bears this name."""
+        return self._bases.get(PoolName(requested))
+
+    def model(self, pool: PoolName, adapter: str | None) -> ResolvedModel:
+        """KeyError where a workload names a pool that the setting has not."""
+        return self._bases[pool] if adapter is None else self._adapter(adapter, self._bases[pool].pool)
+
+
+def _names(setting: Setting) -> list[PoolName]:
+    return [pool.name for pool in setting.all_pools]
+
+
+def _quota_of(setting: Setting, tenant: TenantId) -> QuotaEntry | None:
+    return setting.quotas.get(tenant, setting.quota) if setting.quotas else setting.quota
+
+
+def _admission(pool: PoolSetting, setting: Setting) -> AdmissionEntry:
+    return (pool.admission or setting.admission or DEFAULT_ADMISSION) if setting.admission else DEFAULT_ADMISSION
+
+
+def _adapter(adapter: str, pool: PoolName) -> ResolvedModel:
+    return _model(ModelId(adapter), engine_name_of(adapter), pool, is_adapter=True)
+
+
+def _model(model_id: ModelId, engine_name: EngineName, pool: PoolName, *, is_adapter: bool) -> ResolvedModel:
+    return ResolvedModel(
+        requested=model_id,
+        id=model_id,
+        version="v1",
+        digest=_NO_DIGEST,
+        engine_name=engine_name,
+        pool=pool,
+        is_adapter=is_adapter,
+        context_window_tokens=_WINDOW_TOKENS,
+    )

@@ -1,0 +1,123 @@
+"""One client of a simulated fleet: what it asked for, and what it saw of the answer.
+
+It is the sink of its request's exchange, so what is counted here is what a client sees: a first token, an end, a
+refusal, a stream that breaks. Whatever happens, it is over once.
+"""
+
+from typing import TYPE_CHECKING
+
+from functions.api.ids import PoolName
+from functions.decisions.admission.ticket import BANDS
+from functions.decisions.autoscaling.signals import is_overflow
+from functions.gateway.http.sink import Headers
+from functions.gateway.request.exchange import Exchange
+from functions.simulator.workload.asked import Asked
+
+if TYPE_CHECKING:
+    from functions.simulator.fleet.gateway import SimulatedGateway
+
+_BATCH = BANDS.index("batch")
+_OVER_QUOTA = 429
+
+
+class Client:
+    __slots__ = ("_adapters_blocks", "_gateway", "asked", "exchange", "first_s", "is_over", "key", "pool", "steered")
+
+    def __init__(
+        self, gateway: "SimulatedGateway", key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]
+    ) -> None:
+        """`blocks`: of its prompt in an adapter's cache."""
+        self._gateway = gateway
+        self._adapters_blocks = blocks
+        self.key = key
+        self.asked = asked
+        self.pool = pool  # that it asked
+        self.steered = False  # to another one, before it came to a gateway's admission
+        self.exchange: Exchange | None = None
+        self.first_s = 0.0  # when its first token came; 0: it has not
+        self.is_over = False
+
+    def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
+        """Of the prompt, by the names under which an engine caches them."""
+        return self._adapters_blocks if is_adapter else self.asked.blocks
+
+    @property
+    def serving_pool(self) -> PoolName:
+        """Where it is now."""
+        return self.exchange.admitted.model.pool if self.exchange is not None else self.pool
+
+    # what its exchange writes
+
+    def begin(self, headers: Headers, first: bytes) -> None:
+        gateway, asked, exchange = self._gateway, self.asked, self.exchange
+        self.first_s = gateway.now_s
+        ttft_s = self.first_s - asked.at_s
+        band = gateway.outcome.band(self.pool, asked.band)
+        band.began(ttft_s, exchange.timeline.queued_s if exchange is not None else 0.0)
+        gateway.figures(self.serving_pool).ttft.add(ttft_s * 1000)
+        if self.is_degraded:
+            band.degraded += 1
+            gateway.figures(self.pool).degraded += 1
+        gateway.first_token(self)
+
+    def more(self, data: bytes) -> None:
+        """Its tokens are the engine model's affair."""
+
+    def end(self, last: bytes) -> None:
+        """`last`: why its stream broke; empty: it did not."""
+        if last:
+            self._lost(last.decode())
+            return
+        gateway, asked = self._gateway, self.asked
+        gateway.outcome.pools[self.serving_pool].answered_tokens += asked.prompt_tokens + asked.output_tokens
+        if asked.output_tokens > 1:
+            gap_s = (gateway.now_s - self.first_s) / (asked.output_tokens - 1)
+            gateway.outcome.band(self.pool, asked.band).answer_gaps.add(gap_s * 1000)
+        self._over()
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """It is refused, or has failed before its first token."""
+        reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
+        if self._gateway.stopping or (self.exchange is not None and self.exchange.failures):
+            self._lost(reason)
+        else:
+            self.refused(reason)
+
+    def cut(self) -> None:
+        self._lost("cut")
+
+    # how it ends
+
+    def refused(self, reason: str) -> None:
+        band, figures = self.asked.band, self._gateway.figures(self.pool)
+        self._gateway.outcome.band(self.pool, band).shed[reason] += 1
+        figures.shed += 1
+        figures.overflow += is_overflow(self._why_it_left() or reason, is_batch=band == _BATCH)
+        self._over()
+
+    def _lost(self, reason: str) -> None:
+        reason = self._gateway.stopping or reason
+        band = self._gateway.outcome.band(self.pool, self.asked.band)
+        if self.first_s:
+            band.broke(self.first_s - self.asked.at_s, reason)
+        else:
+            band.lost[reason] += 1
+        self._over()
+
+    @property
+    def is_degraded(self) -> bool:
+        detour = self.exchange.detour if self.exchange is not None else None
+        return self.steered or (detour is not None and detour.degraded is not None)
+
+    def _why_it_left(self) -> str:
+        """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""
+        detour = self.exchange.detour if self.exchange is not None else None
+        return detour.degraded.why if detour is not None and detour.degraded is not None else ""
+
+    def _over(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
+            self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+        self._gateway.over(self)

@@ -1,0 +1,208 @@
+"""Connections of a gateway to modelled engines: a request goes in as bytes, and what comes back is told in three calls.
+
+    send -> engine room -> first token -> last token | failure                  abort: the engine drops it at once
+
+What an attempt of the gateway (`functions.gateway.request.attempt`) reads is an answer's head, its first event, and a
+last one that carries the usage; the tokens between are the engine model's affair. `ROUTE` is how such an answer speaks.
+
+Neighbours: `engine_room` has the engines; `client` asks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.decisions.routing.retry import Failure
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.intake.routes import COMPLETIONS
+from functions.gateway.request.dialects import Dialect
+from functions.gateway.request.relay import Renaming, Sign, Usage, WholeAnswer
+from functions.gateway.request.upstream import Answer
+from functions.simulator.fleet.catalogue import BASE
+from functions.simulator.fleet.fluid_engine import Work
+from functions.simulator.workload.asked import Asked
+
+_FIRST = b"first"
+_END_OF_HEAD = b"\r\n\r\n"
+_NOT_FOUND = b'{"error":{"message":"The model does not exist.","code":404}}'
+
+
+class ModelledRequest(msgspec.Struct):
+    """What an engine reads of a request: the fields of a completion, whose prompt names who asks."""
+
+    model: EngineName
+    prompt: str
+
+
+_requests = msgspec.json.Decoder(ModelledRequest)
+
+
+class _Relay:
+    """One answer: its first event, and its last with the counts."""
+
+    __slots__ = ("done", "error", "events", "usage")
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.done = False
+        self.error: bytes | None = None
+        self.events = 0
+
+    @property
+    def passed(self) -> int:
+        return self.events
+
+    def feed(self, data: bytes) -> bytes:
+        if data is _FIRST:
+            self.events = 1
+            return data
+        prompt_tokens, completion_tokens, cached_tokens = map(int, data.split())
+        self.usage, self.done = Usage(prompt_tokens, completion_tokens, cached_tokens), True
+        self.events = completion_tokens
+        return data
+
+
+def _relay(renaming: Renaming, wants_usage: bool, event_bytes: int) -> _Relay:
+    return _Relay()
+
+
+def _sign(opening: bytes) -> Sign:
+    return "answering"
+
+
+def _whole(body: bytes, renaming: Renaming) -> WholeAnswer:
+    raise ValueError("a modelled engine streams")
+
+
+def _error_body(answer: ErrorAnswer, request_id: str) -> bytes:
+    return answer.code.encode()
+
+
+def _error_event(answer: ErrorAnswer, request_id: str, passed: int) -> bytes:
+    return answer.code.encode()
+
+
+ROUTE = replace(COMPLETIONS, dialect=Dialect(_relay, _sign, _whole, _error_body, _error_event))
+
+
+class Engines(Protocol):
+    """Where connections lead."""
+
+    def send(self, connection: "Connection") -> None: ...
+
+    def abort(self, connection: "Connection") -> None: ...
+
+
+class Asking(Protocol):
+    """Whoever a request is for."""
+
+    @property
+    def asked(self) -> Asked: ...
+
+    def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
+        """Of the prompt, by the names under which an engine caches them."""
+
+
+class Connection:
+    """One attempt's; `functions.gateway.request.upstream` has the one of bytes."""
+
+    __slots__ = (
+        "_answer", "_askers", "_engines", "asking", "first_s", "fresh", "model", "replica_id", "retry_after", "work",
+    )  # fmt: skip
+
+    asking: Asking  # from `send` on
+    model: EngineName
+
+    def __init__(self, engines: Engines, askers: Mapping[str, Asking], replica_id: ReplicaId) -> None:
+        self._engines = engines
+        self._askers = askers
+        self._answer: Answer | None = None
+        self.replica_id = replica_id
+        self.fresh = True
+        self.retry_after = b""
+        self.work: Work | None = None  # in an engine
+        self.first_s: float | None = None  # when its first token came
+
+    # what an attempt calls
+
+    def send(self, answer: Answer, request: bytes) -> None:
+        self._answer = answer
+        read = _requests.decode(request.partition(_END_OF_HEAD)[2])
+        self.asking, self.model = self._askers[read.prompt], read.model
+        self._engines.send(self)
+
+    def abort(self) -> None:
+        if self._answer is not None:
+            self._answer = None
+            self._engines.abort(self)
+
+    def pause(self) -> None:
+        """Clients read as fast as engines write."""
+
+    def resume(self) -> None:
+        """Nobody was stopped."""
+
+    # what an engine says
+
+    @property
+    def is_adapter(self) -> bool:
+        return self.model != BASE
+
+    @property
+    def is_open(self) -> bool:
+        return self._answer is not None
+
+    def first(self, now_s: float) -> None:
+        self.first_s = now_s
+        if self._answer is not None:
+            self._answer.on_head(200, b"text/event-stream")
+        if self._answer is not None:
+            self._answer.on_body(_FIRST)
+
+    def over(self, computed_tokens: int) -> None:
+        answer, asked = self._answer, self.asking.asked
+        if answer is None:
+            return
+        cached_tokens = asked.prompt_tokens - computed_tokens
+        answer.on_body(b"%d %d %d" % (asked.prompt_tokens, max(1, asked.output_tokens), cached_tokens))
+        self._answer = None
+        answer.on_end()
+
+    def adapter_missing(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.on_head(404, b"application/json")
+            answer.on_body(_NOT_FOUND)
+            answer.on_end()
+
+    def fail(self, failure: Failure) -> None:
+        """It breaks, or was never made."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.on_failure(failure, "modelled")
+
+
+class Upstreams:
+    """To all engines, of one gateway: a connection is always at hand, and its use shows whether it leads anywhere."""
+
+    def __init__(self, engines: Engines, askers: Mapping[str, Asking]) -> None:
+        self._engines = engines
+        self._askers = askers
+
+    def take(self, replica_id: ReplicaId) -> Connection:
+        return Connection(self._engines, self._askers, replica_id)
+
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
+        return self.take(replica_id)
+
+    def give_back(self, connection: Connection) -> None:
+        """None is kept."""
+
+    def sweep(self) -> None:
+        """None is kept."""
+
+    def close(self) -> None:
+        """None is kept."""

@@ -1,0 +1,108 @@
+"""asyncio's event loop on virtual time: the port by which a simulated gateway runs the gateway's own code.
+
+The gateway's request machine asks its loop for five things: `call_soon`, `call_later`, `create_task`, futures, and the
+time. Here they are entries of the same queue as everything else that happens in a simulation (`events`), so that its
+tasks and timeouts run in virtual time, in the same order each time. There are no sockets, threads or processes: whoever
+dials or calls a bus is given a modelled one.
+
+What a callback raises ends the run: a mistake in a simulation must not be a line in a log.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+from functions.simulator.events import Events
+
+
+class _Call:
+    """What is to be called, unless it is cancelled before."""
+
+    __slots__ = ("_args", "_callback", "_context")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._context = context
+
+    def __call__(self) -> None:
+        callback = self._callback
+        if callback is None:
+            return
+        if self._context is not None:
+            self._context.run(callback, *self._args)
+        else:
+            callback(*self._args)
+
+    def cancel(self) -> None:
+        self._callback, self._args = None, ()
+
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this, `asyncio.get_running_loop()` is this loop, whichever was before; at the end its tasks end."""
+        former = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            yield
+            self._end_tasks()
+        finally:
+            asyncio._set_running_loop(former)
+
+    def _end_tasks(self) -> None:
+        """Nothing else happens meanwhile."""
+        self._events = Events(self._events.now_s)
+        for task in self._tasks:
+            task.cancel()
+        self._events.run_all()
+
+    # asyncio's names
+
+    def time(self) -> float:
+        return self._events.now_s
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        call = _Call(callback, args, context)
+        self._events.at(self._events.now_s, call)
+        return call
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        call = _Call(callback, args, context)
+        self._events.after(delay, call)
+        return call
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        call = _Call(callback, args, context)
+        self._events.at(when, call)
+        return call
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        raise RuntimeError(str(context.get("message"))) from context.get("exception")
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
