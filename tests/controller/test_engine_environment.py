@@ -26,6 +26,8 @@ from functions.controller.local.prepare.engine_environment import (
 from functions.controller.local.prepare.pip import PipOutput, remove_half_installed
 from functions.controller.local.prepare.reporting import CannotPrepare, Step
 
+pytestmark = pytest.mark.timeout(300)  # pip and venv are started for real: half a minute in all on a quiet machine
+
 MODULES = ("transformers", "gguf", "accelerate", "vllm")
 TORCH_LOCKS = {CPU_BUILD.lock: ("torch", "1.0+cpu"), GENERAL_BUILD.lock: ("torch", "1.0")}
 
