@@ -42,6 +42,7 @@ LIVE = {
 }  # fmt: skip
 RECORDED = {"test_chat", "test_completions", "test_dialects", "test_refusals", "test_status_routes", "test_tokenize"}
 NOT_RECORDED = {"test_models_lists_the_base_model_first"}  # it names the model's folder
+KEPT = Recordings().functions()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -51,7 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     live = [pytest.mark.engine, pytest.mark.timeout(400)]
     live += [] if name in LIVE.get(module, ()) else [pytest.mark.soak]
     kinds = [pytest.param("sim", marks=pytest.mark.servers), pytest.param("vllm", marks=live)]
-    if module in RECORDED and name not in NOT_RECORDED:
+    if f"{module}::{name}" in KEPT:
         kinds.append(pytest.param("recorded"))
     metafunc.parametrize("kind", kinds, indirect=True, scope="session")
 

@@ -70,6 +70,10 @@ class Recordings:
         self._new: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._kept: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())["tests"] if FILE.exists() else {}
 
+    def functions(self) -> set[str]:
+        """The tests that were recorded, whatever their parameters."""
+        return {test.partition("[")[0] for test in self._kept}
+
     def recorder(self, test: str) -> Recorder:
         self._new[test] = []
         return Recorder(self._new[test])

@@ -1,5 +1,6 @@
 """A bare repository as `shoal up` makes it, and a working copy to push from."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -55,15 +56,21 @@ class Bench:
         return git("rev-parse", "--verify", "main", at=self.repository.path).stdout.strip()
 
 
+@pytest.fixture(scope="session")
+def beginning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working copy with GOOD committed, to copy: making one takes five git processes, and there are many tests."""
+    checkout = tmp_path_factory.mktemp("beginning") / "checkout"
+    git("init", "--quiet", "--initial-branch=main", str(checkout))
+    git("remote", "add", "origin", "../gitops.git", at=checkout)
+    Bench(Repository(checkout), checkout, checkout).commit(dict(GOOD), "the beginning")
+    return checkout
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, beginning: Path) -> Bench:
     """Nothing is on the branch yet; GOOD is in the working copy."""
     repository = Repository(tmp_path / "gitops.git")
     socket = tmp_path / "controller.sock"
     repository.ensure(socket)
-    checkout = tmp_path / "checkout"
-    git("init", "--quiet", "--initial-branch=main", str(checkout))
-    git("remote", "add", "origin", str(repository.path), at=checkout)
-    bench = Bench(repository, checkout, socket)
-    bench.commit(dict(GOOD), "the beginning")
-    return bench
+    shutil.copytree(beginning, tmp_path / "checkout", symlinks=True)
+    return Bench(repository, tmp_path / "checkout", socket)
