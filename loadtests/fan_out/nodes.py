@@ -37,7 +37,7 @@ class CorruptShelf(ChunkShelf):
     """Its chunks have a bit that is not theirs."""
 
     def read(self, digest: Digest, sha256: str) -> bytes | None:
-        content = super().first_token(digest, sha256)
+        content = super().read(digest, sha256)
         return None if content is None else content[:-1] + bytes([content[-1] ^ 1])
 
 

@@ -29,7 +29,7 @@ class SlowShelf(Shelf):
         self.most = max(self.most, self.under_way)
         await self.answers.wait()
         self.under_way -= 1
-        return await super().first_token(name)
+        return await super().read(name)
 
 
 def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
