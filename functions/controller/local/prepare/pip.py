@@ -5,12 +5,13 @@ Indexes and wheel folders are those that pip is configured with.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,11 +146,10 @@ def told_often(tell: Callable[[], None]) -> Iterator[None]:
 def size_bytes(directory: Path) -> int:
     """As files are long; what vanishes meanwhile is not counted."""
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += 0 if path.is_dir() else path.lstat().st_size
-        except OSError:
-            continue
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += Path(folder, name).lstat().st_size
     return total
 
 
