@@ -11,11 +11,10 @@ from functions.decisions.baselines.compared import Compared
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
 from functions.gateway import tracing
-from functions.gateway.admission.metrics import LadderCollector, RoomsCollector
-from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.admission.metrics import LadderCollector, QueuesCollector
+from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
-from functions.gateway.intake.lookups import Lookups
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.index import Prefixes, TellingReplicas
@@ -31,6 +30,7 @@ from functions.gateway.routing.load_client import Loader
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import OtherRouter, Router
 from functions.gateway.services import Services
+from functions.gateway.tenant_limits import Lookups
 from functions.telemetry.trace_sink import TraceSink
 
 
@@ -48,7 +48,7 @@ def make_services(
     zone: str = "",
     router: RouterName | OtherRouter = "shoal",
     upstreams: Upstreams | None = None,
-    make_admission: Callable[[Callable[[], float], FleetView], WaitingRooms] = WaitingRooms,
+    make_admission: Callable[[Callable[[], float], FleetView], AdmissionQueues] = AdmissionQueues,
 ) -> Services:
     """Without a `loader`, an adapter that no replica has loaded is refused instead of asked for.
 
@@ -77,7 +77,7 @@ def make_services(
             choice=routing.choose_cold,
             on_end=metrics.cold_load,
         )
-    for collector in (QuotaCollector(quotas), RoomsCollector(admission.figures), LadderCollector(admission.ladders)):
+    for collector in (QuotaCollector(quotas), QueuesCollector(admission.figures), LadderCollector(admission.ladders)):
         metrics.registry.register(collector)
     return Services(
         gateway_id=gateway_id,

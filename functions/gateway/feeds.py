@@ -39,14 +39,14 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
         _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
 
 
-async def tell_evidence(services: Services, bus: RolloutBus) -> None:
+async def publish_evidence(services: Services, bus: RolloutBus) -> None:
     """Each second, what this gateway has seen of rollouts. What could not be told is told later."""
     while True:
         await asyncio.sleep(_EVIDENCE_INTERVAL_S)
-        await tell_evidence_once(services, bus)
+        await publish_evidence_once(services, bus)
 
 
-async def tell_evidence_once(services: Services, bus: RolloutBus) -> None:
+async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
     for beat in services.rollouts.evidence.beats():
         try:
@@ -57,14 +57,14 @@ async def tell_evidence_once(services: Services, bus: RolloutBus) -> None:
             raise
 
 
-async def tell_pins(services: Services, bus: RolloutBus) -> None:
+async def publish_pins(services: Services, bus: RolloutBus) -> None:
     """Twice a second, the sessions that were pinned here; kept where the bus is away."""
     while True:
         await asyncio.sleep(_PINS_INTERVAL_S)
-        await tell_pins_once(services, bus)
+        await publish_pins_once(services, bus)
 
 
-async def tell_pins_once(services: Services, bus: RolloutBus) -> None:
+async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
     """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
     pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
@@ -80,7 +80,7 @@ async def tell_pins_once(services: Services, bus: RolloutBus) -> None:
             raise
 
 
-async def tell_pools(services: Services, bus: PoolBus) -> None:
+async def publish_pools(services: Services, bus: PoolBus) -> None:
     """Each second, what this gateway has seen of each pool lately. What could not be told is old a second later."""
     sender = (services.gateway_id, int(services.wall_clock() * 1000))
     while True:

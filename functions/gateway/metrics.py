@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from functions.api.ids import PoolName
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.retry import Failure
-from functions.gateway.prefix.metrics import PrefixFigures
+from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
 from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
@@ -83,7 +83,7 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
-        self.prefixes = PrefixFigures(self.registry)
+        self.prefixes = PrefixStats(self.registry)
         self._request_child = lru_cache(_MAX_LABEL_SETS)(self._requests.labels)
         self._pool_children = lru_cache(_MAX_LABEL_SETS)(self._children_of)
         self._route_child = lru_cache(16)(self._routes.labels)

@@ -43,7 +43,7 @@ from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix import feeds as prefix_feeds
-from functions.gateway.prefix.exact_figures import ExactFigures
+from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.settings import GatewaySettings
@@ -206,9 +206,9 @@ class _Server(uvicorn.Server):
 
     def _start_rollout_feeds(self) -> None:
         for name, feed in (
-            ("evidence", feeds.tell_evidence),
-            ("pools", feeds.tell_pools),
-            ("own pins", feeds.tell_pins),
+            ("evidence", feeds.publish_evidence),
+            ("pools", feeds.publish_pools),
+            ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
         ):
             self._services.tasks.forever(
@@ -220,7 +220,7 @@ class _Server(uvicorn.Server):
         if exact is None:
             return
         exact.start(asyncio.get_running_loop().call_soon_threadsafe)
-        self._services.metrics.registry.register(ExactFigures(exact))
+        self._services.metrics.registry.register(ExactPrefixStats(exact))
         follow = functools.partial(prefix_feeds.follow_prefixes, exact, self._bus)
         ask = functools.partial(prefix_feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
@@ -231,8 +231,8 @@ class _Server(uvicorn.Server):
         """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                await feeds.tell_evidence_once(self._services, self._bus)
-                await feeds.tell_pins_once(self._services, self._bus)
+                await feeds.publish_evidence_once(self._services, self._bus)
+                await feeds.publish_pins_once(self._services, self._bus)
                 await self._bus.close()
         except (BusUnavailable, TimeoutError) as error:
             _log.warning("the last evidence and pins of rollouts could not be told: %s", error)

@@ -13,13 +13,12 @@ from functions.api.ids import ReplicaId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.tasks import Supervised
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.http.uploads import Uploads
 from functions.gateway.intake.intake import Intake
-from functions.gateway.intake.lookups import Lookups
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
@@ -32,6 +31,7 @@ from functions.gateway.request.upstream import Upstreams
 from functions.gateway.routing.adapter_loads import ColdLoads
 from functions.gateway.routing.rollout import Rollouts
 from functions.gateway.routing.router import Router
+from functions.gateway.tenant_limits import Lookups
 from functions.telemetry.trace_sink import TraceSink
 
 
@@ -94,7 +94,7 @@ class Services:
     uploads: Uploads
     lookups: Lookups
     quotas: TenantQuotas
-    admission: WaitingRooms
+    admission: AdmissionQueues
 
     # to a replica
     fleet: FleetView

@@ -12,7 +12,6 @@ from functions.api.snapshot import (
     PoolEntry,
     TenantEntry,
 )
-from functions.gateway.gauges import StateGauges
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.world import BOT_V1, DIGEST_V1, POOL, heartbeat, routing, snapshot, version
@@ -60,7 +59,7 @@ def goes(p: Play, replica: str = "r0") -> None:
 
 
 def figure(p: Play, name: str, **labels: str) -> float:
-    StateGauges(p.gateway.services).scrape()
+    p.world.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value(name, labels) or 0.0
 
 

@@ -140,7 +140,7 @@ class LiveGateway:
         """As the server does."""
         services = self.gateway.services
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, self.gateway, bus))
-        for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+        for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
             services.tasks.forever(feed.__name__, functools.partial(feed, services, bus), expected=(BusUnavailable,))
 
     def _protocol(self) -> LaneProtocol:

@@ -12,9 +12,9 @@ from functions.decisions.routing.retry import Failure
 from functions.fleet.heartbeat import to_view
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.request import replies as answers
+from functions.gateway.request import replies
 from functions.gateway.request.relay import Renaming
-from functions.gateway.request.request import Timeline
+from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdOutcome
 from tests.gateway.test_intake import admit, chat
 from tests.gateway.world import BOT_V1, DIGEST_V1, heartbeat
@@ -25,7 +25,7 @@ RENAMING = Renaming(BOT_V1, "acme/bot")
 
 
 def test_an_engine_gets_headers_of_our_making_only() -> None:
-    head, _, body = answers.upstream_request(ADMITTED, REPLICA, 1_800_000_000.0).partition(b"\r\n\r\n")
+    head, _, body = replies.upstream_request(ADMITTED, REPLICA, 1_800_000_000.0).partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /v1/chat/completions HTTP/1.1"
     assert sorted(line.split(b":")[0] for line in lines[1:]) == [
@@ -41,7 +41,7 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
 
 def test_an_answers_headers() -> None:
     timeline = Timeline(1.0, admitted_s=1.001, routed_s=1.002, connected_s=1.003, first_token_s=1.1)
-    found = dict(answers.headers(ADMITTED, REPLICA, timeline, b"text/event-stream"))
+    found = dict(replies.headers(ADMITTED, REPLICA, timeline, b"text/event-stream"))
     assert found[b"x-request-id"] == b"req-1"
     assert found[b"x-shoal-model"] == b"acme/bot@v1"
     assert found[b"x-shoal-digest"] == DIGEST_V1.encode()
@@ -71,21 +71,21 @@ def test_steps_that_never_came_take_no_time() -> None:
     ],
 )
 def test_which_answer_each_failure_earns(failures: tuple[Failure, ...], status: int, code: str) -> None:
-    answer = answers.all_failed(failures, False, ADMITTED)
+    answer = replies.all_failed(failures, False, ADMITTED)
     assert (answer.status, answer.code) == (status, code)
     assert (answer.retry_after_s is not None) == (status == 503)
-    assert answers.all_failed(failures, True, ADMITTED).status == 504
+    assert replies.all_failed(failures, True, ADMITTED).status == 504
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_every_failure_has_an_answer(failure: Failure) -> None:
-    assert answers.all_failed((failure,), False, ADMITTED).status in (502, 503, 504)
+    assert replies.all_failed((failure,), False, ADMITTED).status in (502, 503, 504)
 
 
 def test_nobody_to_send_to() -> None:
-    empty = answers.no_replica(NoReplica("pool_empty"), (), ADMITTED)
+    empty = replies.no_replica(NoReplica("pool_empty"), (), ADMITTED)
     assert (empty.status, empty.code) == (503, "no_capacity")
-    after = answers.no_replica(NoReplica("all_tried"), (Failure.CONNECT,), ADMITTED)
+    after = replies.no_replica(NoReplica("all_tried"), (Failure.CONNECT,), ADMITTED)
     assert (after.status, after.code) == (502, "upstream_failed")
 
 
@@ -101,18 +101,18 @@ def test_nobody_to_send_to() -> None:
     ],
 )
 def test_an_adapter_that_did_not_come(outcome: ColdOutcome, code: str) -> None:
-    answer = answers.not_loaded(ColdFailed(outcome, "the rank is 64"), ADMITTED)
+    answer = replies.not_loaded(ColdFailed(outcome, "the rank is 64"), ADMITTED)
     assert (answer.status, answer.code) == (503, code)
     assert ADMITTED.model.served_as in answer.message
     assert (answer.retry_after_s is None) == ("the rank is 64" in answer.message) == (outcome == "refused")
 
 
 def test_retry_after_is_spread_over_callers() -> None:
-    waits = {answers._retry_after_s(admit_as(f"r{i}")) for i in range(200)}
+    waits = {replies._retry_after_s(admit_as(f"r{i}")) for i in range(200)}
     assert waits == {1, 2, 3, 4}
 
 
-def admit_as(request_id: str) -> answers.Admitted:
+def admit_as(request_id: str) -> Admitted:
     return type(ADMITTED)(
         **{**{name: getattr(ADMITTED, name) for name in type(ADMITTED).__slots__}, "request_id": request_id}
     )
@@ -126,7 +126,7 @@ def engine_body(message: str) -> bytes:
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_the_callers_mistake_is_passed_on_under_its_own_name(status: int) -> None:
-    answer = answers.engine_refusal(status, engine_body(f"`{BOT_V1}` is too small"), RENAMING)
+    answer = replies.engine_refusal(status, engine_body(f"`{BOT_V1}` is too small"), RENAMING)
     assert answer == ErrorAnswer(
         400, "invalid_request_error", "invalid_request", "`acme/bot` is too small", "max_tokens"
     )
@@ -134,14 +134,14 @@ def test_the_callers_mistake_is_passed_on_under_its_own_name(status: int) -> Non
 
 def test_a_full_context_has_its_own_code() -> None:
     message = "This model's maximum context length is 2048 tokens."
-    answer = answers.engine_refusal(400, engine_body(message), RENAMING)
+    answer = replies.engine_refusal(400, engine_body(message), RENAMING)
     assert isinstance(answer, ErrorAnswer)
     assert answer.code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]"])
 def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
-    answer = answers.engine_refusal(400, body, RENAMING)
+    answer = replies.engine_refusal(400, body, RENAMING)
     assert isinstance(answer, ErrorAnswer)
     assert answer.message
 
@@ -156,7 +156,7 @@ def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
     ],
 )
 def test_other_statuses_are_failures_of_the_attempt(status: int, failure: Failure) -> None:
-    assert answers.engine_refusal(status, b'{"error":{"message":"Valid aliases: globex/bot"}}', RENAMING) is failure
+    assert replies.engine_refusal(status, b'{"error":{"message":"Valid aliases: globex/bot"}}', RENAMING) is failure
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_other_statuses_are_failures_of_the_attempt(status: int, failure: Failur
     ],
 )
 def test_status_in_an_error_event(body: bytes, status: int) -> None:
-    assert answers.status_in_error(body) == status
+    assert replies.status_in_error(body) == status
 
 
 # the error shape
@@ -210,8 +210,8 @@ def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
 
 
 def test_error_headers() -> None:
-    assert (b"retry-after", b"3") in answers.error_headers("id", errors.unavailable("m", "c", 3))
-    assert (b"www-authenticate", b"Bearer") in answers.error_headers("id", errors.unauthorized().answer)
+    assert (b"retry-after", b"3") in replies.error_headers("id", errors.unavailable("m", "c", 3))
+    assert (b"www-authenticate", b"Bearer") in replies.error_headers("id", errors.unauthorized().answer)
 
 
 @given(st.text(max_size=300))

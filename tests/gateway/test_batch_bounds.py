@@ -31,7 +31,7 @@ def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> Turns:
     pace = BatchPace(32.0)
     pace.window = 32.0
     return Turns(
-        world.gateway,
+        world.gateway.services,
         ACME,
         pace,
         places=LinePlaces(96, 48),
@@ -133,7 +133,7 @@ async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> 
     batches, claim = batches_of(world, objects), batch_moves.claimed(record(), "us", 2)
     long_id = "\U0001f600" * 256
     put_file(objects, claim.input_file_id, as_file(line(long_id, "a"), line("b"), line(long_id, "c")))
-    validation = Validation(world.gateway, batches.store, claim, ENDPOINTS[CHAT])
+    validation = Validation(world.gateway.services, batches.store, claim, ENDPOINTS[CHAT])
     problems = await validation.run()
     assert [(one.code, one.line) for one in problems] == [("duplicate_custom_id", 3)]
     assert sorted(len(one) for one in validation._seen) == [16, 16]

@@ -210,7 +210,7 @@ async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: 
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(sse.role(BOT_V1), scored("he", *SURE), scored("llo", *SURE))
-    trial = exchange.detour.trial if exchange.detour is not None else None
+    trial = exchange.plan.cascade if exchange.plan is not None else None
     assert trial is not None and p.client.status == 200
     assert not any(each.upstream_body for each in (exchange.admitted, trial.plain, trial.asking, trial.larger))
     engine.dies()

@@ -18,8 +18,8 @@ from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, p
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
 from functions.gateway.prefix import feeds as prefix_feeds
-from functions.gateway.prefix.exact_figures import ExactFigures
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_learner import Lesson
 from functions.gateway.request.request import Admitted
@@ -128,7 +128,7 @@ def test_figures(exact: ExactPrefixes) -> None:
     exact.matched_tokens(admit())
     exact.matched_tokens(admit("short"))
     registry = CollectorRegistry()
-    registry.register(ExactFigures(exact))
+    registry.register(ExactPrefixStats(exact))
     page = generate_latest(registry).decode()
     for line in (
         'shoal_prefix_answers_total{answer="known"} 1.0',
@@ -176,7 +176,7 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = world.World().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
-    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway, exact, bus))
+    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
     assert ask == Ask(POOL, "events", everyone=True)

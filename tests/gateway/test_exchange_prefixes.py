@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from functions.gateway.gauges import StateGauges
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing
@@ -57,7 +56,7 @@ async def test_predictions_are_compared_with_what_the_engine_counted(play: Playi
     over = counted(p, "shoal_prefix_misjudged_tokens_total", direction="over")
     under = counted(p, "shoal_prefix_misjudged_tokens_total", direction="under")
     assert predicted - over + under == 512
-    StateGauges(p.gateway.services).scrape()
+    p.world.gauges.scrape()
     assert 0.4 < counted(p, "shoal_prefix_hit_ratio") < 0.42  # 512 of 1,260
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway import feeds
 from functions.gateway.gateway import Gateway
+from functions.gateway.services import Services
 from tests.gateway.hello import Playing
 from tests.gateway.test_exchange_rollouts import ask, engine_of
 from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, in_rollout
@@ -54,8 +56,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def running(feed: Callable[[Gateway, Bus], object], gateway: Gateway, bus: Bus) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(feed(gateway, bus))  # type: ignore[call-overload]
+async def running(feed: Callable[[Any, Bus], object], told: Gateway | Services, bus: Bus) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(feed(told, bus))  # type: ignore[call-overload]
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -70,7 +72,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> None:
     p, bus = play("r0", **in_rollout()), Bus()
-    async with running(feeds.tell_evidence, p.gateway, bus):
+    async with running(feeds.publish_evidence, p.gateway.services, bus):
         ask(p, "candidate", stream=False)
         (await engine_of(p)).answers(200, b'{"choices":[]}')
         await until(lambda: bus.stats_told)
@@ -78,12 +80,12 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     assert [(said.rollout, said.candidate.requests) for said in first.rollouts] == [(ROLLOUT, 1)]
     bus.away = True
     with pytest.raises(BusUnavailable):
-        await feeds.tell_evidence(p.gateway, bus)
+        await feeds.publish_evidence(p.gateway.services, bus)
     lost = p.gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "evidence"})
     assert lost == 1
     bus.away = False
     bus.stats_told.clear()
-    async with running(feeds.tell_evidence, p.gateway, bus):
+    async with running(feeds.publish_evidence, p.gateway.services, bus):
         await until(lambda: bus.stats_told)
     assert len(rollout_beat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
 
@@ -94,11 +96,11 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
     pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     bus.away = True
     with pytest.raises(BusUnavailable):
-        await feeds.tell_pins(gateway, bus)
+        await feeds.publish_pins(gateway.services, bus)
     assert pins.untold == 1
     assert gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
     bus.away = False
-    async with running(feeds.tell_pins, gateway, bus):
+    async with running(feeds.publish_pins, gateway.services, bus):
         await until(lambda: bus.pins_told)
     message, ttl_s = bus.pins_told[0]
     batch = session_pins.decode(message)
@@ -109,19 +111,19 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
 async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
     gateway, bus = World(policies=in_rollout()).gateway, Bus()
     gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
-    await feeds.tell_pins_once(gateway, bus)
+    await feeds.publish_pins_once(gateway.services, bus)
     assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.untold == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    mine, theirs, bus = World().gateway, World().gateway, Bus()
-    mine.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
-    async with running(feeds.tell_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
+    mine, theirs, bus = World().gateway.services, World().gateway.services, Bus()
+    mine.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    async with running(feeds.publish_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
         await until(lambda: bus.pins_told)
         for message in (b"nonsense", bus.pins_told[0][0]):
             bus.coming.put_nowait(message)
-        await until(lambda: len(theirs.splits.pins))
-    assert theirs.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
+        await until(lambda: len(theirs.rollouts.splits.pins))
+    assert theirs.rollouts.splits.pins.group_of(ROLLOUT, b"12345678") == "control"
     assert "dropped a batch of pins" in caplog.text
 
 

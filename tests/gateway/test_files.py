@@ -99,7 +99,7 @@ def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
             raise AssertionError
     assert (own.value.answer.status, full.value.answer.status) == (429, 503)
     with places.taken("acme"):
-        assert places._held == {"acme": 1}
+        assert (places.held, places.held_by("acme")) == (1, 1)
 
 
 def test_no_tenant_has_two_places_where_others_would_have_none() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from functions.api.ids import KeyId
 from functions.decisions.request.access import authenticate
-from functions.gateway.intake import known_keys
-from functions.gateway.intake.known_keys import KnownKeys
+from functions.gateway.intake import auth as known_keys
+from functions.gateway.intake.auth import KnownKeys
 from tests.gateway import world
 from tests.gateway.world import ACME_KEY, GLOBEX_KEY, IMPOSTOR_KEY, NOW_UNIX_S, PEPPER, REVOKED_KEY
 

@@ -1,4 +1,4 @@
-"""lesson_queue: bounded, each lesson once, and fair between tenants by bytes."""
+"""tokenize_queue: bounded, each lesson once, and fair between tenants by bytes."""
 
 import threading
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
-from functions.gateway.prefix import lesson_queue
-from functions.gateway.prefix.lesson_queue import MAX_BYTES, MAX_LESSONS, SHARE_RATIO, LessonQueue
+from functions.gateway.prefix import tokenize_queue
+from functions.gateway.prefix.tokenize_queue import MAX_BYTES, MAX_JOBS, SHARE_RATIO, TokenizeQueue
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ def lesson(tenant: str, number: int, size_bytes: int = 1) -> Lesson:
     return Lesson(TenantId(tenant), (0, number), bytes(size_bytes))
 
 
-def drain(queue: LessonQueue[Lesson]) -> list[Lesson]:
+def drain(queue: TokenizeQueue[Lesson]) -> list[Lesson]:
     taken = []
     while len(queue):
         found = queue.take()
@@ -32,7 +32,7 @@ def drain(queue: LessonQueue[Lesson]) -> list[Lesson]:
 
 
 def test_long_prompts_of_one_do_not_keep_others_waiting() -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     for number in range(3):
         assert queue.put(lesson("a", number, 100_000))
     for number in range(3, 6):
@@ -41,7 +41,7 @@ def test_long_prompts_of_one_do_not_keep_others_waiting() -> None:
 
 
 def test_who_was_away_saves_nothing_up() -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     for number in range(20):
         queue.put(lesson("a", number, 1000))
     for _ in range(10):
@@ -52,15 +52,15 @@ def test_who_was_away_saves_nothing_up() -> None:
 
 
 def test_a_prompt_waits_once() -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     assert queue.put(lesson("a", 7)) and queue.put(lesson("a", 7)) and len(queue) == 1
     assert queue.take() is not None and len(queue) == 0
     assert queue.put(lesson("a", 7)) and len(queue) == 1, "it may come again once it was taken"
 
 
 def test_one_tenant_has_a_share_of_the_places_and_of_the_bytes() -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
-    assert sum(queue.put(lesson("a", number)) for number in range(1000)) == MAX_LESSONS * SHARE_RATIO
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
+    assert sum(queue.put(lesson("a", number)) for number in range(1000)) == MAX_JOBS * SHARE_RATIO
     big = MAX_BYTES // 8
     assert sum(queue.put(lesson("b", 1000 + number, big)) for number in range(8)) == 2
     assert queue.put(lesson("c", 3000, MAX_BYTES // 2)), "a first one may be of any size"
@@ -70,20 +70,20 @@ def test_one_tenant_has_a_share_of_the_places_and_of_the_bytes() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 400), st.integers(0, 4_000_000)), max_size=300))
 def test_bounds_hold_and_nothing_is_lost(puts: list[tuple[str, int, int]]) -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     body = memoryview(bytes(4_000_000))
     put = {}
     for tenant, number, size in puts:
         item = Lesson(TenantId(tenant), (number,), body[:size])  # type: ignore[arg-type]
         if number not in put and queue.put(item):
             put[number] = item
-    assert len(queue) == len(put) <= MAX_LESSONS
+    assert len(queue) == len(put) <= MAX_JOBS
     assert sum(len(item.body) for item in put.values()) <= MAX_BYTES
     assert {item.text_blocks for item in drain(queue)} == {(number,) for number in put}
 
 
 def test_whoever_waits_is_woken_by_a_lesson_and_by_the_end() -> None:
-    queue: LessonQueue[Lesson] = LessonQueue()
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     taken: list[Lesson | None] = []
 
     def take_two() -> None:
@@ -102,7 +102,7 @@ def test_whoever_waits_is_woken_by_a_lesson_and_by_the_end() -> None:
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_the_share_is_a_figure(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lesson_queue, "SHARE_RATIO", ratio)
-    queue: LessonQueue[Lesson] = LessonQueue()
+    monkeypatch.setattr(tokenize_queue, "SHARE_RATIO", ratio)
+    queue: TokenizeQueue[Lesson] = TokenizeQueue()
     taken = sum(queue.put(lesson("a", number)) for number in range(1000))
-    assert taken - 1 < MAX_LESSONS * ratio <= taken
+    assert taken - 1 < MAX_JOBS * ratio <= taken

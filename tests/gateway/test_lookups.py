@@ -4,12 +4,16 @@ import httpx
 import pytest
 
 from functions.api.ids import TenantId
+from functions.gateway.chat.composition.composer import Composer
+from functions.gateway.chat.composition.shared import ChatServices
+from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.errors import Refused
 from functions.gateway.http.asgi import make_app
-from functions.gateway.intake.listed_lately import ListedLately
-from functions.gateway.intake.listing import Listing
-from functions.gateway.intake.lookups import Lookups
-from tests.gateway.world import ACME_KEY, GLOBEX_KEY, World, catalogue, heartbeat, limits
+from functions.gateway.intake.listing import ListedLately, Listing
+from functions.gateway.tenant_limits import Lookups
+from tests.gateway.composing import Shelf
+from tests.gateway.world import ACME_KEY, GLOBEX_KEY, PEPPER, World, catalogue, heartbeat, limits
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
@@ -50,7 +54,9 @@ def test_only_tenants_that_ask_are_remembered() -> None:
 
 async def test_models_are_lookups_and_deletions_of_conversations_are_not() -> None:
     world = World(limits=limits(lookups_per_minute=12))
-    transport = httpx.ASGITransport(app=make_app(world.gateway))
+    services = world.gateway.services
+    chat = ChatServices(services, world.gateway.handle, ToolCaller(ToolPolicy()), Conversations(Shelf(), PEPPER))
+    transport = httpx.ASGITransport(app=make_app(world.gateway, [Composer(chat).add_routes]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
 
         async def status(method: str, path: str, key: str = ACME_KEY) -> int:

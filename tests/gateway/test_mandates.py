@@ -13,7 +13,7 @@ OLD = mint("acme-soon", b"x")
 def test_a_mandate_is_the_key_until_the_work_ends() -> None:
     gateway = World().gateway
     assert gateway.services.state.catalogue is not None
-    with gateway.services.intake.mandates.given(TenantId("acme"), KeyId("acme-ci")) as token:
+    with gateway.services.intake.delegated.issued(TenantId("acme"), KeyId("acme-ci")) as token:
         caller = gateway.services.intake.identify(
             gateway.services.state.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S
         )
@@ -28,17 +28,17 @@ def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> No
     gateway = World().gateway
     keys = (key_entry(OLD, "acme", expires_unix_s=NOW_UNIX_S + 10),)
     known = catalogue(2, keys=keys)
-    mandates = gateway.services.intake.mandates
-    with mandates.given(TenantId("acme"), KeyId("acme-soon")) as token:
-        assert mandates.caller(known, token, NOW_UNIX_S) is not None
-        assert mandates.caller(known, token, NOW_UNIX_S + 10) is None
-        assert mandates.caller(catalogue(3, keys=()), token, NOW_UNIX_S) is None
-    with mandates.given(TenantId("globex"), KeyId("acme-soon")) as token:
-        assert mandates.caller(known, token, NOW_UNIX_S) is None
+    delegated = gateway.services.intake.delegated
+    with delegated.issued(TenantId("acme"), KeyId("acme-soon")) as token:
+        assert delegated.caller(known, token, NOW_UNIX_S) is not None
+        assert delegated.caller(known, token, NOW_UNIX_S + 10) is None
+        assert delegated.caller(catalogue(3, keys=()), token, NOW_UNIX_S) is None
+    with delegated.issued(TenantId("globex"), KeyId("acme-soon")) as token:
+        assert delegated.caller(known, token, NOW_UNIX_S) is None
 
 
 def test_nobody_else_has_one() -> None:
     gateway = World().gateway
     assert gateway.services.state.catalogue is not None
-    for guess in (None, "", "Mandate ", "Bearer x"):
-        assert gateway.services.intake.mandates.caller(gateway.services.state.catalogue, guess, NOW_UNIX_S) is None
+    for guess in (None, "", "Delegated ", "Bearer x"):
+        assert gateway.services.intake.delegated.caller(gateway.services.state.catalogue, guess, NOW_UNIX_S) is None

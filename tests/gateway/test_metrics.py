@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from functions.gateway.gauges import StateGauges
 from tests.gateway.world import NOW_UNIX_S, ROLLOUT, World, catalogue
 
 
@@ -15,7 +14,7 @@ class Source:
 
 
 def scraped(world: World, name: str) -> float | None:
-    StateGauges(world.gateway.services).scrape()
+    world.gauges.scrape()
     return world.gateway.services.metrics.registry.get_sample_value(name)
 
 

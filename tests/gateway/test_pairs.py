@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.intake.pairs import read_again_bytes
+from functions.gateway.intake.features import read_again_bytes
 
 
 def test_worked_example_of_the_prologue() -> None:

@@ -13,7 +13,7 @@ from functions.fleet import pool_beat
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
-from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolFigures, expected_wait_s
+from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
 from tests.decisions.test_admission import Pool
 from tests.gateway.hello import HELLO, Playing, finishes
@@ -23,14 +23,14 @@ NAME = PoolName("a")
 SENDER = ("gw-1", 7)
 
 
-def told(figures: PoolFigures, *pools: PoolName) -> dict[str, PoolStats]:
+def told(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
     beats = figures.beats(SENDER, 1.0, pools, {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
 def test_what_came_in_the_window_is_told_and_no_more() -> None:
     clock = Clock()
-    figures = PoolFigures(clock)
+    figures = PoolActivity(clock)
     clock.now_s += 100.0
     for number in range(3):
         figures.arrived(NAME, 50, deferrable=number == 0)
@@ -58,7 +58,7 @@ async def test_only_some_refusals_say_that_the_pool_is_too_small(
     play: Playing, reason: str, service_class: str, overflow: int
 ) -> None:
     admitted = play("r0").ask(header_x_shoal_class=service_class).admitted
-    figures = PoolFigures(Clock())
+    figures = PoolActivity(Clock())
     figures.shed(admitted, reason, None)
     stats = told(figures)[POOL]
     assert (stats.shed, stats.overflow) == (1, overflow)
@@ -67,7 +67,7 @@ async def test_only_some_refusals_say_that_the_pool_is_too_small(
 async def test_a_refusal_after_a_detour_says_of_each_pool_what_was_wrong_with_it(play: Playing) -> None:
     admitted = play("r0").ask().admitted
     elsewhere = msgspec.structs.replace(admitted, model=dataclasses.replace(admitted.model, pool=NAME))
-    figures = PoolFigures(Clock())
+    figures = PoolActivity(Clock())
     figures.shed(elsewhere, "no_replica_ready", Degraded(admitted, "saturated", None, "saturated"))
     figures.shed(elsewhere, "saturated", Degraded(admitted, "saturated", None, "adapter_not_loaded"))
     now = told(figures)
@@ -77,7 +77,7 @@ async def test_a_refusal_after_a_detour_says_of_each_pool_what_was_wrong_with_it
 
 def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> None:
     clock = Clock()
-    figures = PoolFigures(clock)
+    figures = PoolActivity(clock)
     clock.now_s += 4.0
     figures.arrived(NAME, 1)
     assert told(figures)[NAME].window_s == 4.0
@@ -85,7 +85,7 @@ def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> N
 
 def test_a_steady_stream_is_told_as_what_it_is() -> None:
     clock = Clock()
-    figures = PoolFigures(clock)
+    figures = PoolActivity(clock)
     for _ in range(500):
         clock.now_s += 0.2
         figures.arrived(NAME, 1)
@@ -95,7 +95,7 @@ def test_a_steady_stream_is_told_as_what_it_is() -> None:
 
 def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_forgotten() -> None:
     clock = Clock()
-    figures = PoolFigures(clock)
+    figures = PoolActivity(clock)
     figures.arrived(PoolName("removed"), 1)
     assert set(told(figures, NAME)) == {"a", "removed"}
     clock.now_s += SLOT_S * SLOTS + SLOT_S
@@ -103,7 +103,7 @@ def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_for
 
 
 def test_many_pools_are_many_messages_of_one_second() -> None:
-    figures = PoolFigures(Clock())
+    figures = PoolActivity(Clock())
     pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_BEAT + 1)]
     beats = figures.beats(SENDER, 1.0, pools, {})
     assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_BEAT, 1]
@@ -128,7 +128,7 @@ def test_a_wait_without_an_end_is_told_in_bounds() -> None:
     pool.come(kv=900)
     pool.come(kv=2_000)
     pool.admission.drain.per_replica, pool.admission.gate.replicas = 1e-9, 1
-    figures = PoolFigures(Clock())
+    figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
     (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
     told_of, left_out = pool_beat.decode(pool_beat.encode(beat))
@@ -140,7 +140,7 @@ def test_what_waits_and_is_not_batch_is_told_apart() -> None:
     pool.come(kv=900)
     for band in (0, 1, 2):
         pool.come(kv=2_000, band=band)
-    figures = PoolFigures(Clock())
+    figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
     (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
     stats = beat.pools[0]
@@ -176,7 +176,7 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
     world, bus = World(), Bus()
     try:
         async with asyncio.timeout(30.0):
-            await feeds.tell_pools(world.gateway, bus)  # type: ignore[arg-type]
+            await feeds.publish_pools(world.gateway.services, bus)  # type: ignore[arg-type]
     except BusUnavailable:
         beat, _ = pool_beat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from functions.gateway.prefix.metrics import PrefixFigures
+from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.relay import Usage
 from tests.gateway.world import POOL
 
@@ -14,7 +14,7 @@ def registry() -> CollectorRegistry:
 
 
 def test_worked_example_of_the_prologue(registry: CollectorRegistry) -> None:
-    figures = PrefixFigures(registry)
+    figures = PrefixStats(registry)
     figures.answered(POOL, 300, Usage(400, 10, 256), 0.0)
     figures.answered(POOL, 0, Usage(400, 10, 100), 0.0)
     assert registry.get_sample_value("shoal_prefix_predicted_tokens_total", {"pool": POOL}) == 300
@@ -28,7 +28,7 @@ def test_worked_example_of_the_prologue(registry: CollectorRegistry) -> None:
 
 
 def test_the_ratio_is_of_the_last_minute_or_so(registry: CollectorRegistry) -> None:
-    figures = PrefixFigures(registry)
+    figures = PrefixStats(registry)
     for second in range(600):
         figures.answered(POOL, 0, Usage(100, 1, 0), float(second))
     for second in range(600, 900):
@@ -38,7 +38,7 @@ def test_the_ratio_is_of_the_last_minute_or_so(registry: CollectorRegistry) -> N
 
 
 def test_a_pool_without_prompts_has_no_hits(registry: CollectorRegistry) -> None:
-    figures = PrefixFigures(registry)
+    figures = PrefixStats(registry)
     figures.answered(POOL, 0, Usage(0, 0, 0), 5.0)
     figures.scrape()
     assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == 0

@@ -19,8 +19,7 @@ from functions.engines.sim.templates import ChatMessage
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route
 from functions.gateway.prefix import prompt_learner
 from functions.gateway.prefix.prompt_chains import Learnt
-from functions.gateway.prefix.prompt_learner import PromptLearner
-from functions.gateway.prefix.prompt_models import RETRY_S, PromptModels, load_model
+from functions.gateway.prefix.prompt_learner import RETRY_S, PromptLearner, PromptModels, load_model
 from functions.gateway.prefix.prompt_template import PromptTemplate
 from tests.gateway.prompt_world import POOL, TEMPLATE, lesson_of, model_dir, trained
 

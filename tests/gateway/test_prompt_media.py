@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from functions.gateway.intake.routes import CHAT, MESSAGES, RESPONSES_ROUTE, Route
-from functions.gateway.prefix.prompt_media import lean
-from functions.gateway.prefix.prompt_text import prompt_text
+from functions.gateway.prefix.prompt_text import lean, prompt_text
 
 BASE64 = "QUJD" * 250_000
 DATA_URL = f"data:image/png;base64,{BASE64}"

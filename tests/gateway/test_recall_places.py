@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import ConversationsPart, QuotaEntry, QuotaLimits
-from functions.gateway.chat.recall_places import PLACES, RecallPlaces
+from functions.gateway.chat.conversations import READ_AT_ONCE, recall_slots
 from functions.gateway.errors import Refused
 from tests.gateway.composing import MakePlay, Shelf, Stage, counted
 from tests.gateway.engine_rig import Client
@@ -74,24 +74,24 @@ async def test_of_a_burst_no_more_are_read_than_may_be_asked_for(play: MakePlay)
     stage, shelf = stage_with(play, concurrent_requests=3)
     burst = asked(stage, 50)
     await stage.settle()
-    assert shelf.under_way == shelf.most == PLACES
+    assert shelf.under_way == shelf.most == READ_AT_ONCE
     shelf.answers.set()
     for _ in range(20):
         await stage.settle()
-    assert shelf.most == PLACES
+    assert shelf.most == READ_AT_ONCE
     assert Counter(client.status for client in burst) == {None: 3, 429: 47}, "three are with engines"
-    assert shelf.reads < 2 * PLACES, "the rest was refused before anything was read"
+    assert shelf.reads < 2 * READ_AT_ONCE, "the rest was refused before anything was read"
     assert counted(stage, 'shoal_quota_rejections_total{dimension="concurrent_requests"}') == 47
 
 
 async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
-    places, held = RecallPlaces(), asyncio.Event()
+    places, held = recall_slots(), asyncio.Event()
 
     async def holds() -> None:
         async with places.taken(ACME):
             await held.wait()
 
-    holders = [asyncio.ensure_future(holds()) for _ in range(PLACES + 1)]
+    holders = [asyncio.ensure_future(holds()) for _ in range(READ_AT_ONCE + 1)]
     await asyncio.sleep(0)
     async with asyncio.timeout(60), places.taken(GLOBEX):
         assert not any(holder.done() for holder in holders)
@@ -101,13 +101,13 @@ async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
 
 
 async def test_who_finds_no_place_in_time_is_told_so() -> None:
-    places, held = RecallPlaces(wait_s=0.0), asyncio.Event()
+    places, held = recall_slots(wait_s=0.0), asyncio.Event()
 
     async def holds() -> None:
         async with places.taken(ACME):
             await held.wait()
 
-    holders = [asyncio.ensure_future(holds()) for _ in range(PLACES)]
+    holders = [asyncio.ensure_future(holds()) for _ in range(READ_AT_ONCE)]
     await asyncio.sleep(0)
     with pytest.raises(Refused, match="Try again shortly") as refused:
         async with places.taken(ACME):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from functions.gateway.chat.tools.waiting import MAX_OF_TENANT, TenantThreads
+from functions.gateway.chat.tools.calls import MAX_OF_TENANT, TenantThreads
 
 
 async def test_whoever_gives_up_does_not_free_the_thread() -> None:

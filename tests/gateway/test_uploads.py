@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
 from functions.gateway.errors import Refused
-from functions.gateway.gauges import StateGauges
 from functions.gateway.http.uploads import FREE_BYTES, Upload, Uploads
 from tests.gateway.client_rig import CHAT_BODY, Wire, post
 from tests.gateway.engine_rig import Play
@@ -97,7 +96,7 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
 
 
 def held(p: Play) -> float | None:
-    StateGauges(p.gateway.services).scrape()
+    p.world.gauges.scrape()
     return p.gateway.services.metrics.registry.get_sample_value("shoal_upload_bytes")
 
 

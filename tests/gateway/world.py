@@ -31,6 +31,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.assembly import make_services
 from functions.gateway.gateway import Gateway
+from functions.gateway.gauges import StateGauges
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.routing.load_client import Loader
@@ -184,6 +185,7 @@ class World:
             loader=self.loader,
         )
         self.gateway = Gateway(services)
+        self.gauges = StateGauges(services)
         self.gateway.swap(catalogue(**self.policies))
 
     def with_replicas(self, *names: str) -> "World":

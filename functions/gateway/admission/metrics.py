@@ -41,7 +41,7 @@ class WaitTimes:
         return found, self._sums_s[band]
 
 
-class RoomsCollector(Collector):
+class QueuesCollector(Collector):
     def __init__(self, figures: Callable[[], Iterable[tuple[PoolName, Admission, WaitTimes]]]) -> None:
         self._figures = figures
 

@@ -46,7 +46,7 @@ class _Slot:
     gaps: QuantileSketch = field(default_factory=QuantileSketch)
 
 
-class PoolFigures:
+class PoolActivity:
     """Owned by one event loop. Times are monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

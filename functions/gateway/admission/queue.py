@@ -1,7 +1,7 @@
 """Where admitted requests wait for room in their pool, one room a pool.
 
     submit -> dispatched() at once, or later, or turned_away(answer, reason)
-           -> read() when its first token comes; ended() when it is over, and released() when it goes to another pool:
+           -> first_token() when that comes; ended() when it is over, and released() when it goes to another pool:
               one that still waits is withdrawn, and of one that was dispatched the slot is the next one's
 
 `functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever room may have
@@ -27,7 +27,7 @@ from functions.decisions.routing.fallback import shift_targets
 from functions.fleet.view import FleetView
 from functions.gateway import errors
 from functions.gateway.admission.metrics import WaitTimes
-from functions.gateway.admission.pool_stats import PoolFigures
+from functions.gateway.admission.pool_stats import PoolActivity
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import COUNT_TOKENS, DETOKENIZE, TOKENIZE
 from functions.gateway.request.relay import Usage
@@ -88,7 +88,7 @@ class _Room:
         return found
 
 
-class WaitingRooms:
+class AdmissionQueues:
     """Owned by one event loop. Times are monotonic seconds."""
 
     def __init__(
@@ -99,7 +99,7 @@ class WaitingRooms:
         self._fleet = fleet
         self._rooms: dict[PoolName, _Room] = {}
         self._count = 0
-        self.pools = PoolFigures(clock)
+        self.pools = PoolActivity(clock)
 
     def submit(self, exchange: Waiting) -> None:
         """Dispatch it now, keep it until there is room, or turn it away."""
@@ -123,7 +123,7 @@ class WaitingRooms:
         else:
             self._turn_away(exchange, verdict)
 
-    def read(self, exchange: Waiting) -> None:
+    def first_token(self, exchange: Waiting) -> None:
         """Its first token has come."""
         ticket = exchange.ticket
         if ticket is not None:
@@ -132,7 +132,7 @@ class WaitingRooms:
             if room.admission.waiting:
                 self._serve_soon(room)
 
-    def put_off(self, exchange: Waiting) -> None:
+    def defer(self, exchange: Waiting) -> None:
         """It waits for its adapter: the prompts that engines read meanwhile are others'."""
         ticket = exchange.ticket
         if ticket is not None:
@@ -184,11 +184,11 @@ class WaitingRooms:
         room = self._rooms.get(pool)
         return room.ladder.shift_ratio(room.admission) if room is not None else 0.0
 
-    def sent_elsewhere(self, admitted: Admitted) -> None:
+    def shifted(self, admitted: Admitted) -> None:
         """It was asked of its pool, and another one gets it: it counts as offered all the same."""
         self._offered(admitted, 1)
 
-    def comes_home(self, admitted: Admitted) -> None:
+    def returned(self, admitted: Admitted) -> None:
         """That did not do, and it is submitted to its own pool: where it counts, and not twice."""
         self._offered(admitted, -1)
 

@@ -47,7 +47,7 @@ class Asker:
     handle: RequestHandler
     route: Route
     batch_id: str
-    mandate: str
+    credential: str
     pace: BatchPace
     turns: Turns
     metrics: BatchMetrics
@@ -88,7 +88,7 @@ class Asker:
         headers = [
             (b"host", _HOST),
             (b"content-type", b"application/json"),
-            (b"authorization", self.mandate.encode()),
+            (b"authorization", self.credential.encode()),
             (b"x-shoal-class", b"batch"),
             (b"x-request-id", request_id.encode()),
         ]

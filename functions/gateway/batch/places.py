@@ -1,59 +1,53 @@
-"""How many lines may be in flight, and how many bytes of lines be held: of a gateway's batches, and of one tenant's."""
+"""How much a gateway's batches have at a time: lines in flight, bytes of lines that are held, listings that are read.
 
-from collections import Counter
+Of each, one tenant has at most a part. Each is owned by one event loop.
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.tenant_limits import TenantShares
 
 
-@dataclass(slots=True)
-class LinePlaces:
-    """Owned by one event loop."""
+class LinePlaces(TenantShares):
+    """Lines in flight."""
 
-    most: int
-    most_per_tenant: int
-    _held: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def held(self) -> int:
-        return self._held.total()
+    def __init__(self, most: int, most_per_tenant: int) -> None:
+        super().__init__()
+        self.most = most
+        self._most_per_tenant = most_per_tenant
 
     def is_free(self, tenant: str, own_most: int) -> bool:
         """`own_most`: what the tenant's own limits leave to batches."""
-        return self.held < self.most and self._held[tenant] < min(self.most_per_tenant, own_most)
-
-    @contextmanager
-    def taken(self, tenant: str) -> Iterator[None]:
-        self._held[tenant] += 1
-        try:
-            yield
-        finally:
-            self._held[tenant] -= 1
-            if not self._held[tenant]:
-                del self._held[tenant]
+        return self.held < self.most and self.held_by(tenant) < min(self._most_per_tenant, own_most)
 
 
-@dataclass(slots=True)
-class HeldBytes:
+class HeldBytes(TenantShares):
     """What batches hold in memory of one kind: lines that have no answer yet, or the answers in flight."""
 
-    most: int
-    most_per_tenant: int
-    _held: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def held(self) -> int:
-        return self._held.total()
+    def __init__(self, most: int, most_per_tenant: int) -> None:
+        super().__init__()
+        self._most = most
+        self._most_per_tenant = most_per_tenant
 
     def is_free(self, tenant: str, size_bytes: int) -> bool:
-        return self.held + size_bytes <= self.most and self._held[tenant] + size_bytes <= self.most_per_tenant
+        is_own = self.held_by(tenant) + size_bytes <= self._most_per_tenant
+        return is_own and self.held + size_bytes <= self._most
+
+
+class ListingPlaces(TenantShares):
+    """Listings of one tenant's files or batches: each may read a thousand records."""
+
+    def __init__(self, most_per_tenant: int) -> None:
+        super().__init__()
+        self._most_per_tenant = most_per_tenant
 
     @contextmanager
-    def taken(self, tenant: str, size_bytes: int) -> Iterator[None]:
-        self._held[tenant] += size_bytes
-        try:
+    def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
+        """Raises Refused (429)."""
+        if self.held_by(tenant) >= self._most_per_tenant:
+            message = f"{self._most_per_tenant} listings of yours are under way. Wait for one to end."
+            raise Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))
+        with super().taken(tenant, amount):
             yield
-        finally:
-            self._held[tenant] -= size_bytes
-            if not self._held[tenant]:
-                del self._held[tenant]

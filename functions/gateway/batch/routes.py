@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.decisions.batch import transitions as batch_moves
-from functions.decisions.batch.record import BatchRecord, LineProblem
+from functions.decisions.batch.record import BatchRecord, LineProblem, Status, Tally
 from functions.decisions.batch.transitions import IllegalMove
 from functions.decisions.batch.window import window_s
 from functions.decisions.request.access import Caller
@@ -22,13 +22,56 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
 from functions.gateway.batch.files.store import refused
-from functions.gateway.batch.log import InDoubt, LogBroken, Overtaken, TooManyOpen
+from functions.gateway.batch.log import Beat, InDoubt, LogBroken, Overtaken, TooManyOpen
 from functions.gateway.batch.service import Batches
-from functions.gateway.batch.shown import shown
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import check_json_body
 from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.json_body import parse_object
+
+# A batch as OpenAI has it.
+
+
+_STAMPED: tuple[Status, ...] = (
+    "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled",
+)  # fmt: skip
+
+
+def shown(record: BatchRecord, beat: Beat | None = None) -> dict[str, Any]:
+    """`beat`: how far it is, while it is not over."""
+    tally = record.tally if record.is_over or beat is None else beat.tally
+    return {
+        "id": record.id,
+        "object": "batch",
+        "endpoint": record.endpoint,
+        "input_file_id": record.input_file_id,
+        "completion_window": record.completion_window,
+        "status": record.status,
+        "errors": {"object": "list", "data": [_problem(one) for one in record.errors]} if record.errors else None,
+        "output_file_id": record.output_file_id if record.has_output else None,
+        "error_file_id": record.error_file_id if record.has_errors else None,
+        "created_at": record.created_s,
+        "expires_at": record.expires_s,
+        **{f"{status}_at": record.stamps.get(status) for status in _STAMPED},
+        "request_counts": {"total": record.lines, "completed": tally.completed, "failed": tally.failed},
+        "usage": _usage(tally),
+        "metadata": record.metadata or None,
+    }
+
+
+def _problem(problem: LineProblem) -> dict[str, Any]:
+    return {"code": problem.code, "message": problem.message, "param": problem.param, "line": problem.line}
+
+
+def _usage(tally: Tally) -> dict[str, Any]:
+    return {
+        "input_tokens": tally.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": tally.cached_tokens},
+        "output_tokens": tally.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},  # engines count them with the others
+        "total_tokens": tally.prompt_tokens + tally.completion_tokens,
+    }
+
 
 _BODY_BYTES = 64 * 1024
 _BODY_S = 10.0
@@ -60,7 +103,7 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         _, caller = identify_lookup(services, request)
         try:
             asked = await _asked(request)
-            async with batches.creations.turn(caller.tenant):
+            async with batches.creations.taken(caller.tenant):
                 created = await _created(batches, caller, asked)
             return JSONResponse(shown(created))
         except (StoreUnavailable, LogBroken) as error:

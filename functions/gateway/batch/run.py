@@ -158,9 +158,9 @@ class BatchRun:
         record = self._record
         ends_as: Status = "completed"
         try:
-            with self._services.intake.mandates.given(TenantId(record.tenant), KeyId(record.key_id)) as mandate:
+            with self._services.intake.delegated.issued(TenantId(record.tenant), KeyId(record.key_id)) as credential:
                 for _ in range(_ROUNDS):
-                    if not await self._ask_round(mandate):
+                    if not await self._ask_round(credential):
                         ends_as = "expired"
                         break
                     if self._parts.done.tally.done == record.lines:
@@ -171,13 +171,13 @@ class BatchRun:
         if not self._is_leaving:
             await self._move(lambda record: batch_moves.ended(record, ends_as, self._now()), "in_progress")
 
-    async def _ask_round(self, mandate: str) -> bool:
+    async def _ask_round(self, credential: str) -> bool:
         """Once through the input file; whether nobody stopped it."""
         self._parts.go_on()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._parts.keep_writing())
             try:
-                await self._ask_lines(self._asker(mandate), group)
+                await self._ask_lines(self._asker(credential), group)
             except _Stopped:
                 return False
             finally:
@@ -254,14 +254,14 @@ class BatchRun:
             record.status,
         )
 
-    def _asker(self, mandate: str) -> Asker:
+    def _asker(self, credential: str) -> Asker:
         shared = self._shared
         return Asker(
             shared.services.clock,
             shared.handle,
             self._route,
             self._record.id,
-            mandate,
+            credential,
             self._pace,
             self.turns,
             shared.metrics,

@@ -1,22 +1,23 @@
 """Files and batches as one thing that a gateway has, or has not: made once, where a store is configured."""
 
 import random
+from functools import partial
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import S3Store
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import Conductor
-from functions.gateway.batch.creations import Creations
-from functions.gateway.batch.files.listings import ListingPlaces
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.files.upload import UploadPlaces
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.places import HeldBytes, LinePlaces, ListingPlaces
 from functions.gateway.batch.shared import Shared
+from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
+from functions.gateway.tenant_limits import TenantSlots
 
 
 class Batches:
@@ -31,7 +32,11 @@ class Batches:
         self.shelf = Shelf(self.store, limits.file_retention_s)
         self.log = BatchLog(self.store)
         self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
-        self.creations = Creations(limits.open_per_tenant)
+        # Who counts and then makes one is not overtaken between; what several gateways make at once is counted by their
+        # markers (`BatchLog.open`).
+        self.creations = TenantSlots(
+            1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
+        )
         self.listings = ListingPlaces(limits.listings_per_tenant)
         places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
@@ -86,3 +91,8 @@ class Batches:
     async def _conduct(self) -> None:
         await self.store.ensure_bucket()
         await self.conductor.run()
+
+
+def _many(most: int) -> Refused:
+    message = f"{most} batches of yours are being made. Wait for one to be made."
+    return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))

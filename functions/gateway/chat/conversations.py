@@ -30,9 +30,9 @@ from functions.api.snapshot import ConversationsPart
 from functions.decisions.request.context_window import Said, dropped
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ConversationStore
-from functions.gateway.chat.recall_places import RecallPlaces
 from functions.gateway.errors import Refused, unavailable
 from functions.gateway.intake.lengths import BYTES_PER_TOKEN, text_bytes
+from functions.gateway.tenant_limits import TenantSlots
 
 _log = logging.getLogger(__name__)
 _NONCE_BYTES = 12
@@ -40,6 +40,8 @@ _MAX_BYTES = 1024 * 1024  # of one conversation, as JSON
 _WARN_EVERY_S = 60.0
 _MAX_MESSAGES = 1000  # half of what a request may have
 _SYSTEM = ("system", "developer")
+READ_AT_ONCE = 8  # of a tenant's: a fourth of the connections (`conversation_store.MAX_CONNECTIONS`)
+_READ_WAIT_S = 2.0  # a bus that is well gives a conversation in a millisecond
 
 Message = dict[str, Any]
 Recalled = Literal["began", "recalled", "unreadable", "unavailable"]
@@ -74,7 +76,7 @@ class Conversations:
         self._store = store
         self._clock = clock
         self._warned_s: float | None = None
-        self.places = RecallPlaces()
+        self.slots = recall_slots()
         self._name_key = hmac.digest(pepper, b"conversation-name", hashlib.sha256)
         self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
 
@@ -163,3 +165,17 @@ def _system_messages(messages: list[Message]) -> int:
 
 def _is_system(messages: list[Message]) -> bool:
     return bool(messages) and messages[0]["role"] in _SYSTEM
+
+
+def recall_slots(wait_s: float = _READ_WAIT_S) -> TenantSlots:
+    """How many of one tenant's are read at a time: the connections to where they lie are everybody's.
+
+    Whoever has a slot may be refused for its tenant's quota before anything is read: behind others of its tenant it may
+    have waited until there was none left.
+    """
+    return TenantSlots(READ_AT_ONCE, wait_s=wait_s, refusal=_many_are_read)
+
+
+def _many_are_read() -> Refused:
+    message = f"{READ_AT_ONCE} conversations of yours are being read, which is as many as may be. Try again shortly."
+    return Refused(unavailable(message, "conversation_unavailable", 1))

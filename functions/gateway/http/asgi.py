@@ -1,25 +1,94 @@
-"""The FastAPI application: every route that is not hot, and the hot ones for connections off the fast lane."""
+"""The ASGI application: every route that is not hot, and the hot ones for connections off the fast lane.
 
+Around all of them an `Envelope`, pure ASGI and outermost, so that nothing (a handler's exception, an unknown path) can
+answer in another shape than OpenAI's: a request id, well-formed headers and path, errors as JSON. Optional parts bring
+their own routes (`RouteProvider`).
+"""
+
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route as AsgiRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
 from functions.gateway.gateway import Gateway
-from functions.gateway.http.envelope import Envelope
+from functions.gateway.http.headers import check_headers, request_id_of
 from functions.gateway.http.plain import PlainEndpoint
 from functions.gateway.intake.callers import identify_lookup
-from functions.gateway.intake.listed_lately import ListedLately
-from functions.gateway.intake.listing import describe_model
+from functions.gateway.intake.listing import ListedLately, describe_model
 from functions.gateway.intake.routes import ROUTES, dialect_of
-from functions.gateway.request import replies as answers
+from functions.gateway.request import replies
 from functions.gateway.services import Services
+
+_log = logging.getLogger(__name__)
+# What could be read as another path by another server has no route here. Only a model's id may be percent-encoded:
+# SDKs send `acme%2Fbot`.
+_ENCODED_BELOW = b"/v1/models/"
+_TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
+
+
+class Envelope:
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no websockets here: returning without accepting refuses them
+        request_id = request_id_of(scope["headers"])
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = _with_request_id(message.get("headers", []), request_id)
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send_with_id)
+        except Refused as refused:
+            await self._refuse(send, scope["path"], request_id, refused.answer)
+        except Exception:
+            _log.exception("request %s failed", request_id)
+            if started:
+                raise  # an answer is under way: the server must cut it, not append to it
+            await self._refuse(send, scope["path"], request_id, errors.internal_error())
+
+    def _check(self, scope: Scope) -> None:
+        check_headers(scope["headers"], self._services.limits)
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = unquote_to_bytes(raw_path)
+        encoded = b"%" in raw_path and not raw_path.startswith(_ENCODED_BELOW)
+        if encoded or any(trick in path for trick in _TRICKS):
+            raise Refused(errors.not_found(scope["method"], scope["path"]))
+
+    async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer) -> None:
+        self._services.metrics.refused(answer.status)
+        body = dialect_of(path).error_body(answer, request_id)
+        headers = [*replies.error_headers(request_id, answer), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _with_request_id(headers: list[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    if any(name == b"x-request-id" for name, _ in headers):
+        return list(headers)
+    return [*headers, (b"x-request-id", request_id.encode())]
+
 
 RouteProvider = Callable[[FastAPI], None]  # adds the routes of an optional part
 
@@ -100,6 +169,6 @@ def _add_error_shapes(app: FastAPI) -> None:
 def _response(request: Request, answer: ErrorAnswer, extra: dict[str, str]) -> Response:
     body = dialect_of(request.scope["path"]).error_body(answer, request.state.request_id)
     response = Response(body, status_code=answer.status, headers=extra)
-    for name, value in answers.error_headers(request.state.request_id, answer):
+    for name, value in replies.error_headers(request.state.request_id, answer):
         response.headers[name.decode()] = value.decode()
     return response

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import request_id_of
-from functions.gateway.request import replies as answers
+from functions.gateway.request import replies
 from functions.gateway.services import Services
 
 _NEVER_S = float("inf")
@@ -150,7 +150,7 @@ class GuardedHttpTools(HttpToolsProtocol):
 
 def _whole(answer: ErrorAnswer) -> bytes:
     body = answer.body()
-    headers = answers.error_headers(request_id_of([]), answer)
+    headers = replies.error_headers(request_id_of([]), answer)
     lines = [b"HTTP/1.1 %d Refused\r\n" % answer.status]
     lines += [b"%b: %b\r\n" % header for header in headers]
     lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))

@@ -25,6 +25,7 @@ from types import TracebackType
 from functions.api.ids import TenantId
 from functions.decisions.admission.drain_rate import retry_after_s
 from functions.gateway.errors import Refused, unavailable
+from functions.gateway.tenant_limits import TenantShares
 
 FREE_BYTES = 64 * 1024  # up to here, reading a stranger's body costs less than looking twice
 _STEP_BYTES = 64 * 1024
@@ -70,8 +71,11 @@ class Uploads:
     def __init__(self, limit_bytes: int, on_refused: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes
         self._on_refused = on_refused
-        self._held_by: dict[TenantId, int] = {}  # only those that hold something
-        self.held_bytes = 0
+        self._shares = TenantShares()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._shares.held
 
     def begin(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Upload:
         """Before a body is read; raises Refused (503)."""
@@ -81,19 +85,13 @@ class Uploads:
 
     def take(self, tenant: TenantId, size_bytes: int, request_id: str) -> None:
         self._check(tenant, size_bytes, request_id)
-        self._held_by[tenant] = self._held_by.get(tenant, 0) + size_bytes
-        self.held_bytes += size_bytes
+        self._shares.take(tenant, size_bytes)
 
     def give_back(self, tenant: TenantId, size_bytes: int) -> None:
-        self.held_bytes -= size_bytes
-        left_bytes = self._held_by[tenant] - size_bytes
-        if left_bytes:
-            self._held_by[tenant] = left_bytes
-        else:
-            del self._held_by[tenant]
+        self._shares.give_back(tenant, size_bytes)
 
     def _check(self, tenant: TenantId, size_bytes: int, request_id: str) -> None:
-        if self._held_by.get(tenant, 0) + size_bytes > self._limit_bytes - self.held_bytes - size_bytes:
+        if self._shares.held_by(tenant) + size_bytes > self._limit_bytes - self.held_bytes - size_bytes:
             self._on_refused()
             raise _no_room(request_id)
 

@@ -4,10 +4,20 @@ Nothing here tokenises: a prompt of text is as many tokens as its bytes make by 
 model (`length_model`); token ids are counted. Only whole answers teach (status 200 with the engine's usage), and only
 their own tenant's numbers, so that nobody can spoil another's.
 
-Neighbours: `intake` asks at admission; `prompt_text` says what of a request is its prompt; the exchange reports ends.
+A model that scores texts against each other reads a query anew with each of its documents, and its usage counts it as
+often; a model that embeds reads every text once:
+
+    prompt = documents x query + all documents           one query; as many queries as documents are read once each
+
+Worked example (test_worked_example_of_the_prologue): a query of 12 bytes over three documents is read three times, so
+24 bytes come on top of what the request's text is.
+
+Neighbours: `intake` asks at admission; `prompt_text` says what of a request is its prompt; `ended` is one of those who
+are given a request's `Ended`.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -17,11 +27,32 @@ from functions.decisions.prefix.text_blocks import block_bytes_for, seed_of, tex
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import MAX_ENTRIES, LengthModel
 from functions.gateway.intake.json_body import JsonObject
-from functions.gateway.intake.lengths import OutputFields, field_in_force
-from functions.gateway.intake.pairs import read_again_bytes
+from functions.gateway.intake.lengths import OutputFields, field_in_force, text_bytes
 from functions.gateway.prefix.prompt_text import MEDIA_TOKENS, prompt_text
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import Admitted, Ended
+
+_QUERIES = ("query", "queries", "text_1", "data_1")
+_DOCUMENTS = ("documents", "items", "text_2", "data_2")
+
+
+def read_again_bytes(parsed: JsonObject) -> int:
+    """How many bytes of text a scoring model reads beyond those of the request; its fields were checked."""
+    queries, documents = _first(parsed, _QUERIES), _first(parsed, _DOCUMENTS)
+    if _how_many(queries) != 1:
+        return 0
+    return (_how_many(documents) - 1) * text_bytes(queries)
+
+
+def _first(parsed: JsonObject, names: tuple[str, ...]) -> Any:
+    return next((parsed[name] for name in names if parsed.get(name) is not None), "")
+
+
+def _how_many(value: Any) -> int:
+    """A list has as many as it is long; an object keeps its list under `content`."""
+    content = value.get("content") if type(value) is dict else value
+    return max(1, len(content)) if type(content) is list else 1
+
 
 _MAX_SEEDS = 20_000  # (tenant's salt, engine's name): 5 MB
 

@@ -18,7 +18,6 @@ from functions.api.snapshot import KeyEntry, QuotaEntry, ServiceClass
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.caps import within_key
 from functions.decisions.request.access import Caller
-from functions.gateway.batch.mandates import Mandates
 from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
 from functions.gateway.http.headers import (
     RawHeaders,
@@ -28,10 +27,10 @@ from functions.gateway.http.headers import (
     read_headers,
 )
 from functions.gateway.intake import context_overflow, fields
+from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.classified import classified
 from functions.gateway.intake.features import Features, for_other_model
 from functions.gateway.intake.json_body import JsonObject, parse_object
-from functions.gateway.intake.known_keys import KnownKeys
 from functions.gateway.intake.lengths import asked_tokens, hold_to_caps
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, RERANK, ROUTES, SCORE, Route, routes_for
 from functions.gateway.limits import Limits
@@ -73,7 +72,7 @@ class Intake:
         self._splits = splits
         self._pepper = pepper
         self._keys = KnownKeys(pepper)
-        self.mandates = Mandates()
+        self.delegated = DelegatedCredentials()
         self._salt_of = lru_cache(_MAX_SALTS)(self._make_salt)
         self._tables = {route.path: route.table(limits) for route in ROUTES}
 
@@ -168,7 +167,7 @@ class Intake:
         """Who calls, with a key that may call models; raises Refused (401, 403)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
-            caller = self.mandates.caller(catalogue, read.authorization, now_unix_s)
+            caller = self.delegated.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             raise unauthorized()
         if "inference" not in caller.scopes:

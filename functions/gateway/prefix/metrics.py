@@ -6,16 +6,27 @@ The prediction is judged in tokens: what was foreseen for the replica that answe
 and what was cached without being foreseen (under). `over / predicted` says how far the predictions can be believed.
 Worked example (test_worked_example_of_the_prologue): 300 foreseen and 256 cached, then 0 and 100: over 44, under 100.
 
-Neighbours: `core` reports each whole answer; `metrics` renders.
+Where replicas tell of their caches, `ExactPrefixStats` shows how often exact prefixes answered, of how many replicas,
+and what was lost on the way.
+
+Neighbours: `functions.gateway.metrics` reports each whole answer and renders.
 """
 
+from collections.abc import Iterator
 from math import exp
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from functions.api.ids import PoolName
 from functions.gateway.request.relay import Usage
 from functions.telemetry.cells import Counter, CounterCell
+
+if TYPE_CHECKING:
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+
 
 _FADING_S = 60.0
 
@@ -28,7 +39,7 @@ class _Pool:
         self.cached_tokens = self.prompt_tokens = self.at_s = 0.0
 
 
-class PrefixFigures:
+class PrefixStats:
     """Owned by one event loop. Its pools are the snapshot's, of which there are few."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -72,3 +83,41 @@ class PrefixFigures:
         )
         figures.at_s = now_s
         return figures
+
+
+class ExactPrefixStats(Collector):
+    def __init__(self, exact: "ExactPrefixes") -> None:
+        self._exact = exact
+
+    def collect(self) -> Iterator[Metric]:
+        exact = self._exact
+        answers = CounterMetricFamily(
+            "shoal_prefix_answers", "Prompts looked up in what replicas tell of their caches.", labels=["answer"]
+        )
+        answers.add_metric(["known"], exact.known_total)
+        answers.add_metric(["unknown"], exact.unknown_total)
+        yield answers
+        known = GaugeMetricFamily(
+            "shoal_prefix_replicas_known", "Replicas whose cached blocks are known.", labels=["pool", "source"]
+        )
+        for labels, replicas in exact.view.known_replicas().items():
+            known.add_metric(labels, replicas)
+        yield known
+        blocks = GaugeMetricFamily(
+            "shoal_prefix_blocks_known", "Their cached blocks together.", labels=["pool", "source"]
+        )
+        for labels, number in exact.view.known_blocks().items():
+            blocks.add_metric(labels, number)
+        yield blocks
+        yield CounterMetricFamily("shoal_prefix_lessons", "Prompts tokenised.", exact.learnt_total)
+        yield CounterMetricFamily(
+            "shoal_prefix_gaps", "Times that a replica's blocks became unknown: news was lost.", exact.view.gaps_total
+        )
+        yield CounterMetricFamily(
+            "shoal_prefix_news_refused", "Messages from the bus that were no news.", exact.refused_total
+        )
+        yield CounterMetricFamily(
+            "shoal_prefix_lessons_left_out",
+            "Prompts not tokenised: too many at a time.",
+            exact.learner.left_out_total,
+        )

@@ -5,7 +5,7 @@ record) and taught here meanwhile; its next turn finds it. Waiting for the token
 its time (40 ms for 20 KB) and gain nothing: what no replica has seen, no replica holds. What it would gain is a prompt
 that another gateway has sent, and that is found one request later.
 
-The queue is short and fair (`lesson_queue`), and what does not fit is not learnt. Rendering holds the interpreter's
+The queue is short and fair (`tokenize_queue`), and what does not fit is not learnt. Rendering holds the interpreter's
 lock, tokenising does not. Of a very long prompt the beginning is learnt, MAX_LEARNT_CHARS of it: there replicas differ,
 and what holds the lock for its length (reading 100,000 token ids from the library: 10 ms) stays short. Measured with a
 prompt of 4 MB: the event loop stands still for 26 ms at a time where it is English, for 80 ms where it is random
@@ -13,12 +13,22 @@ letters (test_the_interpreters_lock_is_free_while_it_tokenises; without all this
 
 A prompt is learnt only if its text blocks are those that the request was admitted with: what was put into the body
 since, or reads otherwise, is found out here.
+
+Tokenizer and chat template of each pool's base model are read when they are first asked for. They lie at
+`<directory>/<pool>/`: tokenizer.json, tokenizer_config.json and, where there is one, chat_template.jinja. A pool
+without them is not known exactly. The simulated engine's stand-in for a model names the engine's own tokenizer in its
+config.json. A directory that could not be read is looked at again after RETRY_S: models may come later.
 """
 
+import json
 import logging
+import math
 import threading
+import time
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +38,71 @@ import orjson
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.decisions.prefix.text_blocks import seed_of, text_blocks
 from functions.decisions.prefix.token_blocks import chain, scope_seed
+from functions.engines.sim.templates import CHATML
+from functions.engines.sim.tokenizer import BuiltinTokenizer
 from functions.gateway.intake.lengths import OutputFields
-from functions.gateway.prefix.lesson_queue import LessonQueue
 from functions.gateway.prefix.prompt_alignment import settled_tokens, spans
 from functions.gateway.prefix.prompt_chains import Learnt
-from functions.gateway.prefix.prompt_models import PromptModel, PromptModels
-from functions.gateway.prefix.prompt_template import TemplateFailed, conversation
+from functions.gateway.prefix.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
 from functions.gateway.prefix.prompt_text import prompt_text
+from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer, PromptTokenizer, Tokens
+from functions.gateway.prefix.tokenize_queue import TokenizeQueue
+
+BUILTIN = "builtin"
+BUILTIN_KEY = "shoal_tokenizer"
+RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptModel:
+    tokenizer: PromptTokenizer
+    template: PromptTemplate | None  # None: a model without chats
+
+
+class SimulatedTokenizer:
+    """The simulated engine's own, with the ends of its tokens."""
+
+    def __init__(self) -> None:
+        self._tokenizer = BuiltinTokenizer()
+
+    def tokens(self, text: str, *, add_special_tokens: bool) -> Tokens:
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        tokens = Tokens()
+        tokens.ids.extend(ids)
+        tokens.ends.extend(accumulate(map(len, self._tokenizer.names(ids))))
+        return tokens
+
+
+class PromptModels:
+    """Owned by one thread. Bounded by the pools of a snapshot, whose names alone are asked for."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._models: dict[PoolName, PromptModel] = {}
+        self._missing: dict[PoolName, float] = {}  # when it was last looked for
+
+    def of(self, pool: PoolName) -> PromptModel | None:
+        model = self._models.get(pool)
+        if model is not None or self._clock() < self._missing.get(pool, -math.inf) + RETRY_S:
+            return model
+        try:
+            model = self._models[pool] = load_model(self._directory / pool)
+        except (OSError, ValueError) as error:
+            if pool not in self._missing:
+                _log.warning("prompts of %s are not known exactly: %s", pool, error)
+            self._missing[pool] = self._clock()
+            return None
+        return model
+
+
+def load_model(directory: Path) -> PromptModel:
+    """Raises OSError or ValueError where what is there is no tokenizer, or none is there."""
+    config_file = directory / "config.json"
+    if config_file.is_file() and json.loads(config_file.read_text()).get(BUILTIN_KEY) == BUILTIN:
+        return PromptModel(SimulatedTokenizer(), PromptTemplate(CHATML, {}))
+    return PromptModel(ModelTokenizer.load(directory), load_template(directory))
+
 
 _log = logging.getLogger(__name__)
 MAX_LEARNT_CHARS = 256 * 1024  # of a rendered prompt: 64,000 tokens of English
@@ -60,7 +128,7 @@ class PromptLearner:
 
     def __init__(self, models_dir: Path) -> None:
         self._models = PromptModels(models_dir)
-        self._queue: LessonQueue[Lesson] = LessonQueue()
+        self._queue: TokenizeQueue[Lesson] = TokenizeQueue()
         self._thread: threading.Thread | None = None
         self.left_out_total = 0  # lessons that found the queue full
 

@@ -23,7 +23,7 @@ from functions.fleet.view import FleetView
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
-from functions.gateway.routing.cascade import Trial
+from functions.gateway.routing.cascade import CascadeJudge
 
 
 class Served(Protocol):
@@ -120,19 +120,19 @@ def unread(admitted: Admitted) -> Usage | None:
 
 
 def cascade_spend(
-    exchange: Served, trial: Trial | None, attempt: Attempt | None, fleet: FleetView, now_s: float
+    exchange: Served, judge: CascadeJudge | None, attempt: Attempt | None, fleet: FleetView, now_s: float
 ) -> CascadeSpend | None:
     """Of a request that ends before its time: what a small model has said up to now, which is paid for, too."""
-    if trial is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
+    if judge is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
         return exchange.cascade_spend
-    return of_trial(trial, attempt, fleet, now_s)
+    return of_judged(judge, attempt, fleet, now_s)
 
 
-def of_trial(trial: Trial, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
+def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
     """What a small model's answer has cost up to now, whether or not it has come to its end."""
-    admitted = trial.plain
-    usage = trial.usage or Usage(admitted.features.prompt_tokens, trial.counted_tokens)
-    first_token_s = trial.first_token_s if admitted.stream else 0.0
+    admitted = judge.plain
+    usage = judge.usage or Usage(admitted.features.prompt_tokens, judge.counted_tokens)
+    first_token_s = judge.first_token_s if admitted.stream else 0.0
     period = _Period(attempt.connected_s, first_token_s, now_s)
     return CascadeSpend(admitted.model.pool, usage, _spent_on(usage, attempt, period, fleet), attempt)
 

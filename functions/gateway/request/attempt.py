@@ -20,7 +20,7 @@ from functions.decisions.routing.own_load import Place
 from functions.decisions.routing.retry import Failure, told_to_wait_s
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
-from functions.gateway.request import replies as answers
+from functions.gateway.request import replies
 from functions.gateway.request.dialects import Relay
 from functions.gateway.request.relay import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import Admitted
@@ -195,7 +195,7 @@ class Attempt:
     def _send(self, connection: Connection) -> None:
         self._connection = connection
         self.connected_s = self._services.clock()
-        connection.send(self, answers.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
+        connection.send(self, replies.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
 
     # what the engine says
 
@@ -290,7 +290,7 @@ class Attempt:
                 return  # the owner wants no more of it
             self._break_off(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
         else:
-            self._engine_refused(answers.status_in_error(error_body), error_body)
+            self._engine_refused(replies.status_in_error(error_body), error_body)
 
     def _stream_ended(self) -> None:
         if not self.begun:
@@ -344,7 +344,7 @@ class Attempt:
         self._owner.attempt_answered(self, answer)
 
     def _engine_refused(self, status: int, body: bytes) -> None:
-        refusal = answers.engine_refusal(status, body, self._renaming)
+        refusal = replies.engine_refusal(status, body, self._renaming)
         if isinstance(refusal, Failure):
             self.fail(refusal, f"status {status}")
         else:

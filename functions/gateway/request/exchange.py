@@ -4,7 +4,7 @@
                   ^                          ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take the
                   |                          |       rollout's control version
                   |                          |_______ the attempt failed, nothing sent yet
-                  |__________________________________ its pool cannot: another one (`detour`)
+                  |__________________________________ its pool cannot: another one (`fallback_plan`)
 
 Nothing goes to the client before the engine's first event (or, not streamed, its whole answer), so that until then any
 failure may be retried on another replica and the client notices nothing. After that a failure ends the stream with an
@@ -27,7 +27,7 @@ from functions.gateway.http.sink import Headers, Sink
 from functions.gateway.intake.intake import as_control
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import Entry
-from functions.gateway.request import replies as answers
+from functions.gateway.request import replies
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
 from functions.gateway.request.request import (
@@ -38,10 +38,10 @@ from functions.gateway.request.request import (
     Timeline,
 )
 from functions.gateway.routing.adapter_loads import ColdFailed
-from functions.gateway.routing.cascade import Trial
+from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait, failed_otherwise, lacks_adapter
-from functions.gateway.routing.detour import Detour
 from functions.gateway.routing.fallback import Degraded
+from functions.gateway.routing.fallback_plan import FallbackPlan
 from functions.gateway.services import Services
 
 _log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ CLIENT_LEFT = 499
 class Exchange:
     __slots__ = (
         "_attempt", "_cold", "_deadline_s", "_fingerprint", "_paused_at_s", "_renaming", "_second", "_services",
-        "_sink", "_tried", "admitted", "all_failures", "attempts", "begun", "cascade_spend", "catalogue", "detour",
-        "ended", "entry", "failures", "ticket", "timeline", "usage",
+        "_sink", "_tried", "admitted", "all_failures", "attempts", "begun", "cascade_spend", "catalogue", "ended",
+        "entry", "failures", "plan", "ticket", "timeline", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +82,7 @@ class Exchange:
         self._attempt: Attempt | None = None  # the one under way, or the last one
         self._second: Attempt | None = None  # beside a slow first one, until one of them begins to answer
         self._cold: ColdWait | None = None
-        self.detour: Detour | None = None  # where there are other ways than its own pool
+        self.plan: FallbackPlan | None = None  # where there are other ways than its own pool
         self.attempts = 0
         self._paused_at_s: float | None = None
         self.usage: Usage | None = None  # of the answer
@@ -97,11 +97,11 @@ class Exchange:
         services.open_requests[self] = None
         services.retry_budgets.on_request(self.admitted, services.clock())
         if routing.fallback or routing.cascade:
-            self.detour = Detour(self, self.catalogue, self.admitted)
+            self.plan = FallbackPlan(self, self.catalogue, self.admitted)
             asked = self.admitted
-            self._take(self.detour.first(asked, self._decide, self._services.admission.shift_ratio(asked.model.pool)))
-            if self.detour.degraded is not None:
-                self._services.admission.sent_elsewhere(asked)
+            self._take(self.plan.first(asked, self._decide, self._services.admission.shift_ratio(asked.model.pool)))
+            if self.plan.degraded is not None:
+                self._services.admission.shifted(asked)
         self._services.admission.submit(self)
 
     def dispatched(self) -> None:
@@ -116,26 +116,26 @@ class Exchange:
         self._cannot("saturated", answer, reason)
 
     def attempt_held(self, attempt: Attempt) -> float:
-        self._services.admission.read(self)
+        self._services.admission.first_token(self)
         return self._services.clock()
 
-    def escalate(self, trial: Trial, attempt: Attempt) -> bool:
+    def escalate(self, judge: CascadeJudge, attempt: Attempt) -> bool:
         """The small model was not sure of its answer: ask the larger one, if one is there."""
-        if self.detour is None or isinstance(self._decide(trial.larger), NoReplica):
+        if self.plan is None or isinstance(self._decide(judge.larger), NoReplica):
             return False
-        self.cascade_spend = settlement.of_trial(trial, attempt, self._services.fleet, self._services.clock())
-        self.detour.escalate()
-        self._move(trial.larger)
+        self.cascade_spend = settlement.of_judged(judge, attempt, self._services.fleet, self._services.clock())
+        self.plan.escalate()
+        self._move(judge.larger)
         return True
 
     def _cannot(self, when: FallbackWhen, answer: ErrorAnswer, reason: str = "") -> None:
         """Its pool cannot answer it: another one does, or it ends with `answer`. `reason` is a metric label."""
         moved = None
-        if self.detour is not None and self._services.clock() < self._deadline_s and not self._gives_way(reason):
-            moved = self.detour.onward(self.admitted, when, answer, self.failures, reason)
-        if self.detour is not None and moved is not None:
-            if moved is self.detour.came_home:
-                self._services.admission.comes_home(moved)
+        if self.plan is not None and self._services.clock() < self._deadline_s and not self._gives_way(reason):
+            moved = self.plan.onward(self.admitted, when, answer, self.failures, reason)
+        if self.plan is not None and moved is not None:
+            if moved is self.plan.returned:
+                self._services.admission.returned(moved)
             self.cascade_spend = (
                 None  # the larger model has failed, and the small one is asked again: that is paid for once
             )
@@ -143,12 +143,12 @@ class Exchange:
             return
         if reason:
             self._services.metrics.shed(reason)
-            self._services.admission.pools.shed(self.admitted, reason, self.detour.degraded if self.detour else None)
-        self._give_up(self.detour.told(answer) if self.detour is not None else answer)
+            self._services.admission.pools.shed(self.admitted, reason, self.plan.degraded if self.plan else None)
+        self._give_up(self.plan.told(answer) if self.plan is not None else answer)
 
     def _gives_way(self, reason: str) -> bool:
         """Whether its own pool has refused it for more urgent ones: those come first in other pools, too."""
-        return reason == GIVES_WAY and self.detour is not None and not self.detour.is_away
+        return reason == GIVES_WAY and self.plan is not None and not self.plan.is_away
 
     def _why(self) -> FallbackWhen:
         """What is wrong with the pool, after the last failure."""
@@ -191,15 +191,15 @@ class Exchange:
         """The one place that asks for a replica."""
         return self._services.router.decide(admitted, self._tried)
 
-    def _judge(self) -> Trial | None:
+    def _judge(self) -> CascadeJudge | None:
         """Who listens to the attempt in the exchange's place."""
-        return self.detour.judge(self.admitted) if self.detour is not None else None
+        return self.plan.judge(self.admitted) if self.plan is not None else None
 
     def _without_replica(self, decision: NoReplica) -> None:
         """Nobody can take the request as it is: the rollout's old version may, or a replica that loads the adapter."""
         if not lacks_adapter(decision, self.failures, self._tried):
             when = "saturated" if decision.reason == "told_to_wait" else self._why()
-            self._cannot(when, answers.no_replica(decision, self.failures, self.admitted), decision.reason)
+            self._cannot(when, replies.no_replica(decision, self.failures, self.admitted), decision.reason)
         elif self._services.rollouts.may_fall_back(self.admitted):
             self._take_control()
         else:
@@ -209,8 +209,8 @@ class Exchange:
         """No replica has the rollout's new version, which the session has not heard or was rolled back: the old one."""
         self._services.rollouts.candidate_unavailable(self.admitted)
         control = as_control(self.admitted, self._services.rollouts.splits)
-        if self.detour is not None:
-            self.detour.asks_instead(self.admitted, control)
+        if self.plan is not None:
+            self.plan.asks_instead(self.admitted, control)
         self._tried = failed_otherwise(self._tried)  # in the same pool: what failed there has failed
         self._take(control)
         self._route()
@@ -222,7 +222,7 @@ class Exchange:
             self._cold = ColdWait(
                 services.adapter_loads, services.clock, loaded=self._cold_loaded, failed=self._cold_failed
             )
-        services.admission.put_off(self)
+        services.admission.defer(self)
         failed = self._cold.begin(self.admitted.route_request(), self.admitted, self._tried)
         if failed is not None:
             self._cold_failed(failed, 0.0)
@@ -236,7 +236,7 @@ class Exchange:
     def _cold_failed(self, failed: ColdFailed, waited_s: float) -> None:
         self.timeline.load_s += waited_s
         when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many") else "unavailable"
-        self._cannot(when, answers.not_loaded(failed, self.admitted), "adapter_not_loaded")
+        self._cannot(when, replies.not_loaded(failed, self.admitted), "adapter_not_loaded")
 
     # what the attempt says: this is its Owner
 
@@ -265,7 +265,7 @@ class Exchange:
         self._end(200)
 
     def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
-        if self.detour is not None and self.detour.is_away:
+        if self.plan is not None and self.plan.is_away:
             self._cannot("unavailable", answer)  # not the model that the caller chose: none of its mistakes
         else:
             if answer.code == errors.ANSWER_TOO_LARGE:
@@ -289,7 +289,7 @@ class Exchange:
             services.metrics.retried()
             self._route()
         else:
-            self._cannot(self._why(), answers.all_failed(self.failures, now_s >= self._deadline_s, self.admitted))
+            self._cannot(self._why(), replies.all_failed(self.failures, now_s >= self._deadline_s, self.admitted))
 
     def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
         self._blame(attempt, failure, detail)
@@ -300,13 +300,13 @@ class Exchange:
         if self._services.quarantine.on:
             self.fingerprint()
         self.admitted.let_go_of_body()
-        if self.detour is not None:
-            self.detour.let_go_of_bodies()
+        if self.plan is not None:
+            self.plan.let_go_of_bodies()
 
     def _first_token(self, attempt: Attempt) -> None:
-        self._services.admission.read(self)
-        if self.detour is not None and self.detour.degraded is not None:
-            self._degraded(self.detour.degraded)
+        self._services.admission.first_token(self)
+        if self.plan is not None and self.plan.degraded is not None:
+            self._degraded(self.plan.degraded)
         self.timeline.connected_s = attempt.connected_s
         self.timeline.first_token_s = self._services.clock()
         self._services.hedging.first_token(self.admitted, attempt, self.timeline.first_token_s)
@@ -325,10 +325,10 @@ class Exchange:
         )
 
     def _headers(self, attempt: Attempt, content_type: bytes) -> Headers:
-        more = answers.more_headers(self.admitted, self.entry.headers)
-        if self.detour is not None:
-            more = self.detour.headers(more)
-        return answers.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
+        more = replies.more_headers(self.admitted, self.entry.headers)
+        if self.plan is not None:
+            more = self.plan.headers(more)
+        return replies.headers(self.admitted, attempt.replica, self.timeline, content_type, more)
 
     def _blame(self, attempt: Attempt, failure: Failure, detail: str) -> None:
         self.failures += (failure,)
@@ -434,9 +434,9 @@ class Exchange:
         self._end(answer.status, answer.code)
 
     def _give_up(self, answer: ErrorAnswer) -> None:
-        more = answers.more_headers(self.admitted, self.entry.headers)
+        more = replies.more_headers(self.admitted, self.entry.headers)
         body = self.admitted.route.dialect.error_body(answer, self.admitted.request_id)
-        self._sink.whole(answer.status, answers.error_headers(self.admitted.request_id, answer, more), body)
+        self._sink.whole(answer.status, replies.error_headers(self.admitted.request_id, answer, more), body)
         self._end(answer.status, answer.code)
 
     def _end(self, status: int, code: str = "") -> None:
@@ -469,7 +469,7 @@ class Exchange:
         """All that is to be known of it; nothing of it changes any more."""
         gave_up = code == errors.DEADLINE_EXCEEDED and self.admitted.deadline_ms is not None
         spent = settlement.spent(self, attempt, self._services.fleet, client_left=status == CLIENT_LEFT or gave_up)
-        beside, detour = self.cascade_spend, self.detour
+        beside, plan = self.cascade_spend, self.plan
         is_judged = attempt is None or (beside is not None and beside.attempt is attempt)
         return Ended(
             admitted=self.admitted,
@@ -494,8 +494,8 @@ class Exchange:
             gaps=attempt.gaps if attempt is not None else None,
             events=attempt.events if attempt is not None else 0,
             last=attempt.last if attempt is not None else (),
-            cascade=detour.trial.outcome() if detour is not None and detour.trial is not None else None,
-            degraded_from=detour.asked_for if detour is not None else "",
+            cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
+            degraded_from=plan.asked_for if plan is not None else "",
         )
 
     def failed_here(self) -> None:

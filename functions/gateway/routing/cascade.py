@@ -1,8 +1,8 @@
 """A small model's answer under judgement: held back until its first tokens have shown whether it was sure of itself.
 
-The small model is asked for log probabilities beside its answer. A `Trial` stands between the attempt and the exchange
-while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly what it
-would have seen without a cascade: the log probabilities are taken out again.
+The small model is asked for log probabilities beside its answer. A `CascadeJudge` stands between the attempt and the
+exchange while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly
+what it would have seen without a cascade: the log probabilities are taken out again.
 
     judging --(sampled enough, or the end)--> kept: passed on       doubt <= threshold, or nobody is there to ask
                                           |-> unjudged: passed on   there are no log probabilities
@@ -45,7 +45,7 @@ Verdict = Literal["judging", "kept", "escalated", "unjudged"]
 
 
 class Judged(Protocol):
-    """The exchange, as a trial sees it."""
+    """The exchange, as its judge sees it."""
 
     def attempt_began(self, attempt: Attempt, first: bytes) -> None: ...
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None: ...
@@ -58,12 +58,12 @@ class Judged(Protocol):
     def attempt_held(self, attempt: Attempt) -> float:
         """Its first token has come, and is held back. When that is; monotonic seconds."""
 
-    def escalate(self, trial: "Trial", attempt: Attempt) -> bool:
+    def escalate(self, judge: "CascadeJudge", attempt: Attempt) -> bool:
         """Ask the larger pool instead, and say whether it will be; the attempt is dropped then."""
 
 
-def trial_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Trial | None":
-    """The trial of a request for a pool with a larger one behind it; None where there is nothing to try."""
+def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "CascadeJudge | None":
+    """The judge of a request for a pool with a larger one behind it; None where there is nothing to judge."""
     model = admitted.model
     tier = catalogue.tenants[admitted.caller.tenant].tier
     step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
@@ -82,7 +82,7 @@ def trial_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Tr
     if admitted.stream:
         parsed["stream_options"] |= {"continuous_usage_stats": True}
     asking = msgspec.structs.replace(admitted, upstream_body=orjson.dumps(parsed))
-    return Trial(exchange, step, plain=admitted, asking=asking, larger=larger)
+    return CascadeJudge(exchange, step, plain=admitted, asking=asking, larger=larger)
 
 
 def _may_be_judged(parsed: dict[str, Any]) -> bool:
@@ -96,7 +96,7 @@ def _may_be_judged(parsed: dict[str, Any]) -> bool:
     return is_one and not (asks_itself or counts_itself or several or parsed.get("echo"))
 
 
-class Trial:
+class CascadeJudge:
     """Owner of the small model's attempts; what it learnt stays for the trace."""
 
     __slots__ = (

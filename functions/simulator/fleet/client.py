@@ -106,13 +106,13 @@ class Client:
 
     @property
     def is_degraded(self) -> bool:
-        detour = self.exchange.detour if self.exchange is not None else None
-        return self.steered or (detour is not None and detour.degraded is not None)
+        plan = self.exchange.plan if self.exchange is not None else None
+        return self.steered or (plan is not None and plan.degraded is not None)
 
     def _why_it_left(self) -> str:
         """As a label of shoal_shed_total, why its own pool sent it on; empty: it did not."""
-        detour = self.exchange.detour if self.exchange is not None else None
-        return detour.degraded.why if detour is not None and detour.degraded is not None else ""
+        plan = self.exchange.plan if self.exchange is not None else None
+        return plan.degraded.why if plan is not None and plan.degraded is not None else ""
 
     def _over(self) -> None:
         if self.is_over:

@@ -31,7 +31,7 @@ from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.assembly import make_services
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
@@ -257,10 +257,10 @@ class SimulatedGateway:
     def _clock(self) -> float:
         return self._events.now_s
 
-    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> WaitingRooms:
+    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
         if self._setting.admission is None:
             return OpenAdmission(clock, fleet)
-        return WaitingRooms(clock, fleet) if self._setting.ladder else WaitingRooms(clock, fleet, NoLadder)
+        return AdmissionQueues(clock, fleet) if self._setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
 
 
 _KEY = KeyId("simulated")

@@ -4,7 +4,7 @@ from functions.api.ids import PoolName
 from functions.decisions.admission.queue import Admission
 from functions.decisions.overload.gateway_share import RoomLadder
 from functions.decisions.overload.ladder import OFF, Rungs
-from functions.gateway.admission.queue import Waiting, WaitingRooms
+from functions.gateway.admission.queue import AdmissionQueues, Waiting
 from functions.gateway.request.request import Admitted
 
 
@@ -15,7 +15,7 @@ class NoLadder(RoomLadder):
         return OFF
 
 
-class OpenAdmission(WaitingRooms):
+class OpenAdmission(AdmissionQueues):
     """Nobody waits, and nobody is refused."""
 
     def submit(self, exchange: Waiting) -> None:
@@ -24,8 +24,8 @@ class OpenAdmission(WaitingRooms):
     def shift_ratio(self, pool: PoolName) -> float:
         return 0.0
 
-    def sent_elsewhere(self, admitted: Admitted) -> None:
+    def shifted(self, admitted: Admitted) -> None:
         """Nobody keeps count."""
 
-    def comes_home(self, admitted: Admitted) -> None:
+    def returned(self, admitted: Admitted) -> None:
         """Nobody keeps count."""

@@ -22,7 +22,7 @@ from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.baselines.simulated import simulated_router
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
-from functions.gateway.admission.queue import WaitingRooms
+from functions.gateway.admission.queue import AdmissionQueues
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
@@ -385,7 +385,7 @@ def _name(number: int) -> str:
     return f"g{number}-"
 
 
-def _wait(rooms: WaitingRooms, pool: PoolName, now_s: float) -> tuple[float, float, float]:
+def _wait(rooms: AdmissionQueues, pool: PoolName, now_s: float) -> tuple[float, float, float]:
     """Seconds that the next request that is not batch would wait; KV tokens that wait: all, and without batch."""
     admission = next((admission for name, admission, _ in rooms.figures() if name == pool), None)
     if admission is None:

@@ -30,7 +30,7 @@ from tests.gateway.world import DIGEST_V2
 
 _SWEEP_S = 0.25
 _SLACK_S = 0.01
-_FOREVER = {"bus", "tell_evidence", "tell_pins", "follow_pins", "quota leases", "sweep"}
+_FOREVER = {"bus", "publish_evidence", "publish_pins", "follow_pins", "quota leases", "sweep"}
 _PINS_TOLD_S = 4.0  # half a second until they are told, and a bus that may take three
 
 Breaches = Iterator[str]

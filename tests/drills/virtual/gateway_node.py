@@ -174,7 +174,7 @@ class GatewayNode:
         """As `server` does."""
         gateway, tasks = self.gateway, self.gateway.services.tasks
         tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
-        for feed in (feeds.tell_evidence, feeds.tell_pins, feeds.follow_pins):
+        for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
             tasks.forever(feed.__name__, functools.partial(feed, gateway.services, bus), expected=(BusUnavailable,))
         tasks.forever("quota leases", self.leases.run)
         tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
@@ -184,8 +184,8 @@ class GatewayNode:
         await gateway.services.tasks.close()
         try:
             async with asyncio.timeout(2.0):
-                await feeds.tell_evidence_once(gateway.services, bus)
-                await feeds.tell_pins_once(gateway.services, bus)
+                await feeds.publish_evidence_once(gateway.services, bus)
+                await feeds.publish_pins_once(gateway.services, bus)
         except (BusUnavailable, TimeoutError):
             return
 

@@ -14,7 +14,6 @@ Places are few, so nobody holds one for little, and nobody the last ones twice:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -26,6 +25,7 @@ from functions.gateway.batch.files.store import FileStore
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.http.plain import ClientLeft
+from functions.gateway.tenant_limits import TenantShares
 
 _WRITE_BYTES = 1024 * 1024  # handed to the writer's thread at a time
 _FORM_BYTES = 64 * 1024  # around the file
@@ -37,37 +37,32 @@ _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
 
-@dataclass(slots=True)
-class UploadPlaces:
+class UploadPlaces(TenantShares):
     """How many may come at a time. Owned by one event loop."""
 
-    most: int
-    most_per_tenant: int
-    _held: dict[str, int] = field(default_factory=dict)
+    def __init__(self, most: int, most_per_tenant: int) -> None:
+        super().__init__()
+        self._most = most
+        self._most_per_tenant = most_per_tenant
 
     @property
     def is_short(self) -> bool:
         return self._free() < _SHORT_PLACES
 
     def _free(self) -> int:
-        return self.most - sum(self._held.values())
+        return self._most - self.held
 
     @contextmanager
-    def taken(self, tenant: str) -> Iterator[None]:
-        held = self._held.get(tenant, 0)
-        if held >= self.most_per_tenant:
+    def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
+        held = self.held_by(tenant)
+        if held >= self._most_per_tenant:
             message = f"Another {held} uploads of yours are under way. Wait for one to end."
             raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
         free = self._free()
         if free < 1 or (held and free - 1 <= held):
             raise Refused(errors.unavailable("As many uploads as may be are under way. Try again.", "overloaded", 5))
-        self._held[tenant] = held + 1
-        try:
+        with super().taken(tenant, amount):
             yield
-        finally:
-            self._held[tenant] -= 1
-            if not self._held[tenant]:
-                del self._held[tenant]
 
 
 async def receive(

@@ -116,7 +116,7 @@ class Composition:
             return None
         metrics = self._shared.metrics
         try:
-            async with conversations.places.taken(asked.tenant.name):
+            async with conversations.slots.taken(asked.tenant.name):
                 self._shared.check_quota(asked.known)  # from here to the request's own entry nothing waits
                 conversation = await conversations.load(asked.tenant.name, asked.session)
         except OverQuota:

@@ -5,7 +5,9 @@ named), and the connection goes to one of exactly these, while TLS verifies the 
 differently the second time gains nothing. Redirects are not followed, proxies of the environment not used, and nothing
 of the caller's request but the model's arguments goes along. Whatever goes wrong becomes a sentence for the model.
 
-Names are resolved on threads of their own (`waiting`), for a resolver may take half a minute and cannot be stopped.
+Names are resolved on threads, so many for each tenant: a name server that does not answer holds a thread for as long as
+the system's resolver asks it, whatever the caller's patience. So a slot counts as taken until its thread has ended, and
+one tenant's dead name servers leave the other tenants' slots, and the loop's own threads, alone.
 
 Neighbours: `declared` says what is called; `functions.artifacts.ingest.addresses` knows the public internet.
 """
@@ -13,12 +15,14 @@ Neighbours: `declared` says what is called; `functions.artifacts.ingest.addresse
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakValueDictionary
 
 import httpx
 
@@ -26,7 +30,34 @@ from functions.api.snapshot import ToolEntry
 from functions.artifacts.errors import ArtifactRefused, StoreUnavailable
 from functions.artifacts.ingest.addresses import Address, Resolver, resolve, system_resolver
 from functions.gateway.chat.tools.declared import ToolCall
-from functions.gateway.chat.tools.waiting import TenantThreads
+from functions.gateway.tenant_limits import TenantSlots
+
+MAX_THREADS = 16
+MAX_OF_TENANT = 4
+
+Found = TypeVar("Found")
+
+
+class TenantThreads:
+    """Owned by one event loop."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tools")  # none until they are needed
+        self._slots = TenantSlots(MAX_OF_TENANT)
+
+    async def run(self, tenant: str, function: Callable[[], Found]) -> Found:
+        """The function's result, once the tenant has a slot for it."""
+        loop = asyncio.get_running_loop()
+        await self._slots.enter(tenant)
+        job: Future[Found] = self._threads.submit(function)
+
+        def ended(_: "Future[Found]") -> None:
+            with suppress(RuntimeError):  # the loop has ended before
+                loop.call_soon_threadsafe(self._slots.leave, tenant)
+
+        job.add_done_callback(ended)
+        return await asyncio.wrap_future(job)
+
 
 _log = logging.getLogger(__name__)
 _MAX_AT_ONCE = 64  # of this gateway; more wait, within their own time
@@ -63,14 +94,13 @@ class ToolCaller:
         self._tls = ssl.create_default_context(cafile=str(policy.ca_file) if policy.ca_file else None)
         self._places = asyncio.Semaphore(_MAX_AT_ONCE)
         self._threads = TenantThreads()
-        self._of_tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._slots = TenantSlots(_MAX_AT_ONCE_OF_TENANT)
 
     async def call(self, tenant: str, tool: ToolEntry, call: ToolCall) -> ToolAnswer:
         if call.problem:
             return ToolAnswer(call.problem, "not_made")
-        share = self._of_tenants.setdefault(tenant, asyncio.Semaphore(_MAX_AT_ONCE_OF_TENANT))  # while calls hold it
         try:
-            async with asyncio.timeout(tool.timeout_s), share, self._places:
+            async with asyncio.timeout(tool.timeout_s), self._slots.taken(tenant), self._places:
                 return await self._post(tenant, tool, call.arguments)
         except TimeoutError:
             return ToolAnswer(f"The tool took over {tool.timeout_s:g} s.", "late")

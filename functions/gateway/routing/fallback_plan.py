@@ -21,7 +21,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import MoreHeaders
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing import fallback
-from functions.gateway.routing.cascade import Judged, Trial, trial_for
+from functions.gateway.routing.cascade import CascadeJudge, Judged, judge_for
 from functions.gateway.routing.fallback import Degraded
 
 # What speaks of a pool that cannot, rather than of a prompt that must not walk on from pool to pool.
@@ -30,15 +30,15 @@ _THE_POOLS_OWN = frozenset(
 )
 
 
-class Detour:
-    __slots__ = ("_catalogue", "_home", "came_home", "degraded", "trial")
+class FallbackPlan:
+    __slots__ = ("_catalogue", "_home", "cascade", "degraded", "returned")
 
     def __init__(self, exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> None:
         self._catalogue = catalogue
         self._home: Admitted | None = None  # the request as its own pool could still answer it
-        self.came_home: Admitted | None = None  # what had been shifted, and is asked of its own pool after all
+        self.returned: Admitted | None = None  # what had been shifted, and is asked of its own pool after all
         self.degraded: Degraded | None = None
-        self.trial = trial_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
+        self.cascade = judge_for(exchange, catalogue, admitted) if admitted.routing.cascade else None
 
     def first(
         self, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica], ladder_ratio: float = 0.0
@@ -48,7 +48,7 @@ class Detour:
         `ladder_ratio`: what the overload ladder sends to other pools, which it has seen to be less full: to the first
         that serves, faster or not, since here it would be refused.
         """
-        asked = self.trial.asking if self.trial is not None else admitted
+        asked = self.cascade.asking if self.cascade is not None else admitted
         if not admitted.routing.fallback:
             return asked
         here = decide(admitted)
@@ -68,12 +68,12 @@ class Detour:
 
     def escalate(self) -> None:
         """The small model was not sure; should the larger one fail, it answers after all."""
-        if self.trial is not None:
-            self._home = self.trial.plain
+        if self.cascade is not None:
+            self._home = self.cascade.plain
 
-    def judge(self, admitted: Admitted) -> Trial | None:
+    def judge(self, admitted: Admitted) -> CascadeJudge | None:
         """Who judges the answer to this request; None: nobody."""
-        return self.trial if self.trial is not None and self.trial.asking is admitted else None
+        return self.cascade if self.cascade is not None and self.cascade.asking is admitted else None
 
     def asks_instead(self, admitted: Admitted, other: Admitted) -> None:
         """What was about to be asked is asked otherwise, in the same pool: whoever judges it goes on doing so."""
@@ -93,7 +93,7 @@ class Detour:
         home, self._home = self._home, None
         if home is not None:
             if self.degraded is not None:
-                self.came_home = home
+                self.returned = home
             self.degraded = None
             return home
         if not _THE_POOLS_OWN.issuperset(failures):
@@ -110,8 +110,8 @@ class Detour:
     def let_go_of_bodies(self) -> None:
         """Its answer begins: it goes nowhere from here."""
         self._home = None
-        if self.trial is not None:
-            self.trial.let_go_of_bodies()
+        if self.cascade is not None:
+            self.cascade.let_go_of_bodies()
         if self.degraded is not None:
             self.degraded.asked.let_go_of_body()
 

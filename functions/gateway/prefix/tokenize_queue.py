@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from functions.api.ids import TenantId
 
-MAX_LESSONS = 128
+MAX_JOBS = 128
 MAX_BYTES = 16 * 1024 * 1024  # four of the largest bodies
 SHARE_RATIO = 0.25  # of either, for one tenant
 
@@ -51,7 +51,7 @@ class _Line(Generic[Lesson]):
         self.waiting_bytes = 0
 
 
-class LessonQueue(Generic[Lesson]):
+class TokenizeQueue(Generic[Lesson]):
     """For any number of threads."""
 
     def __init__(self) -> None:
@@ -109,12 +109,10 @@ class LessonQueue(Generic[Lesson]):
 
     def _has_room(self, line: _Line[Lesson], size_bytes: int) -> bool:
         """A tenant's first lesson may be of any size."""
-        if len(self._known) >= MAX_LESSONS or self._bytes + size_bytes > MAX_BYTES:
+        if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False
         own_bytes = line.waiting_bytes + size_bytes
-        return not line.lessons or (
-            len(line.lessons) < MAX_LESSONS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO
-        )
+        return not line.lessons or (len(line.lessons) < MAX_JOBS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO)
 
     def _least_spent_bytes(self) -> int:
         return min((line.spent_bytes for line in self._lines.values()), default=0)
