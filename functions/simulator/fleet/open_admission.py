@@ -24,8 +24,8 @@ class OpenAdmission(AdmissionQueues):
     def shift_ratio(self, pool: PoolName) -> float:
         return 0.0
 
-    def sent_elsewhere(self, admitted: Admitted) -> None:
+    def shifted(self, admitted: Admitted) -> None:
         """Nobody keeps count."""
 
-    def comes_home(self, admitted: Admitted) -> None:
+    def returned(self, admitted: Admitted) -> None:
         """Nobody keeps count."""
