@@ -13,34 +13,35 @@ LOOP = "the event loop and its callbacks"
 _REST = "the rest: heartbeats, other threads"
 
 _STAGES: Mapping[str, tuple[str, ...]] = {
-    "client's connection: parse, write": ("gateway/lane", "gateway/guarded", "gateway/sink"),
-    "head, key": ("gateway/request_headers", "gateway/known_keys", "decisions/access", "gateway/mandates"),
-    "body: JSON, fields": ("gateway/strict_json", "gateway/fields", "gateway/media"),
+    "client's connection: parse, write": ("gateway/http/lane", "gateway/http/guarded", "gateway/http/sink"),
+    "head, key": ("gateway/http/headers", "gateway/intake/auth", "decisions/request/access"),
+    "body: JSON, fields": ("gateway/intake/json_body", "gateway/intake/fields"),
     "lengths, prompt's hashes, and what is learnt": (
-        *("gateway/lengths", "gateway/features", "gateway/prompt_", "decisions/prefix_blocks", "decisions/quota_caps"),
-        *("decisions/length_model", "decisions/request_features"),
+        *("gateway/intake/lengths", "gateway/intake/features", "gateway/prefix/prompt_", "decisions/quota/caps"),
+        *("decisions/prefix/block_names", "decisions/request/length_model", "decisions/request/features"),
     ),
-    "quotas: reserve, settle, headers": (
-        *("gateway/quota", "decisions/quota_", "decisions/token_bucket", "decisions/request_cost"),
-    ),
-    "waiting room": (
-        *("gateway/waiting_room", "decisions/admission", "decisions/fair_queue", "decisions/bands"),
-        *("decisions/drain_rate", "decisions/overload"),
-    ),
+    "quotas: reserve, settle, headers": ("gateway/quota", "decisions/quota", "decisions/request/cost"),
+    "admission queue": ("gateway/admission", "decisions/admission", "decisions/overload"),
     "routing": (
-        *("gateway/router", "gateway/prefixes", "gateway/session", "gateway/adapter_copies", "gateway/exact_"),
-        *("decisions/rout", "decisions/prediction", "decisions/replicas", "decisions/own_load", "fleet/view"),
-        *("fleet/standing", "decisions/prefix_record", "decisions/adapter", "decisions/bloom", "decisions/breaker"),
+        *(
+            "gateway/routing",
+            "gateway/prefix/index",
+            "gateway/prefix/exact",
+            "decisions/routing",
+            "decisions/prefix",
+            "decisions/adapters",
+        ),
+        *("decisions/health/circuit_breaker", "decisions/health/ejection", "fleet/view", "fleet/standing"),
     ),
-    "beats, leases, snapshots: not of a request": ("fleet/", "gateway/feeds", "gateway/prefix_feeds"),
-    "engine's connection": ("gateway/upstream",),
-    "the answer: check, count, rename": ("gateway/relay", "gateway/dialects", "gateway/named_events"),
-    "headers out": ("gateway/answers", "gateway/timeline"),
-    "metrics": ("gateway/metrics", "gateway/prefix_figures", "telemetry/cells"),
+    "heartbeats, leases, snapshots: not of a request": ("fleet/", "gateway/feeds", "gateway/prefix/feeds"),
+    "engine's connection": ("gateway/request/upstream",),
+    "the answer: check, count, rename": ("gateway/request/relay", "gateway/request/dialects", "gateway/request/named"),
+    "headers out": ("gateway/request/replies",),
+    "metrics": ("gateway/metrics", "gateway/gauges", "gateway/prefix/metrics", "telemetry/cells"),
     "trace": ("gateway/tracing", "telemetry/trace"),
     "the request's own course": (
-        *("gateway/core", "gateway/exchange", "gateway/attempt", "gateway/intake", "gateway/splits"),
-        *("gateway/hedging", "gateway/quarantine", "decisions/retry", "decisions/catalogue", "decisions/quarantine"),
+        *("gateway/gateway", "gateway/request", "gateway/intake", "gateway/services", "gateway/tenant_limits"),
+        *("decisions/catalogue", "decisions/health/quarantine"),
     ),
 }
 _FRAME = re.compile(r"(?P<name>.+?) \((?P<file>[^():]+)(?::\d+)?\)")

@@ -16,10 +16,15 @@ create table if not exists candidates (key text primary key, moment integer, mar
 """
 
 
+def _kept_open(path: str) -> sqlite3.Connection:
+    """It ends with its ledger, in whichever thread the last reference to that goes."""
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
 class FileLedger:
     def __init__(self, path: Path | str) -> None:
         self._path = str(path)
-        self._kept = sqlite3.connect(self._path, isolation_level=None) if self._path == ":memory:" else None
+        self._kept = _kept_open(self._path) if self._path == ":memory:" else None
         if self._kept is not None:
             weakref.finalize(self, self._kept.close)
         with self._transaction() as database:

@@ -19,7 +19,7 @@ def test_a_call_of_the_kernel_counts_for_itself() -> None:
 
 def test_what_is_not_of_a_request_is_told_apart() -> None:
     assert stage_of([OUTER, "Loop__run (loop.c:1)", "uv__run_timers (timer.c:2)"]) == LOOP
-    assert stage_of([OUTER, "ValkeyBus._messages (functions/fleet/valkey_bus.py:9)"]).startswith("beats")
+    assert stage_of([OUTER, "ValkeyBus._messages (functions/fleet/valkey_bus.py:9)"]).startswith("heartbeats")
 
 
 def test_shares_are_of_all_samples() -> None:

@@ -310,7 +310,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
         return answer
 
     monkeypatch.setattr(shared.broker, "ask", ask)
-    monkeypatch.setattr("functions.gateway.quota_leasing.ASK_S", 30.0)  # turns of the loop, not time, order the answers
+    monkeypatch.setattr("functions.gateway.quota.leases.ASK_S", 30.0)  # turns of the loop, not time, order the answers
 
 
 @pytest.mark.parametrize("first_turns", [5, 50], ids=["in order", "the first one last"])

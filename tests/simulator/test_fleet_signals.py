@@ -59,7 +59,7 @@ def test_cached_prompts_are_no_work() -> None:
 
 
 def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
-    signals = signals_at(18.5, world(stream(60.0, 20.0), replicas=2, ladder=False))
+    signals = signals_at(10.5, world(stream(60.0, 20.0), replicas=2, ladder=False))
     assert signals.shed_per_s is not None
     assert signals.shed_per_s > 5.0
     assert signals.overflow_per_s == signals.shed_per_s

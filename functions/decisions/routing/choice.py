@@ -53,8 +53,8 @@ from functions.decisions.routing.request import (
 # for that long; and whom it pushes out in the end is asked for again.
 # Worked example (test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction): with 14 of 16 places taken, A counts
 # 100 + 300 + 3,000 = 3,400: no copy for a holder predicted at 900, and one for a holder predicted at 4,000.
-# Replayed over 200 adapters and 128 places (docs/routing.md), copies at the price of a load alone were 168 in four
-# minutes; each pushed another out, cold starts went from 6 to 9 % of all requests, and p99 from 2.0 to 5.1 s.
+# Replayed over 200 adapters and 128 places (docs/explanation/routing.md), copies at the price of a load alone were 168
+# in four minutes; each pushed another out, cold starts went from 6 to 9 % of all requests, and p99 from 2.0 to 5.1 s.
 
 
 DISK_MS = 300.0  # measured: 0.1 to 0.3 s with the agent's round trip
