@@ -4,7 +4,7 @@
     python -m tests.newest_python --whole    # every unit test
 
 The interpreter is looked for on PATH and in pyenv, from `NEWEST_MINOR` downwards. It gets an environment of its own,
-`.venv-newest`, made once and again when the interpreter or pyproject.toml changes.
+`.venv-newest`, made once and again when the interpreter or the lock changes.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-newest"
+LOCK = ROOT / "requirements" / "dev.txt"
 NEWEST_MINOR = 14
 UNIT = ("-m", "not servers and not engine and not drill")
 # Addresses, files, YAML, locks, databases in files, clocks: what rests on the standard library rather than on ours.
@@ -53,14 +54,15 @@ def _version(file: Path) -> Version | None:
 def environment(version: Version, interpreter: Path) -> Path:
     """Its Python, with shoal installed."""
     stamp = FOLDER / ".installed"
-    wanted = f"{interpreter} {version} {hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}"
+    wanted = f"{interpreter} {version} {hashlib.sha256(LOCK.read_bytes()).hexdigest()}"
     python = FOLDER / "bin" / "python"
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"installing shoal into {FOLDER.name} (a minute, once)", flush=True)
         shutil.rmtree(FOLDER, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", FOLDER], check=True)
-        install = ("-m", "pip", "install", "-qq", "--disable-pip-version-check", "-e", ".[dev]")
-        subprocess.run([python, *install], cwd=ROOT, check=True)
+        pip = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps")
+        subprocess.run([*pip, "--require-hashes", "-r", LOCK], cwd=ROOT, check=True)
+        subprocess.run([*pip, "--no-build-isolation", "-e", "."], cwd=ROOT, check=True)
         stamp.write_text(wanted)
     return python
 

@@ -84,6 +84,8 @@ def test_every_variable_that_pages_name_is_one() -> None:
     read += (ROOT / "Makefile").read_text()
     known = variables() | set(re.findall(r"SHOAL_[A-Z0-9_]+[A-Z0-9]", read))
     for page in pages():
+        if page.name == "CHANGELOG.md":  # it names what is gone, too
+            continue
         named = set(re.findall(r"(?<![A-Z_])SHOAL_[A-Z0-9_]+[A-Z0-9](?![A-Z0-9_…{*])", page.read_text()))
         assert named - known == set(), page
 
