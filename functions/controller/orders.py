@@ -16,7 +16,6 @@ import msgspec
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.outcome_words import follow_words
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
 from functions.controller.local import target as targets
@@ -29,10 +28,35 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.target import Target
 from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
 from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import Heard
 from functions.controller.snapshot.source import SnapshotSource
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
+
+# Outcome of a push in one or two lines for the pusher. Pure.
+
+
+SHOWN_PROBLEMS = 5
+
+
+def follow_words(
+    following: Following, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
+) -> list[str]:
+    """`live`: the gateway has this revision's snapshot, `took_s` after the push was accepted, but for what is held."""
+    if following.suspended:
+        return ["accepted; the fleet is suspended, so nothing changes until `shoal resume`"]
+    held = publication.held[:SHOWN_PROBLEMS]
+    if not live:
+        waiting = [f"  {flip}" for flip in held]
+        return ["accepted; it is being applied: `shoal status` shows how far it is, and why", *waiting]
+    desired = following.desired
+    lines = [f"live on the gateway as epoch {epoch}, {took_s * 1000:.0f} ms after the push"]
+    if desired is not None and not desired.converged:
+        lines.append("processes are being changed: `shoal status` shows how far they are")
+    problems = publication.problems[:SHOWN_PROBLEMS]
+    return [*lines, *(f"but {words}" for words in (*held, *problems))]
+
 
 FOLLOW_MAX_S = 30.0
 FOLLOW_POLL_S = 0.05  # a publication that holds something back is no news of the branch

@@ -23,8 +23,7 @@ from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import LockTaken, held
 from functions.controller.local.prepare import base_model
-from functions.controller.local.prepare.ca_bundle import write_bundle
-from functions.controller.local.prepare.certificates import ensure_certificates
+from functions.controller.local.prepare.certificates import ensure_certificates, write_bundle
 from functions.controller.local.prepare.commands import exclusive, run_logged
 from functions.controller.local.prepare.configuration import ensure_configuration
 from functions.controller.local.prepare.demo_keys import read_demo_keys

@@ -4,10 +4,10 @@ import pytest
 
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import Following
-from functions.controller.gitops.outcome_words import follow_words
 from functions.controller.gitops.push import Update
 from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
+from functions.controller.orders import follow_words
 from functions.controller.snapshot.publish import PublishOutcome
 from tests.controller.configs import base, load, pool, tenant
 from tests.controller.gitops.conftest import Bench

@@ -20,13 +20,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from typing import Any
 
-from kubernetes.client import Configuration
+from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.dynamic import DynamicClient
 
 from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.client import connect
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
 from functions.controller.kubernetes.record_store import RECORD_NAME
@@ -46,6 +47,28 @@ from functions.controller.rollouts.driver import RolloutDriver
 from functions.decisions.rollout.report import stages_of
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
+
+# Kubernetes client for the controller: no retries of its own, no discovery, nothing on disk.
+#
+# The library's defaults would send a failed request again by themselves, behind the back of the write guard, and keep
+# what they discovered in a file of the machine's shared temporary folder, which anybody may have written. Both are off
+# here: `reconcile` retries as a whole, and `api` discovers.
+
+
+class _NoDiscovery:
+    """Stands where the library puts its discoverer, which would ask and cache at once."""
+
+    def __init__(self, client: Any, cache_file: str | None) -> None:
+        self.client = client
+        self.cache_file = cache_file
+
+
+def connect(configuration: Configuration) -> DynamicClient:
+    """The client; nothing is sent yet. The configuration's `retries` are set to none."""
+    configuration.retries = False
+    client: DynamicClient = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
+    return client
+
 
 LEASE_NAME = "shoal-controller"
 _WORKERS = 8  # a reconcile, a status, the store's addresses
