@@ -93,8 +93,9 @@ class LiveGateway:
         )
         self.gateway = Gateway(services)
         self.gateway.swap(self._first)
+        store = ValkeyConversations(self._conversations_url) if self._conversations_url is not None else None
         self.config = uvicorn.Config(
-            make_app(self.gateway),
+            make_app(self.gateway, [self._composer(store).add_routes] if store is not None else ()),
             http=functools.partial(LaneProtocol, self.gateway),  # type: ignore[arg-type]
             host="127.0.0.1",
             port=0,
@@ -120,11 +121,6 @@ class LiveGateway:
         bus = ValkeyBus(self._bus_url) if self._bus_url is not None else None
         if bus is not None:
             self._follow(bus)
-        store = ValkeyConversations(self._conversations_url) if self._conversations_url is not None else None
-        if store is not None:
-            kept = Conversations(store, PEPPER)
-            composer = Composer(ChatServices(services, self.gateway.handle, ToolCaller(ToolPolicy()), kept))
-            self.gateway.interceptors = (composer,)
         self._ready.set()
         await serving
         await self.gateway.services.tasks.close()
@@ -135,6 +131,12 @@ class LiveGateway:
             await store.close()
         if loader is not None:
             await loader.close()
+
+    def _composer(self, store: ValkeyConversations) -> Composer:
+        kept = Conversations(store, PEPPER)
+        composer = Composer(ChatServices(self.gateway.services, self.gateway.handle, ToolCaller(ToolPolicy()), kept))
+        self.gateway.interceptors = (composer,)
+        return composer
 
     def _follow(self, bus: ValkeyBus) -> None:
         """As the server does."""

@@ -28,7 +28,7 @@ async def kept(batches: Batches, tenant: str, file_id: str) -> None:
 
 async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
     gateway = World().gateway
-    batches = Batches(gateway, store, BatchLimits())
+    batches = Batches(gateway.services, gateway.handle, store, BatchLimits())
     shared: Shared = batches.conductor._shared
     read, old, orphan = (names.new_id("file", 0) for _ in range(3))
     for file_id in (read, old):

@@ -37,7 +37,8 @@ Ended = tuple[BatchRecord, list[dict[str, Any]], list[dict[str, Any]]]
 @pytest.fixture
 def batches(store: S3Store) -> Iterator[Batches]:
     """The store is the session's: what a test leaves there would be others' batches."""
-    yield Batches(World().gateway, store, LIMITS)
+    gateway = World().gateway
+    yield Batches(gateway.services, gateway.handle, store, LIMITS)
     store.delete([one.key for one in store.list("") if one.key != "ready"])
 
 

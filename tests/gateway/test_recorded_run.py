@@ -37,7 +37,7 @@ def run(
 
 def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
-    found, recorded = list(read_trace(gateway.services.traces)), list(rows(gateway.services.traces))
+    found, recorded = list(read_trace(gateway.traces)), list(rows(gateway.traces))
     assert len(found) == len(recorded) == len(statuses)
     assert found[0].at_s == 0.0
     assert Counter((str(asked.tenant), asked.band) for asked in found) == Counter(
@@ -52,11 +52,11 @@ def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, l
 
 def test_simulated_again_as_many_are_served_and_as_much_is_cached(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
-    block_tokens = block_tokens_of(gateway.services.traces)
+    block_tokens = block_tokens_of(gateway.traces)
     pool = PoolSetting(name=POOL, profile=ENGINE, replicas=REPLICAS)
     setting = Setting(pools=(pool,), admission=SHORT, block_tokens=block_tokens)
-    outcome = simulate(setting, read_trace(gateway.services.traces))
-    recorded = [row for row in rows(gateway.services.traces) if row.prompt_tokens and row.cached_tokens is not None]
+    outcome = simulate(setting, read_trace(gateway.traces))
+    recorded = [row for row in rows(gateway.traces) if row.prompt_tokens and row.cached_tokens is not None]
     hit_ratio = sum(row.cached_tokens or 0 for row in recorded) / sum(row.prompt_tokens or 0 for row in recorded)
     figures = outcome.figures()
     served = sum(band.served for band in outcome.bands)
