@@ -28,7 +28,7 @@ up: $(STAMP) ## a running local fleet with a real model, and a first answer
 down: ## stop the fleet; nothing is left running
 	@if [ -x $(SHOAL) ]; then $(SHOAL) down; else echo "nothing runs: $(VENV) is not there"; fi
 
-check: $(STAMP) ## lint, types, import law, unit tests: three to five minutes on two cores
+check: $(STAMP) ## lint, types, import law, unit tests: eight to twelve minutes on two cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
