@@ -1,7 +1,8 @@
-"""Which tests go to the same worker of xdist, with `--dist loadfile`: those of a file, and those that share a server.
+"""Which tests go to the same worker of xdist, with `--dist loadfile`, and in what order: groups, the longest first.
 
 A fleet or an API server costs a minute of CPU to start, and a worker has its own of each. So the files that share one
-are one group; whoever adds a file that asks for one of them is told here.
+are one group; whoever adds a file that asks for one of them is told here. A group that takes minutes and begins last
+would keep one worker busy while the others have nothing left: those go first.
 """
 
 from typing import Any
@@ -13,18 +14,50 @@ SHARED = {
     "api_server": ("tests/api/test_crds_in_a_server.py", "tests/controller/kubernetes/", "tests/manifests/"),
     "sim_fleet": (
         "tests/cli/test_fleet.py",
-        "tests/drills/",
+        "tests/drills/test_disconnect.py",
+        "tests/drills/test_gateway_restart.py",
+        "tests/drills/test_replica_loss.py",
         "tests/e2e/test_git_push_refused.py",
         "tests/e2e/test_isolation.py",
         "tests/e2e/test_openai_client.py",
         "tests/e2e/test_prefix_cache.py",
     ),
 }
+# Whatever asks for the real engine, by its parameter or its file.
+ENGINE = "engine"
+_ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
+# Groups of half a minute and more on a quiet machine, the longest first.
+LONGEST = (
+    ENGINE,
+    "sim_fleet",
+    "tests/e2e/test_git_push.py",
+    "api_server",
+    "tests/docs/test_commands_run.py",
+    "tests/e2e/test_adapter_push.py",
+    "tests/drills/virtual/test_seeds.py",
+    "tests/e2e/test_warm_promotion.py",
+    "tests/e2e/test_hot_swap.py",
+    "tests/e2e/test_overload_ladder.py",
+    "tests/e2e/test_shared_seats.py",
+    "tests/cli/test_plan.py",
+    "tests/e2e/test_other_pools.py",
+    "tests/drills/test_rollouts.py",
+    "tests/replica/test_agent_health.py",
+    "tests/controller/test_engine_environment.py",
+)
 
 
 def group_of(node_id: str) -> str:
     file = node_id.split("::", 1)[0]
+    if any(part in node_id for part in _ENGINE_IDS):
+        return ENGINE
     return next((name for name, places in SHARED.items() if file.startswith(places)), file)
+
+
+def rank_of(node_id: str) -> int:
+    """The place of its group in the order."""
+    group = group_of(node_id)
+    return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -37,10 +70,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
+    config.option.loadscopereorder = False  # by number of tests: as they come, then
     return ByGroup(config, log)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: rank_of(item.nodeid))
     for item in items:
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != name:

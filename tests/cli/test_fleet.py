@@ -114,20 +114,13 @@ def test_a_killed_controller_leaves_the_fleet_serving_and_the_next_one_adopts_it
     assert pids(fleet) == before
 
 
-def test_down_without_a_controller_leaves_nothing(tmp_path: Path) -> None:
-    with running_fleet(tmp_path / "state", "sim", replicas=1) as fleet:
-        os.kill(controller_pid(fleet), signal.SIGKILL)
-        down = fleet.shoal("down")
-        assert down.returncode == 0
-        assert "there was no controller" in down.stdout
-        assert processes_of(fleet.state_dir) == []
-        assert fleet.shoal("down").returncode == 0
-
-
 @pytest.mark.drill
 @pytest.mark.parametrize("after_s", sampled([0.0, 0.5, 1.5, 3.0], keep=[0.5]))
 def test_killed_at_any_point_of_its_start_the_next_up_recovers(tmp_path: Path, after_s: float) -> None:
-    """Both `shoal up` and the controller, with SIGKILL; whatever they had started by then is adopted or ended."""
+    """Both `shoal up` and the controller, with SIGKILL; whatever they had started by then is adopted or ended.
+
+    In the end `shoal down` leaves nothing, without a controller as well.
+    """
     with running_fleet(tmp_path / "state", "sim", replicas=1) as fleet:
         assert fleet.shoal("down").returncode == 0
         up = subprocess.Popen([*SHOAL, "up", "--engine", "sim", "--replicas", "1"], env=fleet.environment, cwd=PROJECT,
@@ -143,6 +136,12 @@ def test_killed_at_any_point_of_its_start_the_next_up_recovers(tmp_path: Path, a
         assert again.returncode == 0, again.stdout + again.stderr
         ours = [line for line in processes_of(fleet.state_dir) if "functions.engines.sim" in line]
         assert len(ours) == 1, ours
+        os.kill(controller_pid(fleet), signal.SIGKILL)
+        down = fleet.shoal("down")
+        assert down.returncode == 0
+        assert "there was no controller" in down.stdout
+        assert processes_of(fleet.state_dir) == []
+        assert fleet.shoal("down").returncode == 0
 
 
 def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:

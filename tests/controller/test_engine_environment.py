@@ -26,7 +26,9 @@ from functions.controller.local.prepare.engine_environment import (
 from functions.controller.local.prepare.pip import PipOutput, remove_half_installed
 from functions.controller.local.prepare.reporting import CannotPrepare, Step
 
-pytestmark = pytest.mark.timeout(300)  # pip and venv are started for real: half a minute in all on a quiet machine
+pytestmark = pytest.mark.timeout(300)
+
+REAL_PIP = pytest.mark.servers  # several processes of pip and venv, seconds each
 
 MODULES = ("transformers", "gguf", "accelerate", "vllm")
 TORCH_LOCKS = {CPU_BUILD.lock: ("torch", "1.0+cpu"), GENERAL_BUILD.lock: ("torch", "1.0")}
@@ -122,6 +124,7 @@ def installed(environment: EngineEnvironment) -> dict[str, str]:
     return dict(package.name.removesuffix(".dist-info").split("-", 1) for package in packages)
 
 
+@REAL_PIP
 def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: EngineEnvironment, tmp_path: Path) -> None:
     steps = made(environment, tmp_path)
     assert installed(environment)["torch"] == "1.0+cpu"
@@ -136,6 +139,7 @@ def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: Engi
     assert made(environment, tmp_path) == [("Engine environment", "already there")]
 
 
+@REAL_PIP
 def test_elsewhere_the_general_build_is_taken(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
     index.withdraw("torch", "1.0+cpu")
     steps = made(environment, tmp_path)
@@ -144,6 +148,7 @@ def test_elsewhere_the_general_build_is_taken(index: Index, environment: EngineE
     assert "not on the indexes" in steps[1][1]
 
 
+@REAL_PIP
 def test_a_file_with_another_hash_is_refused(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
     """Not taken for one that is not offered: whoever put it there is told."""
     index.lock(CPU_BUILD.lock, f"torch==1.0+cpu --hash=sha256:{'0' * 64}")
@@ -152,6 +157,8 @@ def test_a_file_with_another_hash_is_refused(index: Index, environment: EngineEn
     assert "torch" not in installed(environment)
 
 
+@pytest.mark.soak
+@REAL_PIP
 def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tmp_path: Path) -> None:
     """Killed in the middle: no stamp, one package without its record and its files, another set aside."""
     made(environment, tmp_path)
@@ -168,6 +175,8 @@ def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tm
     assert environment.is_ready()
 
 
+@pytest.mark.soak
+@REAL_PIP
 def test_a_renewed_lock_changes_what_it_changes(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
     """And what no lock names any more goes."""
     rest = (index.locks / REST).read_text().splitlines()
@@ -181,6 +190,8 @@ def test_a_renewed_lock_changes_what_it_changes(index: Index, environment: Engin
     assert "pip" in installed(environment)
 
 
+@pytest.mark.soak
+@REAL_PIP
 def test_an_environment_that_is_a_link_is_made_where_it_points_to(index: Index, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     made(EngineEnvironment(tmp_path / "link", index.locks), tmp_path)
@@ -201,6 +212,7 @@ def test_too_little_space_is_refused_before_anything_is_made(
     assert not (tmp_path / "log").exists(), "pip was not even asked"
 
 
+@REAL_PIP
 def test_the_general_build_is_refused_before_it_is_downloaded(
     index: Index, environment: EngineEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from functions.api.keys import keyed_hash, mint, parse
 from tests.e2e.background_load import Load, background_load, status_of
 from tests.e2e.projects import PATIENT, project_with, without_scaling
 from tests.fleets import Fleet, git, running_fleet, wait_until
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
@@ -251,7 +252,7 @@ def controller_pid(fleet: Fleet) -> int:
     return int(json.loads((fleet.state_dir / "run" / "processes.json").read_text())["controller_pid"])
 
 
-@pytest.mark.parametrize("when", ["at once", "while one more replica serves"])
+@pytest.mark.parametrize("when", sampled(["at once", "while one more replica serves"], keep=["at once"]))
 def test_a_controller_killed_in_the_middle_of_a_change_is_followed_by_one_that_ends_it(
     fleet: Fleet, load: Load, when: str
 ) -> None:

@@ -200,8 +200,9 @@ async def test_a_tiers_request_limit_is_an_error_that_the_client_knows(
     raw = await ai.chat.completions.with_raw_response.create(model=POOL, messages=MESSAGES, max_tokens=2)
     assert int(raw.headers["x-ratelimit-remaining-requests"]) < 1000
     tier(requests_per_minute=1, concurrent_requests=1)
-    with pytest.raises(openai.RateLimitError) as refused:  # the one that was answered is within this minute
-        await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=2)
+    with pytest.raises(openai.RateLimitError) as refused:
+        for _ in range(2):  # what the larger limit let through may have been given back already on a slow machine
+            await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=2)
     assert refused.value.code == "rate_limit_exceeded"
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
     tier()
