@@ -144,7 +144,7 @@ class Gateway:
         services.prefixes.swap(catalogue.pools)
         services.rollouts.swap(catalogue)
         services.retry_budgets.swap(catalogue.pools)
-        self._each(lambda request: request.snapshot_swapped())
+        self._each_open(lambda request: request.snapshot_swapped())
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def hears_again(self) -> None:
@@ -172,9 +172,10 @@ class Gateway:
             _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
-        self._each(lambda request: request.check(now_s))
+        due = [request for request in services.open_requests if now_s >= request.due_s]
+        _each(due, lambda request: request.check(now_s))
         services.admission.sweep(now_s)
-        for connection in list(services.connections):
+        for connection in [each for each in services.connections if now_s >= each.due_s]:
             connection.check(now_s)
         services.upstreams.sweep()
         services.quotas.forget_idle(now_s)
@@ -185,7 +186,7 @@ class Gateway:
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
         self.services.state.drain_is_over = self.services.state.draining
-        self._each(lambda request: request.cut_short(errors.restarting()))
+        self._each_open(lambda request: request.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:
         """Why /readyz says no, or None."""
@@ -202,15 +203,19 @@ class Gateway:
     def _abandon(self, replica_id: ReplicaId) -> None:
         if self.services.adapter_loads is not None:
             self.services.adapter_loads.replica_lost(replica_id)
-        self._each(lambda request: request.replica_lost(replica_id))
+        self._each_open(lambda request: request.replica_lost(replica_id))
 
-    def _each(self, step: Callable[[OpenRequest], None]) -> None:
-        """One step of all that is open. Where it fails by our own fault, that one ends and the others go on."""
-        for request in list(self.services.open_requests):
-            try:
-                step(request)
-            except Exception:
-                request.failed_here()
+    def _each_open(self, step: Callable[[OpenRequest], None]) -> None:
+        _each(list(self.services.open_requests), step)
+
+
+def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
+    """One step of all of these. Where it fails by our own fault, that one ends and the others go on."""
+    for request in requests:
+        try:
+            step(request)
+        except Exception:
+            request.failed_here()
 
 
 def _start(exchange: Exchange) -> None:

@@ -46,6 +46,8 @@ class RequestHandler(Protocol):
 class Watched(Protocol):
     """Anything that may wait for too long."""
 
+    due_s: float  # before this, monotonic, `check` would do nothing: most have nothing due at most sweeps
+
     def check(self, now_s: float) -> None: ...
 
 

@@ -337,7 +337,7 @@ async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> N
     fast.streams(END)
     fast.ends_stream()
     assert p.client.ended and p.client.headers[b"x-shoal-replica"] == fast.replica_id.encode()
-    assert p.quiet() and p.requests(200) == 1 and exchange.attempts == 2
+    assert p.quiet() and p.requests(200) == 1 and exchange.tries.count == 2
     assert figure(p, "shoal_hedges_total", outcome="won") == 1
 
 

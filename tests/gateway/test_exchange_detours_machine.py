@@ -173,7 +173,7 @@ class DetourMachine(ExchangeMachine):
         )
         cold = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
         assert gateway.services.adapter_loads is not None and gateway.services.adapter_loads.waiting == cold
-        tries = {exchange: [each for each in (exchange._attempt, exchange._second) if each and not each.over]
+        tries = {exchange: [each for each in (exchange.tries.attempt, exchange.tries.second) if each and not each.over]
                  for exchange in open_now}  # fmt: skip
         assert sum(gateway.services.router.load.in_flight.values()) == sum(map(len, tries.values()))
         working = sum(bool(under_way) for under_way in tries.values())

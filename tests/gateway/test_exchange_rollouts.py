@@ -204,7 +204,7 @@ async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing
     lacking.refuses(404)
     await p.settle()
     assert lacking.replica_id == "r1" and [each["model"] for each in lacking.requests] == [BOT_V1, BOT_V1]
-    assert exchange.attempts == 3 and exchange.ended, "as many as the policy allows, whichever version"
+    assert exchange.tries.count == 3 and exchange.ended, "as many as the policy allows, whichever version"
     assert p.client.status == 503 and p.quiet()
 
 

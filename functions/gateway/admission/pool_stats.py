@@ -68,7 +68,7 @@ class PoolActivity:
 
         `reason` is a label of shoal_shed_total."""
         self._shed(admitted.model.pool, reason, admitted.service_class)
-        if degraded is not None and (asked := degraded.asked.model.pool) != admitted.model.pool:
+        if degraded is not None and (asked := degraded.requested.model.pool) != admitted.model.pool:
             self._shed(asked, degraded.why, admitted.service_class)
 
     def _shed(self, pool: PoolName, reason: str, service_class: str) -> None:

@@ -18,11 +18,11 @@ import msgspec
 
 from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
 from functions.decisions.request.cost import gpu_seconds, kv_token_seconds
-from functions.decisions.routing.retry import Failure
 from functions.fleet.view import FleetView
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
+from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 
 
@@ -33,8 +33,7 @@ class Served(Protocol):
     timeline: Timeline
     usage: Usage | None
     cascade_spend: CascadeSpend | None
-    all_failures: tuple[Failure, ...]
-    attempts: int
+    tries: Tries
     begun: bool
 
 
@@ -146,7 +145,7 @@ def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
 
 def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
     """Whether an engine has the request: it was sent, and has not failed there."""
-    return attempt.connected_s > 0.0 and len(exchange.all_failures) < exchange.attempts
+    return attempt.connected_s > 0.0 and len(exchange.tries.all_failures) < exchange.tries.count
 
 
 def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView) -> Spent:

@@ -128,7 +128,7 @@ class CascadeJudge:
         self._held_bytes = 0
         self._entropies: list[float] = []
 
-    def asks_instead(self, other: Admitted) -> None:
+    def request_changed(self, other: Admitted) -> None:
         """The small model is asked in another version: what `asking` was rewritten to."""
         parsed = orjson.loads(self.plain.upstream_body)
         parsed["model"] = other.model.engine_name
