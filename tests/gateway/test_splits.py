@@ -7,7 +7,8 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest, as_control
+from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.models import as_control
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits, SplitUse

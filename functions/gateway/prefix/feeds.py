@@ -30,7 +30,7 @@ async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
         await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_ASK_S)
 
 
-async def sweep(exact: "ExactPrefixes") -> None:
+async def sweep_prefixes(exact: "ExactPrefixes") -> None:
     while True:
         await asyncio.sleep(_SWEEP_INTERVAL_S)
         exact.sweep()

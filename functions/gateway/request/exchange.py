@@ -25,7 +25,7 @@ from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import Headers, Sink
-from functions.gateway.intake.intake import as_control
+from functions.gateway.intake.models import as_control
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import Entry
 from functions.gateway.request import ending, replies
