@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import BloomTable
 from functions.decisions.prefix.block_index import BlockIndex
-from functions.fleet.prefix_news import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
+from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB
 MAX_NAMES_OF_REPLICA = 262_144  # of 16 tokens: 4 million tokens of KV cache

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from functions.decisions.rollout.evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
-from functions.fleet.rollout_beat import BeatInvalid, RolloutBeat, StageStats, decode, encode
+from functions.fleet.rollout_heartbeat import BeatInvalid, RolloutBeat, StageStats, decode, encode
 
 __all__ = ["BeatInvalid", "EvidenceBook", "RolloutBeat", "StageStats", "decode", "encode"]
 

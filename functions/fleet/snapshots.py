@@ -33,7 +33,7 @@ from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.pauses import breather
 from functions.fleet.snapshot_file import SnapshotFile
-from functions.fleet.snapshot_news import ALL_POOLS, SnapshotNews
+from functions.fleet.snapshot_notices import ALL_POOLS, SnapshotNews
 
 SNAPSHOT_PATH = "/v1/snapshot"
 HASH_HEADER = "x-shoal-snapshot-hash"

@@ -9,10 +9,10 @@ import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import snapshot_news
+from functions.fleet import snapshot_notices as snapshot_news
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.snapshot_news import SnapshotNews
+from functions.fleet.snapshot_notices import SnapshotNews
 
 CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
-from functions.fleet.standing import Standing, Standings
+from functions.fleet.outlier_status import Standing, Standings
 
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
 NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded

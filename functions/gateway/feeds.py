@@ -8,14 +8,22 @@ with what it last knew, and keeps what it could not tell.
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat, rollout_beat, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, PoolBus, RolloutBus
+from functions.fleet import pool_heartbeat as pool_beat
+from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet import session_pins
+from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
+from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
+
+if TYPE_CHECKING:
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
@@ -114,3 +122,31 @@ def _take(gateway: Gateway, message: bytes) -> None:
         gateway.heard(heartbeats.decode(message))
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
+
+
+# News of prefixes from the bus, and the questions that keep them coming. Loops that end by raising, as `feeds`' do.
+
+
+_FIRST_ASK_S = 0.5
+
+
+async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
+    """What agents tell, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
+    async for message in bus.prefixes():
+        exact.heard(message)
+
+
+async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
+    """Each few seconds, what is wanted of which pool, by the routing policies in force; the first time soon."""
+    await asyncio.sleep(_FIRST_ASK_S)  # for the subscription to be there before the answers are
+    while True:
+        if services.state.catalogue is not None:
+            for ask in exact.asks(services.state.catalogue):
+                await bus.ask_prefixes(encode(ask))
+        await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_ASK_S)
+
+
+async def sweep_prefixes(exact: "ExactPrefixes") -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_INTERVAL_S)
+        exact.sweep()

@@ -20,10 +20,11 @@ import uvicorn
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.quota_leases import ValkeyQuotaBroker
-from functions.fleet.snapshot_news import follow_news
+from functions.fleet.snapshot_notices import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import configured, feeds
+from functions.gateway import feeds as prefix_feeds
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
@@ -36,7 +37,6 @@ from functions.gateway.http.handover import Handover, Inheritance, inherit
 from functions.gateway.http.lane import LaneProtocol
 from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise_descriptor_limit
 from functions.gateway.metrics import Metrics
-from functions.gateway.prefix import feeds as prefix_feeds
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadClient

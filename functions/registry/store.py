@@ -26,7 +26,7 @@ from functions.api.snapshot_entries import AnyEntry, ModelEntry
 from functions.api.snapshot_index import Indexed, applied, changes_between, empty, indexed
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 from functions.fleet.snapshot_file import SnapshotFile
-from functions.fleet.snapshot_news import ALL_POOLS, MAX_POOLS, SnapshotNews
+from functions.fleet.snapshot_notices import ALL_POOLS, MAX_POOLS, SnapshotNews
 from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
 from functions.registry.fence import Fence
 

@@ -22,7 +22,7 @@ from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.snapshot_news import follow_news
+from functions.fleet.snapshot_notices import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import BEAT_MAX_BYTES, PoolBeat, PoolBeatInvalid, PoolStats, decode, encode
+from functions.fleet import pool_heartbeat as pool_beat
 from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, PoolBoard
+from functions.fleet.pool_heartbeat import BEAT_MAX_BYTES, PoolBeat, PoolBeatInvalid, PoolStats, decode, encode
 
 
 def beat(*stats: PoolStats, gateway: str = "gw-1", sequence: int = 1, incarnation: int = 7) -> PoolBeat:

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_news import Ask, Delta, decode, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Ask, Delta, decode, decode_ask, encode, pack
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.fleet.conftest import PASSWORD
 from tests.fleet.listening import first

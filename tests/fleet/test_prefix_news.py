@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.prefix.block_bloom import build
-from functions.fleet.prefix_news import (
+from functions.fleet.prefix_updates import (
     ASK_MAX_BYTES,
     NEWS_MAX_BYTES,
     Ask,

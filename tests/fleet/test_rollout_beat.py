@@ -6,8 +6,8 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
-from functions.fleet import rollout_beat
-from functions.fleet.rollout_beat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, BeatInvalid, RolloutBeat, StageStats
+from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, BeatInvalid, RolloutBeat, StageStats
 
 ROLLOUT = RolloutId("ro-00000001")
 

@@ -7,7 +7,7 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.rollout.evidence import GroupStats, wire_of
 from functions.fleet import rollout_stats
-from functions.fleet.rollout_beat import RolloutBeat, StageStats, encode
+from functions.fleet.rollout_heartbeat import RolloutBeat, StageStats, encode
 from functions.fleet.rollout_stats import FORGET_AFTER_S, SILENT_S, EvidenceBook
 
 ROLLOUT = RolloutId("ro-00000001")

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import valkey.asyncio as valkey
 
-from functions.fleet import snapshot_news
+from functions.fleet import snapshot_notices as snapshot_news
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.snapshot_news import SnapshotNews, announce, follow_news
+from functions.fleet.snapshot_notices import SnapshotNews, announce, follow_news
 from functions.fleet.valkey_bus import NEWS_CHANNEL, ValkeyBus
 from tests.fleet.conftest import PASSWORD
 

@@ -22,7 +22,7 @@ from functions.api.snapshot_index import changes_between, indexed
 from functions.decisions.catalogue import Catalogue
 from functions.fleet import snapshot_file
 from functions.fleet import snapshots as followers
-from functions.fleet.snapshot_news import SnapshotNews
+from functions.fleet.snapshot_notices import SnapshotNews
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from tests.fleet.builders import snapshot
 

@@ -2,7 +2,7 @@
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.health.ejection import EJECTION_BASE_S, FORGIVEN_AFTER_S, INTERVAL_S, REFUSAL_MS
-from functions.fleet.standing import Standings
+from functions.fleet.outlier_status import Standings
 
 POOL = PoolName("base")
 READY = [ReplicaId(name) for name in "abcd"]

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Ask, Bloom, Delta, decode_ask, encode, pack
+from functions.gateway import feeds as prefix_feeds
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
-from functions.gateway.prefix import feeds as prefix_feeds
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.prompt_chains import Learnt

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from functions.fleet import rollout_beat, session_pins
+from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet import session_pins
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway import feeds

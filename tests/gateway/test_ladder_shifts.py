@@ -8,7 +8,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.overload.gateway_share import RoomLadder
 from functions.decisions.overload.ladder import Rungs
 from functions.decisions.routing.fallback import shift_targets
-from functions.fleet.pool_beat import PoolStats
+from functions.fleet.pool_heartbeat import PoolStats
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large
 from tests.gateway.engine_rig import Play

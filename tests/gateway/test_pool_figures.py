@@ -9,9 +9,9 @@ import pytest
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet import pool_beat
+from functions.fleet import pool_heartbeat as pool_beat
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded

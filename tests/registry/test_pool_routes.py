@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import PoolBeat, PoolStats
-from functions.fleet.pool_report import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet import pool_heartbeat as pool_beat
+from functions.fleet.pool_board import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet.pool_heartbeat import PoolBeat, PoolStats
 from functions.registry.fleet_watch import DESIRED_FOR_S
 from tests.fleet.builders import beat
 from tests.registry.world import World, serving

@@ -7,8 +7,8 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
-from functions.fleet import rollout_beat
-from functions.fleet.rollout_beat import RolloutBeat, StageStats
+from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet.rollout_heartbeat import RolloutBeat, StageStats
 from tests.registry.backends import url
 from tests.registry.catalogue_world import World, digest
 from tests.registry.world import TOKEN, error_of

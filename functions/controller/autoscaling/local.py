@@ -50,7 +50,7 @@ from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
 from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, seated, without_seat
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
 TELL_REGISTRY_EVERY_S = 10.0

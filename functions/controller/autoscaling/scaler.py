@@ -25,7 +25,7 @@ from functions.decisions.autoscaling.startup_times import Source, StartupTimes
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
 from functions.decisions.overload import ladder
 from functions.decisions.overload.ladder import LadderState, Means, Rungs
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 
 _INTERACTIVE = 0
 DECIDE_EVERY_S = 15.0  # the ladder is asked each time

@@ -13,7 +13,7 @@ from functions.controller.autoscaling.roster import Roster, Sleepers
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.autoscaling.standing import number_of
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
-from functions.fleet.pool_report import PoolReport, ReplicaReport
+from functions.fleet.pool_board import PoolReport, ReplicaReport
 
 # Stuck replicas: how long each warm replica of a sleeping pool has been as it is, and which are waited for no longer.
 #

@@ -16,7 +16,7 @@ second request is told to go elsewhere. At 7 the probe fails: out until 17. The 
 A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for REFUSAL_S. Fast refusals
 would otherwise make it look like the fastest of all. Where it says for how long it wants to be left alone, it is.
 
-Neighbours: `functions.fleet.standing` keeps one for each replica in trouble, and gathers what outlier detection
+Neighbours: `functions.fleet.outlier_status` keeps one for each replica in trouble, and gathers what outlier detection
 (below) compares.
 """
 

@@ -20,7 +20,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.fallback import Degraded
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
-from functions.fleet.prefix_news import Ask, NewsInvalid, decode
+from functions.fleet.prefix_updates import Ask, NewsInvalid, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains

@@ -7,8 +7,8 @@ delivered cost the tenant nothing, and neither does the loser of two attempts at
 haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
 (`CascadeSpend`): the policy wants both.
 
-Neighbours: `functions.decisions.request.cost` has the formulae; an exchange asks `spent` once, at its end; `settle` is
-one of those who are given its `Ended`; the trace tells what it says.
+Neighbours: `functions.decisions.quota.dimensions` has the formulae; an exchange calls `spent` once, at its end;
+`settle` is one of the listeners that are given its `Ended`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
-from functions.decisions.request.cost import gpu_seconds, kv_token_seconds
+from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.fleet.view import FleetView
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage

@@ -10,7 +10,7 @@ A candidate that no replica has loaded is a failure of the candidate; a control 
 first token counts wherever one came, the mean between tokens and the whole time only of whole answers.
 
 Counts are cumulative from when this process first saw the stage; `beats` says them to the registry, each second what
-changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_beat`).
+changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
 Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capacity` make 3 requests with 1 error.
 """
 
@@ -23,7 +23,7 @@ from functions.api.ids import ModelId, RolloutId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
-from functions.fleet.rollout_beat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
+from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
 

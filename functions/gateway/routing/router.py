@@ -24,7 +24,7 @@ from functions.decisions.routing.own_load import OwnLoad, Place
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.sessions import SessionAffinity
-from functions.fleet.standing import Standing
+from functions.fleet.outlier_status import Standing
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended

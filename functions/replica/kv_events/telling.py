@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix import block_bloom
-from functions.fleet.prefix_news import (
+from functions.fleet.prefix_updates import (
     ASKED_FOR_S,
     DELTA_NAMES,
     STATE_NAMES,

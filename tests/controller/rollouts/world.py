@@ -27,9 +27,9 @@ from functions.decisions.rollout.evidence import GroupStats, wire_of
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.split import choose
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import rollout_beat
+from functions.fleet import rollout_heartbeat as rollout_beat
 from functions.fleet.heartbeat import Heartbeat
-from functions.fleet.rollout_beat import RolloutBeat, StageStats
+from functions.fleet.rollout_heartbeat import RolloutBeat, StageStats
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from functions.controller.autoscaling.roster import Roster, toward
 from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, seated
-from functions.fleet.pool_report import ReplicaReport
+from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
 ONE_AND_ONE = Roster(2, frozenset({1}))

@@ -33,7 +33,7 @@ from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"
 _NO_BOUND = 10**9

@@ -18,8 +18,8 @@ from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.snapshot.registry_client import RegistryWire
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import PoolBeat, PoolStats
+from functions.fleet import pool_heartbeat as pool_beat
+from functions.fleet.pool_heartbeat import PoolBeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
 from tests.fleet.builders import beat

@@ -16,7 +16,7 @@ import msgspec
 
 from functions.decisions.overload.ladder import RungName
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS
-from functions.fleet.rollout_beat import GatewayId, UnixMillis, UnixSeconds
+from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 
 WHY_MAX_CHARS = 256
 BEAT_MAX_BYTES = 512 * 1024
