@@ -17,7 +17,7 @@ from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
-from functions.fleet.pool_heartbeat import PoolBeat, PoolBeatInvalid, PoolStats, decode
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, decode
 
 HEARD_FOR_S = 5.0  # five beats
 MAX_GATEWAYS = 1024
@@ -63,13 +63,13 @@ class PoolBoard:
         """One beat from the bus; False where it is none, or one gateway too many."""
         try:
             beat, left_out = decode(message)
-        except PoolBeatInvalid:
+        except PoolHeartbeatInvalid:
             self.refused_total += 1
             return False
         self.refused_total += left_out
         return self.hear(beat, now_s)
 
-    def hear(self, beat: PoolBeat, now_s: float) -> bool:
+    def hear(self, beat: PoolHeartbeat, now_s: float) -> bool:
         self._forget_silent(now_s)
         said = self._gateways.get(beat.gateway_id)
         if said is None:

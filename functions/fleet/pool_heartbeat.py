@@ -31,7 +31,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 _NOT_A_BEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class PoolBeatInvalid(Exception):
+class PoolHeartbeatInvalid(Exception):
     """Not a gateway's word on its pools; drop it and count it."""
 
 
@@ -55,7 +55,7 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
 
-class PoolBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway_id: GatewayId
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count  # the same for all messages of one second
@@ -75,18 +75,18 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: PoolBeat) -> bytes:
+def encode(beat: PoolHeartbeat) -> bytes:
     return msgspec.json.encode(beat)
 
 
-def decode(message: bytes) -> tuple[PoolBeat, int]:
+def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
     """A beat from bus bytes, and how many of its pools were left out; PoolBeatInvalid where nothing is left of it."""
     if len(message) > BEAT_MAX_BYTES:
-        raise PoolBeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+        raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
         envelope = msgspec.json.decode(message, type=_Envelope)
     except _NOT_A_BEAT as error:
-        raise PoolBeatInvalid(str(error)) from error
+        raise PoolHeartbeatInvalid(str(error)) from error
     pools: list[PoolStats] = []
     wrong = ""
     for raw in envelope.pools:
@@ -95,6 +95,8 @@ def decode(message: bytes) -> tuple[PoolBeat, int]:
         except _NOT_A_BEAT as error:
             wrong = str(error)
     if wrong and not pools:
-        raise PoolBeatInvalid(wrong)
-    beat = PoolBeat(envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools))
+        raise PoolHeartbeatInvalid(wrong)
+    beat = PoolHeartbeat(
+        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools)
+    )
     return beat, len(envelope.pools) - len(pools)

@@ -25,7 +25,7 @@ Stage = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # as in `SplitEntry`: 
 GatewayId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
 
 
-class BeatInvalid(Exception):
+class RolloutHeartbeatInvalid(Exception):
     """Not a gateway's beat; drop it."""
 
 
@@ -38,7 +38,7 @@ class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control: GroupWire
 
 
-class RolloutBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway_id: GatewayId
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count
@@ -47,19 +47,19 @@ class RolloutBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: RolloutBeat) -> bytes:
+def encode(beat: RolloutHeartbeat) -> bytes:
     return msgspec.json.encode(beat)
 
 
-def decode(message: bytes) -> RolloutBeat:
+def decode(message: bytes) -> RolloutHeartbeat:
     """A beat from bus bytes; BeatInvalid where they are none, or the numbers contradict each other."""
     if len(message) > BEAT_MAX_BYTES:
-        raise BeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+        raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
-        beat = msgspec.json.decode(message, type=RolloutBeat)
+        beat = msgspec.json.decode(message, type=RolloutHeartbeat)
         for said in beat.rollouts:
             group_of(said.candidate)
             group_of(said.control)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EvidenceInvalid) as error:
-        raise BeatInvalid(str(error)) from error
+        raise RolloutHeartbeatInvalid(str(error)) from error
     return beat

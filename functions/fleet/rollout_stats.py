@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from functions.decisions.rollout.evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
-from functions.fleet.rollout_heartbeat import BeatInvalid, RolloutBeat, StageStats, decode, encode
+from functions.fleet.rollout_heartbeat import RolloutHeartbeat, RolloutHeartbeatInvalid, StageStats, decode, encode
 
-__all__ = ["BeatInvalid", "EvidenceBook", "RolloutBeat", "StageStats", "decode", "encode"]
+__all__ = ["EvidenceBook", "RolloutHeartbeat", "RolloutHeartbeatInvalid", "StageStats", "decode", "encode"]
 
 MAX_GATEWAYS = 1024
 MAX_STAGES = 2048
@@ -87,7 +87,7 @@ class EvidenceBook:
         """One beat from the bus; False where it is none, is older than what is known, or is one gateway too many."""
         try:
             beat = decode(message)
-        except BeatInvalid:
+        except RolloutHeartbeatInvalid:
             self.refused_total += 1
             return False
         if not self._counts(beat, now_unix_s):
@@ -126,7 +126,7 @@ class EvidenceBook:
 
     # inside
 
-    def _counts(self, beat: RolloutBeat, now_unix_s: float) -> bool:
+    def _counts(self, beat: RolloutHeartbeat, now_unix_s: float) -> bool:
         """Whether this beat is news; remembers that its sender was heard."""
         gateway = self._gateways.get(beat.gateway_id)
         if gateway is None:
@@ -146,7 +146,7 @@ class EvidenceBook:
         process.sequence, process.heard_unix_s = beat.sequence, now_unix_s
         return True
 
-    def _put(self, beat: RolloutBeat, said: StageStats, now_unix_s: float) -> None:
+    def _put(self, beat: RolloutHeartbeat, said: StageStats, now_unix_s: float) -> None:
         stage = self._stages.setdefault((said.rollout, said.stage), _Stage(now_unix_s))
         key, raw = (beat.gateway_id, beat.incarnation), _encoder.encode(said)
         grown_bytes = len(raw) - len(stage.said.get(key, b""))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
-from functions.fleet.outlier_status import Standing, Standings
+from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
 
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
 NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded
@@ -73,7 +73,7 @@ class FleetView:
 
     _known: dict[ReplicaId, _Known] = field(default_factory=dict)
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
-    standings: Standings = field(default_factory=Standings)
+    standings: OutlierTracker = field(default_factory=OutlierTracker)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
@@ -193,7 +193,7 @@ class FleetView:
             known.view = replace(known.view, adapters=adapters)
             self._put(known.view)
 
-    def standing(self, pool: PoolName, now_s: float) -> Standing:
+    def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, and who counts as slower."""
         return self.standings.of(pool, self.index(pool).ready, now_s)
 

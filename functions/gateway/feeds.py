@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_heartbeat as pool_beat
-from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet import pool_heartbeat
+from functions.fleet import rollout_heartbeat
 from functions.fleet import session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
@@ -58,7 +58,7 @@ async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
     for beat in services.rollouts.evidence.beats():
         try:
-            await bus.publish_stats(rollout_beat.encode(beat))
+            await bus.publish_stats(rollout_heartbeat.encode(beat))
         except BusUnavailable:
             services.metrics.bus_lost("evidence")
             services.rollouts.evidence.say_all_again()
@@ -99,7 +99,7 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
         for beat in services.admission.pools.beats(
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
-            await bus.publish_pools(pool_beat.encode(beat))
+            await bus.publish_pools(pool_heartbeat.encode(beat))
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:

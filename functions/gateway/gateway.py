@@ -25,7 +25,7 @@ from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.routes import Route
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import replies
 from functions.gateway.request.dialects import OPENAI, Dialect
 from functions.gateway.request.exchange import Exchange
@@ -128,7 +128,9 @@ class Gateway:
         """Of one that has not come as far as to be handled."""
         replies.refuse(self.services.metrics, sink, request_id, answer, dialect=dialect)
 
-    def _turn_away(self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: Entry | None) -> None:
+    def _turn_away(
+        self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: RequestQuota | None
+    ) -> None:
         """Refuse a request that may already have been counted."""
         more = entry.headers if entry is not None else ()
         if entry is not None:

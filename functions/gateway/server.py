@@ -20,7 +20,7 @@ import uvicorn
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
 from functions.fleet.quota_leases import ValkeyQuotaBroker
-from functions.fleet.snapshot_notices import follow_news
+from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import configured, feeds
@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
         services.state.snapshot_source = follower
         bus = self._bus
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        news = functools.partial(follow_news, bus, follower.heard)
+        news = functools.partial(follow_notices, bus, follower.heard)
         services.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()

@@ -16,7 +16,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.places import HeldBytes, LinePlaces
 from functions.gateway.batch.reading import lines_of
 from functions.gateway.batch.run import BatchRun, _question
-from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.turns import LinePacer
 from functions.gateway.batch.validation import Validation
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
@@ -27,10 +27,10 @@ from tests.gateway.world import World, quota
 ACME = TenantId("acme")
 
 
-def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> Turns:
+def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> LinePacer:
     pace = BatchPace(32.0)
     pace.window = 32.0
-    return Turns(
+    return LinePacer(
         world.gateway.services,
         ACME,
         pace,

@@ -6,7 +6,7 @@ import pytest
 from functions.api.ids import ModelId, RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
-from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutBeat, decode, encode
+from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutHeartbeat, decode, encode
 from functions.gateway.request.request import Timeline
 from functions.gateway.routing import rollout as evidence_module
 from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
@@ -117,7 +117,7 @@ def test_beats_say_what_changed_and_now_and_then_all() -> None:
 
 def test_beats_are_numbered_and_cumulative() -> None:
     evidence = gathering()
-    said: list[RolloutBeat] = []
+    said: list[RolloutHeartbeat] = []
     for _ in range(3):
         evidence.ended(USE, 200, "", ANSWERED, gaps=0)
         said += evidence.beats()

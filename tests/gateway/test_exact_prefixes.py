@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_updates import Ask, Bloom, Delta, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
 from functions.gateway import feeds as prefix_feeds
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
@@ -117,10 +117,10 @@ def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:
 
 def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
     assert exact.asks(catalogue_by("sent")) == []
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", everyone=True)]
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", everyone=True)]
     exact.heard(encode(Delta("r0", POOL, 7, 9, BLOCK)))
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
-    assert exact.asks(catalogue_by("bloom")) == [Ask(POOL, "bloom", ("r0",))]
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
+    assert exact.asks(catalogue_by("bloom")) == [PrefixRequest(POOL, "bloom", ("r0",))]
 
 
 def test_figures(exact: ExactPrefixes) -> None:
@@ -170,7 +170,7 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
     for sequence in (0, 3):
         with pytest.raises(BusUnavailable):
             await prefix_feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
 
 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
@@ -179,7 +179,7 @@ async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefi
     task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
-    assert ask == Ask(POOL, "events", everyone=True)
+    assert ask == PrefixRequest(POOL, "events", everyone=True)
 
 
 async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from functions.fleet import rollout_heartbeat as rollout_beat
+from functions.fleet import rollout_heartbeat
 from functions.fleet import session_pins
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
@@ -77,7 +77,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
         ask(p, "candidate", stream=False)
         (await engine_of(p)).answers(200, b'{"choices":[]}')
         await until(lambda: bus.stats_told)
-    first = rollout_beat.decode(bus.stats_told[0])
+    first = rollout_heartbeat.decode(bus.stats_told[0])
     assert [(said.rollout, said.candidate.requests) for said in first.rollouts] == [(ROLLOUT, 1)]
     bus.away = True
     with pytest.raises(BusUnavailable):
@@ -88,7 +88,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     bus.stats_told.clear()
     async with running(feeds.publish_evidence, p.gateway.services, bus):
         await until(lambda: bus.stats_told)
-    assert len(rollout_beat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
+    assert len(rollout_heartbeat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
 
 
 async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:

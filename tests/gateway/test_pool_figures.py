@@ -9,7 +9,7 @@ import pytest
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet import pool_heartbeat as pool_beat
+from functions.fleet import pool_heartbeat
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
@@ -131,7 +131,7 @@ def test_a_wait_without_an_end_is_told_in_bounds() -> None:
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
     (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
-    told_of, left_out = pool_beat.decode(pool_beat.encode(beat))
+    told_of, left_out = pool_heartbeat.decode(pool_heartbeat.encode(beat))
     assert (told_of.pools[0].queue_s, left_out) == (3600.0, 0)
 
 
@@ -178,5 +178,5 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
         async with asyncio.timeout(30.0):
             await feeds.publish_pools(world.gateway.services, bus)  # type: ignore[arg-type]
     except BusUnavailable:
-        beat, _ = pool_beat.decode(bus.messages[0])
+        beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]

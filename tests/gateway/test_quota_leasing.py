@@ -11,8 +11,8 @@ import pytest
 from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.decisions.quota.token_bucket import burst_of
 from functions.decisions.request.features import RequestFeatures
-from functions.fleet.quota_leases import Answer, Group
-from functions.gateway.quota.accounts import Entry
+from functions.fleet.quota_leases import Group, LeaseAnswer
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
@@ -230,7 +230,7 @@ async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothin
     assert all(bucket.level <= 0 for _, bucket in quotas.accounts[ACME].limited)
 
 
-async def at_once(shared: Shared, gateway: int, requests: int) -> list[Entry]:
+async def at_once(shared: Shared, gateway: int, requests: int) -> list[RequestQuota]:
     """Those that came, of so many in one instant."""
     entered = await asyncio.gather(*(shared.enters(gateway, 10) for _ in range(requests)))
     return [entry for entry in entered if entry is not None]
@@ -262,7 +262,7 @@ async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monke
     first, second = await at_once(shared, 0, 2)
     answers = shared.broker.ask
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         answer = await answers(gateway_id, groups)
         assert not answer.granted[-1].ok
         shared.ends(first, 10)
@@ -302,7 +302,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
     """The bus's answer to the n-th call, from 0, comes after so many turns of the loop: others go out meanwhile."""
     answers, calls = shared.broker.ask, count()
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         call = next(calls)
         answer = await answers(gateway_id, groups)
         for _ in range(turns(call)):

@@ -49,7 +49,7 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
 from functions.controller.snapshot.source import SnapshotSource
-from functions.decisions.autoscaling.accelerator_slots import Held, Seated, seated, without_seat
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, seated, without_seat
 from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
@@ -176,7 +176,7 @@ class LocalScaling:
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
-    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
+    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, HeldSlots], leaving: int) -> dict[str, Roster]:
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
         allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
         self._held = {}

@@ -144,7 +144,7 @@ CAP_RATIO = 0.1
 
 
 @dataclass(slots=True)
-class Seen:
+class RequestCounts:
     """What one replica did in the interval."""
 
     replica_id: ReplicaId
@@ -162,14 +162,14 @@ class Seen:
         self.ms_per_token_sum += ttft_ms / (computed_tokens + FLOOR_TOKENS)
 
 
-def outliers(seen: Sequence[Seen], pool_replicas: int, out_already: int) -> list[ReplicaId]:
+def outliers(seen: Sequence[RequestCounts], pool_replicas: int, out_already: int) -> list[ReplicaId]:
     """Who is to be ejected, the worst first; `out_already` are out for being outliers."""
     room = max(1, floor(CAP_RATIO * pool_replicas)) - out_already
     found = dict.fromkeys([*_failing(seen), *_slow(seen)])
     return list(found)[: max(0, room)]
 
 
-def _failing(seen: Sequence[Seen]) -> list[ReplicaId]:
+def _failing(seen: Sequence[RequestCounts]) -> list[ReplicaId]:
     judged = [(1.0 - each.failures / each.requests, each.replica_id) for each in seen if each.requests >= REQUESTS_MIN]
     if len(judged) < HOSTS_MIN:
         return []
@@ -181,7 +181,7 @@ def _failing(seen: Sequence[Seen]) -> list[ReplicaId]:
     return [replica_id for ratio, replica_id in sorted(judged) if ratio < bound]
 
 
-def _slow(seen: Sequence[Seen]) -> list[ReplicaId]:
+def _slow(seen: Sequence[RequestCounts]) -> list[ReplicaId]:
     judged = [(each.ms_per_token_sum / each.timed, each.replica_id) for each in seen if each.timed >= REQUESTS_MIN]
     if len(judged) < HOSTS_MIN:
         return []

@@ -20,7 +20,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolHeartbeat, PoolStats
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.fallback import Degraded
 
@@ -97,7 +97,7 @@ class PoolActivity:
         pools: Iterable[PoolName],
         rooms: Mapping[PoolName, Admission],
         ladders: Mapping[PoolName, Rungs] = _NO_LADDERS,
-    ) -> list[PoolBeat]:
+    ) -> list[PoolHeartbeat]:
         """What is to be said now of these pools and of those that were asked for, in as many messages as that takes.
 
         `sender` is the gateway's id and its process's incarnation."""
@@ -106,7 +106,7 @@ class PoolActivity:
         self._sequence += 1
         told = [self._stats(pool, rooms.get(pool), ladders.get(pool, OFF), now_s) for pool in sorted(self._slots)]
         parts = [told[at : at + MAX_POOLS_PER_BEAT] for at in range(0, len(told), MAX_POOLS_PER_BEAT)]
-        return [PoolBeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
+        return [PoolHeartbeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
 
     # inside
 

@@ -41,11 +41,11 @@ _IDLE_S = 600.0  # a room that nobody has come to for so long is closed
 class PoolTicket(Ticket, eq=False, kw_only=True):
     """A request's, which knows whose it is; its request lets go of it at the end."""
 
-    room: "_Room"
-    request: "Waiting | None"
+    room: "_PoolQueue"
+    request: "QueuedRequest | None"
 
 
-class Waiting(Protocol):
+class QueuedRequest(Protocol):
     """What the rooms ask of an exchange."""
 
     admitted: Admitted
@@ -61,7 +61,7 @@ class Waiting(Protocol):
         """There is none, nor will there be in time. `reason` is a label of shoal_shed_total."""
 
 
-class _Room:
+class _PoolQueue:
     """One pool's."""
 
     __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
@@ -97,11 +97,11 @@ class AdmissionQueues:
         self._clock = clock
         self._new_ladder = new_ladder
         self._fleet = fleet
-        self._rooms: dict[PoolName, _Room] = {}
+        self._rooms: dict[PoolName, _PoolQueue] = {}
         self._count = 0
         self.pools = PoolActivity(clock)
 
-    def submit(self, exchange: Waiting) -> None:
+    def submit(self, exchange: QueuedRequest) -> None:
         """Dispatch it now, keep it until there is room, or turn it away."""
         admitted = exchange.admitted
         if admitted.route.output is None and admitted.route.path in _FREE:
@@ -123,7 +123,7 @@ class AdmissionQueues:
         else:
             self._turn_away(exchange, verdict)
 
-    def first_token(self, exchange: Waiting) -> None:
+    def first_token(self, exchange: QueuedRequest) -> None:
         """Its first token has come."""
         ticket = exchange.ticket
         if ticket is not None:
@@ -132,7 +132,7 @@ class AdmissionQueues:
             if room.admission.waiting:
                 self._serve_soon(room)
 
-    def defer(self, exchange: Waiting) -> None:
+    def defer(self, exchange: QueuedRequest) -> None:
         """It waits for its adapter: the prompts that engines read meanwhile are others'."""
         ticket = exchange.ticket
         if ticket is not None:
@@ -147,7 +147,7 @@ class AdmissionQueues:
             self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
         self.pools.ended(ended)
 
-    def released(self, exchange: Waiting, cost: int | None) -> None:
+    def released(self, exchange: QueuedRequest, cost: int | None) -> None:
         """It leaves this pool. `cost` is what it took (`cost_tokens`), None: as much as was expected."""
         ticket, exchange.ticket = exchange.ticket, None
         if ticket is not None:
@@ -206,7 +206,7 @@ class AdmissionQueues:
         """What is in force in each pool that anybody has asked for lately."""
         return {pool: room.ladder.rungs for pool, room in list(self._rooms.items())}
 
-    def _shiftable_ratio(self, pool: PoolName, room: _Room) -> float:
+    def _shiftable_ratio(self, pool: PoolName, room: _PoolQueue) -> float:
         """Of what comes for the pool, what its fallbacks would take."""
         steps = room.catalogue.routing_for(pool).fallback
         targets = shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
@@ -221,18 +221,18 @@ class AdmissionQueues:
         """For the metrics."""
         return [(pool, room.admission, room.waits) for pool, room in list(self._rooms.items())]
 
-    def _room(self, exchange: Waiting, now_s: float) -> _Room:
+    def _room(self, exchange: QueuedRequest, now_s: float) -> _PoolQueue:
         pool, catalogue = exchange.admitted.model.pool, exchange.catalogue
         room = self._rooms.get(pool)
         if room is None:
-            room = self._rooms[pool] = _Room(catalogue, pool, now_s, self._new_ladder())
+            room = self._rooms[pool] = _PoolQueue(catalogue, pool, now_s, self._new_ladder())
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             room.admission.look(ready, now_s)
         elif catalogue.epoch >= room.catalogue.epoch:  # an older one: the request began before a swap
             room.obey(catalogue, pool)
         return room
 
-    def _ticket(self, exchange: Waiting, room: _Room, now_s: float) -> PoolTicket:
+    def _ticket(self, exchange: QueuedRequest, room: _PoolQueue, now_s: float) -> PoolTicket:
         admitted = exchange.admitted
         features = admitted.features
         band = _BAND_OF[admitted.service_class]
@@ -262,12 +262,12 @@ class AdmissionQueues:
             request=exchange,
         )
 
-    def _serve_soon(self, room: _Room) -> None:
+    def _serve_soon(self, room: _PoolQueue) -> None:
         if not room.serving:
             room.serving = True
             asyncio.get_running_loop().call_soon(self._serve, room)
 
-    def _serve(self, room: _Room) -> None:
+    def _serve(self, room: _PoolQueue) -> None:
         """Dispatch whoever has room now."""
         room.serving = False
         now_s = self._clock()
@@ -281,7 +281,7 @@ class AdmissionQueues:
             room.waits.waited(ticket.band, waited_s)
             exchange.dispatched()
 
-    def _too_late(self, room: _Room, ticket: Ticket, now_s: float) -> None:
+    def _too_late(self, room: _PoolQueue, ticket: Ticket, now_s: float) -> None:
         exchange = _request_of(ticket)
         exchange.ticket = cast(PoolTicket, ticket).request = None
         waited_s = now_s - ticket.arrived_s
@@ -289,12 +289,12 @@ class AdmissionQueues:
         room.waits.waited(ticket.band, waited_s)
         self._turn_away(exchange, room.admission.refuse_late(ticket, now_s))
 
-    def _turn_away(self, exchange: Waiting, refuse: Refuse) -> None:
+    def _turn_away(self, exchange: QueuedRequest, refuse: Refuse) -> None:
         exchange.turned_away(_refusal(refuse, exchange.admitted), refuse.reason)
 
 
-def _request_of(ticket: Ticket) -> Waiting:
-    return cast(Waiting, cast(PoolTicket, ticket).request)
+def _request_of(ticket: Ticket) -> QueuedRequest:
+    return cast(QueuedRequest, cast(PoolTicket, ticket).request)
 
 
 _MESSAGES = {

@@ -17,7 +17,7 @@ from functions.artifacts.s3_large import abort_stale
 from functions.decisions.batch.choice import MAX_WINDOW_S, OpenBatch
 from functions.gateway.batch.files import names
 from functions.gateway.batch.log import LogBroken
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 
 _log = logging.getLogger(__name__)
 _DAY_S = 24 * 3600.0
@@ -26,7 +26,7 @@ _CLOCKS_APART_S = 3600.0  # of ages counted in days; clocks that are set at all 
 
 
 class Collecting:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: BatchServices) -> None:
         self._shared = shared
         self._store = shared.store
 

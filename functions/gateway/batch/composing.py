@@ -24,7 +24,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.parts import Parts
+from functions.gateway.batch.parts import ResultParts
 from functions.gateway.batch.reading import lines_of
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Composing:
         self._output = shelf.begin(record.tenant, record.output_file_id)
         self._errors = shelf.begin(record.tenant, record.error_file_id)
 
-    async def run(self, parts: Parts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
+    async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
         """`check_holder` raises where the batch is another's by now. Raises PartMissing; then nothing was kept."""
         done = Done()
         try:
@@ -77,7 +77,7 @@ class Composing:
                 await self._store.call(writer.abort)
         return Composed(tally, has_output, has_errors)
 
-    async def _take(self, done: Done, parts: Parts, key: str) -> None:
+    async def _take(self, done: Done, parts: ResultParts, key: str) -> None:
         answers, failures = bytearray(), bytearray()
         for result in done.take(await parts.read(key)):
             (answers if result.is_success else failures).extend(result.text + b"\n")

@@ -48,7 +48,7 @@ class InDoubt(StoreUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class BatchProgress:
     """What a marker holds."""
 
     input_file_id: str
@@ -65,7 +65,7 @@ class BatchLog:
         after it: a record that took long may have been given up, marker and all. Raises InDoubt, and TooManyOpen where
         the tenant has more than `most` with it: then there is none of it.
         """
-        await self.touch(record, Beat(record.input_file_id))
+        await self.touch(record, BatchProgress(record.input_file_id))
         if most is not None:
             await self._count(record, most)
         try:
@@ -73,7 +73,7 @@ class BatchLog:
         except StoreUnavailable as error:
             raise InDoubt(str(error)) from error
         try:
-            await self.touch(record, Beat(record.input_file_id))
+            await self.touch(record, BatchProgress(record.input_file_id))
         except StoreUnavailable as error:
             _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
 
@@ -114,11 +114,11 @@ class BatchLog:
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
 
-    async def touch(self, record: BatchRecord, beat: Beat) -> None:
+    async def touch(self, record: BatchRecord, beat: BatchProgress) -> None:
         await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(beat))
 
-    async def beat(self, tenant: str, batch_id: str) -> Beat | None:
-        return await self._read(names.marker_key(tenant, batch_id), Beat)
+    async def beat(self, tenant: str, batch_id: str) -> BatchProgress | None:
+        return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
         """It is over: nobody need look at it."""

@@ -26,7 +26,7 @@ class PartMissing(StoreUnavailable):
     """A part that was there is not: the batch may be over elsewhere. Look at its log, recall, and begin again."""
 
 
-class Parts:
+class ResultParts:
     """Of one run. `claim` is the number of the record by which it holds the batch."""
 
     def __init__(self, store: FileStore, record: BatchRecord, limits: BatchLimits, clock: Callable[[], float]) -> None:

@@ -25,13 +25,13 @@ from functions.decisions.batch.choice import BEAT_S
 from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.pace import BatchPace
 from functions.decisions.batch.record import BatchRecord, LineProblem, Status
-from functions.gateway.batch.asking import Asker, Question
+from functions.gateway.batch.asking import LineRequest, LineSender
 from functions.gateway.batch.composing import Composing, forget_files
-from functions.gateway.batch.log import Beat, LogBroken, Overtaken
-from functions.gateway.batch.parts import PartMissing, Parts
+from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
+from functions.gateway.batch.parts import PartMissing, ResultParts
 from functions.gateway.batch.reading import lines_of
-from functions.gateway.batch.shared import Shared
-from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.shared import BatchServices
+from functions.gateway.batch.turns import LinePacer
 from functions.gateway.batch.validation import Validation, line_bytes
 from functions.gateway.errors import Refused
 from functions.gateway.intake.routes import Route
@@ -54,15 +54,15 @@ class _Stopped(Exception):
 class BatchRun:
     """`record` is its own claim. `run` once; it raises nothing that a later claim would not mend."""
 
-    def __init__(self, shared: Shared, record: BatchRecord, route: Route) -> None:
+    def __init__(self, shared: BatchServices, record: BatchRecord, route: Route) -> None:
         self._shared = shared
         self._services = shared.services
         self._record = record
         self._route = route
-        self._parts = Parts(shared.store, record, shared.limits, shared.services.clock)
+        self._parts = ResultParts(shared.store, record, shared.limits, shared.services.clock)
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
-        self.turns = Turns(
+        self.turns = LinePacer(
             shared.services,
             tenant,
             pace,
@@ -185,7 +185,7 @@ class BatchRun:
                 self._parts.stop()
         return True
 
-    async def _ask_lines(self, asker: Asker, group: asyncio.TaskGroup) -> None:
+    async def _ask_lines(self, asker: LineSender, group: asyncio.TaskGroup) -> None:
         record, store = self._record, self._shared.store
         async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._services)):
             if raw.ordinal in self._parts.done or raw.text is None:
@@ -198,7 +198,7 @@ class BatchRun:
             self._check_time()
             await asyncio.sleep(_LOOK_S)
 
-    def _begin(self, asker: Asker, question: Question, group: asyncio.TaskGroup) -> None:
+    def _begin(self, asker: LineSender, question: LineRequest, group: asyncio.TaskGroup) -> None:
         held = contextlib.ExitStack()
         held.enter_context(self._shared.bodies.taken(self.tenant, len(question.body)))
 
@@ -254,9 +254,9 @@ class BatchRun:
             record.status,
         )
 
-    def _asker(self, credential: str) -> Asker:
+    def _asker(self, credential: str) -> LineSender:
         shared = self._shared
-        return Asker(
+        return LineSender(
             shared.services.clock,
             shared.handle,
             self._route,
@@ -281,14 +281,14 @@ class BatchRun:
                     await self._has_news.wait()
             self._has_news.clear()
 
-    async def _how_far(self) -> Beat:
+    async def _how_far(self) -> BatchProgress:
         """Until it is known what is done: as far as the holder before said."""
         record = self._record
         before = None
         if not self._is_recalled:
             with contextlib.suppress(LogBroken):  # then it says how far we know
                 before = await self._shared.log.beat(record.tenant, record.id)
-        return before or Beat(record.input_file_id, record.lines, self._parts.done.tally)
+        return before or BatchProgress(record.input_file_id, record.lines, self._parts.done.tally)
 
     async def _watch(self) -> None:
         while True:
@@ -345,10 +345,10 @@ class BatchRun:
         return int(self._services.wall_clock())
 
 
-def _question(raw: RawLine, endpoint: str) -> Question | None:
+def _question(raw: RawLine, endpoint: str) -> LineRequest | None:
     """What was parsed is let go of before anybody waits. None: it could be read once, and is told of at the end."""
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:
         return None
-    return Question(line.ordinal, line.custom_id, orjson.dumps(line.body)) if isinstance(line, Line) else None
+    return LineRequest(line.ordinal, line.custom_id, orjson.dumps(line.body)) if isinstance(line, Line) else None

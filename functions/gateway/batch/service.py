@@ -14,7 +14,7 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.places import HeldBytes, LinePlaces, ListingPlaces
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantSlots
@@ -41,7 +41,7 @@ class Batches:
         places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
         metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: places.held)
-        shared = Shared(
+        shared = BatchServices(
             services,
             handle,
             limits,

@@ -14,7 +14,7 @@ from functions.gateway.services import RequestHandler, Services
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BatchServices:
     services: Services
     handle: RequestHandler  # of the requests that lines are
     limits: BatchLimits

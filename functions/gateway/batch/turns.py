@@ -31,7 +31,7 @@ _LOOK_S = 0.1
 _STAYS_RATIO = 0.98
 
 
-class Turns:
+class LinePacer:
     """Of one run."""
 
     def __init__(

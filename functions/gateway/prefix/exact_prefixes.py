@@ -21,7 +21,7 @@ from pathlib import Path
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
-from functions.fleet.prefix_updates import Ask, NewsInvalid, decode
+from functions.fleet.prefix_updates import NewsInvalid, PrefixRequest, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
@@ -111,14 +111,14 @@ class ExactPrefixes:
             self.refused_total += 1
             _log.warning("dropped news of prefixes: %s", error)
 
-    def asks(self, catalogue: Catalogue) -> list[Ask]:
+    def asks(self, catalogue: Catalogue) -> list[PrefixRequest]:
         """What to ask of whom now, so that it goes on being told."""
-        asks: list[Ask] = []
+        asks: list[PrefixRequest] = []
         self._began.intersection_update(catalogue.pools)
         for pool in catalogue.pools:
             source = catalogue.routing_for(pool).prefix_source
             if source != "sent":
-                asks.append(Ask(pool, source, self.view.unknown(pool), everyone=pool not in self._began))
+                asks.append(PrefixRequest(pool, source, self.view.unknown(pool), everyone=pool not in self._began))
                 self._began.add(pool)
         return asks
 

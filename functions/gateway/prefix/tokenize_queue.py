@@ -23,7 +23,7 @@ MAX_BYTES = 16 * 1024 * 1024  # four of the largest bodies
 SHARE_RATIO = 0.25  # of either, for one tenant
 
 
-class Waiting(Protocol):
+class TokenizeJob(Protocol):
     """What a lesson must say of itself."""
 
     @property
@@ -37,25 +37,25 @@ class Waiting(Protocol):
         """Never empty; the last one stands for the whole prompt."""
 
 
-Lesson = TypeVar("Lesson", bound=Waiting)
+Job = TypeVar("Job", bound=TokenizeJob)
 
 
-class _Line(Generic[Lesson]):
+class _Line(Generic[Job]):
     """One tenant's, in the order of arrival."""
 
     __slots__ = ("lessons", "spent_bytes", "waiting_bytes")
 
     def __init__(self, spent_bytes: int) -> None:
-        self.lessons: deque[Lesson] = deque()
+        self.lessons: deque[Job] = deque()
         self.spent_bytes = spent_bytes
         self.waiting_bytes = 0
 
 
-class TokenizeQueue(Generic[Lesson]):
+class TokenizeQueue(Generic[Job]):
     """For any number of threads."""
 
     def __init__(self) -> None:
-        self._lines: dict[TenantId, _Line[Lesson]] = {}  # of those who wait
+        self._lines: dict[TenantId, _Line[Job]] = {}  # of those who wait
         self._known: set[int] = set()  # by their last text block
         self._bytes = 0
         self._is_closed = False
@@ -64,7 +64,7 @@ class TokenizeQueue(Generic[Lesson]):
     def __len__(self) -> int:
         return len(self._known)
 
-    def put(self, lesson: Lesson) -> bool:
+    def put(self, lesson: Job) -> bool:
         """False where there is no room for it; one that waits already is not put twice."""
         size_bytes = len(lesson.body)
         with self._changed:
@@ -81,7 +81,7 @@ class TokenizeQueue(Generic[Lesson]):
             self._changed.notify()
         return True
 
-    def take(self) -> Lesson | None:
+    def take(self) -> Job | None:
         """The next one, as soon as there is one; None once the queue is closed."""
         with self._changed:
             while not self._lines and not self._is_closed:
@@ -107,7 +107,7 @@ class TokenizeQueue(Generic[Lesson]):
             self._is_closed = True
             self._changed.notify_all()
 
-    def _has_room(self, line: _Line[Lesson], size_bytes: int) -> bool:
+    def _has_room(self, line: _Line[Job], size_bytes: int) -> bool:
         """A tenant's first lesson may be of any size."""
         if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False

@@ -55,11 +55,11 @@ class Leasing(Protocol):
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         """Keep this account's limits in today's way."""
 
-    def ask(self, entry: "Entry", done: Callable[[OverLimit | None], None]) -> None:
+    def ask(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
         """Ask for what the entry lacks; `done` is told once what it still lacks, None: nothing."""
 
 
-class Entry:
+class RequestQuota:
     """One request that entered: its accounts, and what the answer says of their limits."""
 
     __slots__ = ("_cached_weight_ratio", "_quotas", "_tier", "accounts", "headers", "keys", "reservation")
@@ -213,24 +213,26 @@ class TenantQuotas:
     def regime(self) -> Regime:
         return self.leasing.regime if self.leasing is not None else ALONE
 
-    def enter(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> Entry:
+    def enter(
+        self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None
+    ) -> RequestQuota:
         """Count one more request of a tenant; raises OverQuota (429) where that is one too many."""
         now_us = int(now_s * US_PER_S)
         keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
         for account in accounts:
             account.in_flight += 1
             account.take(_ONE_REQUEST, now_us)
-        return Entry(self, keys, accounts, quota, refusals.request_headers(accounts))
+        return RequestQuota(self, keys, accounts, quota, refusals.request_headers(accounts))
 
     def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
         """Whether one more request could enter now, which is not counted; raises OverQuota (429) where not."""
         self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
 
-    def ask(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def ask(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         """Have what `reserve` lacked asked for; `done` is called once, later, with the refusal or None."""
         if self.leasing is None:
             raise ValueError("limits are not shared: there is nobody to ask")
-        self.leasing.ask(entry, _Asked(entry, now, done))
+        self.leasing.ask(entry, _LeaseReply(entry, now, done))
 
     def in_flight(self, tenant: TenantId) -> int:
         account = self.accounts.get(tenant)
@@ -279,12 +281,12 @@ class TenantQuotas:
         return len(self.accounts)
 
 
-class _Asked:
+class _LeaseReply:
     """Tells whoever waits for an answer, in the words of the edge."""
 
     __slots__ = ("_done", "_entry", "_now")
 
-    def __init__(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def __init__(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         self._entry, self._now, self._done = entry, now, done
 
     def __call__(self, over: OverLimit | None) -> None:

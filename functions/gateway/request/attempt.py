@@ -16,7 +16,7 @@ silently, at any time. An owner may have two attempts at once, so an attempt tou
 from typing import Protocol
 
 from functions.decisions.routing.choice import Prediction
-from functions.decisions.routing.own_load import Place
+from functions.decisions.routing.own_load import InFlightSlot
 from functions.decisions.routing.retry import Failure, told_to_wait_s
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
@@ -94,7 +94,7 @@ class Attempt:
         self._renaming = renaming
         self.prediction = prediction  # why this replica
         self.replica = prediction.replica
-        self._place: Place | None = None  # at the replica
+        self._place: InFlightSlot | None = None  # at the replica
         self._connection: Connection | None = None
         self._relay: Relay | None = None
         self._status = 0

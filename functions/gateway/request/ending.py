@@ -11,7 +11,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.quota import settlement
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.settlement import Served
 from functions.gateway.request.request import NOTHING_SPENT, Ended
 from functions.gateway.routing.fallback_plan import FallbackPlan
@@ -25,7 +25,7 @@ class Ending(Served, Protocol):
     """An exchange that has just ended: nothing of it changes any more."""
 
     catalogue: Catalogue
-    entry: Entry
+    entry: RequestQuota
     plan: FallbackPlan | None
     ticket: PoolTicket | None
 

@@ -27,7 +27,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import Headers, Sink
 from functions.gateway.intake.models import as_control
 from functions.gateway.quota import settlement
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import ending, replies
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Renaming, Usage, WholeAnswer
@@ -55,7 +55,7 @@ class Exchange:
         sink: Sink,
         *,
         timeline: Timeline,
-        entry: Entry,
+        entry: RequestQuota,
     ) -> None:
         limits = services.limits
         self._services = services

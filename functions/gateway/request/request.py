@@ -23,7 +23,7 @@ from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
 from functions.decisions.routing.retry import Failure
 from functions.gateway.intake.routes import Route
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import Gaps
@@ -128,7 +128,7 @@ class Ended(msgspec.Struct, frozen=True):
     code: str  # of the error that it ended with, or empty
     begun: bool  # the client has the beginning of a stream
     ticket: Ticket | None  # its place in the admission queue, or among those dispatched
-    entry: Entry  # its reservation of the tenant's limits
+    entry: RequestQuota  # its reservation of the tenant's limits
     attempts: int
     failures: tuple[Failure, ...]
     fingerprint: Callable[[], bytes]  # of its prompt, as the quarantine knows it

@@ -23,7 +23,7 @@ from functions.api.ids import ModelId, RolloutId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
-from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
+from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
 
@@ -99,7 +99,7 @@ class RolloutEvidence:
         found = self._stages.get((rollout, stage))
         return (found.candidate, found.control) if found is not None else None
 
-    def beats(self) -> list[RolloutBeat]:
+    def beats(self) -> list[RolloutHeartbeat]:
         """What is to be said now: nothing where there is no rollout, else at least that we are here."""
         now_s = self._clock()
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
@@ -146,9 +146,9 @@ class RolloutEvidence:
         stage.changed = False
         return StageStats(key[0], key[1], wire_of(stage.candidate), wire_of(stage.control))
 
-    def _beat(self, said: tuple[StageStats, ...]) -> RolloutBeat:
+    def _beat(self, said: tuple[StageStats, ...]) -> RolloutHeartbeat:
         self._sequence += 1
-        return RolloutBeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
+        return RolloutHeartbeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
 
 
 class Rollouts:

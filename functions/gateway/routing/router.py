@@ -20,11 +20,11 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
-from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.sessions import SessionAffinity
-from functions.fleet.outlier_status import Standing
+from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended
@@ -72,7 +72,7 @@ class Router:
         self._zone = zone
         self.copies = copies
         self._other = other
-        self._unseen: list[tuple[float, int, Place]] = []  # when their prompts should have been computed
+        self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
         self.sessions = SessionAffinity(clock)
 
@@ -112,7 +112,7 @@ class Router:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
-    def _may_rest(self, decision: NoReplica, standing: Standing, admitted: Admitted) -> NoReplica:
+    def _may_rest(self, decision: NoReplica, standing: OutlierStatus, admitted: Admitted) -> NoReplica:
         """Whether those who could take it are there, and have only asked to be left alone."""
         resting_s, model = standing.resting_s, admitted.model
         if resting_s and model.is_adapter:
@@ -121,7 +121,7 @@ class Router:
         waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
-    def sent(self, admitted: Admitted, decision: Prediction) -> Place:
+    def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """An attempt begins."""
         now_s, replica_id = self._clock(), decision.replica.id
         place = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
@@ -137,12 +137,12 @@ class Router:
                 self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
         return place
 
-    def started(self, place: Place) -> None:
+    def started(self, place: InFlightSlot) -> None:
         """A stream's first token has come."""
         self._fleet.started(place.replica_id, place.sent_s, self._clock(), place.prefill_tokens)
         self.load.start(place)
 
-    def left(self, place: Place) -> None:
+    def left(self, place: InFlightSlot) -> None:
         """An attempt is over, however it ended."""
         self.load.leave(place)
 

@@ -18,11 +18,11 @@ from functions.fleet.prefix_updates import (
     ASKED_FOR_S,
     DELTA_NAMES,
     STATE_NAMES,
-    Ask,
     Bloom,
     Delta,
     Kind,
     News,
+    PrefixRequest,
     State,
     pack,
 )
@@ -52,7 +52,7 @@ class Telling:
         self._state_told_s = -1e9
         self._bloom_is_old = True
 
-    def heard(self, ask: Ask, now_s: float) -> None:
+    def heard(self, ask: PrefixRequest, now_s: float) -> None:
         """A gateway asked; of another pool it concerns others."""
         if ask.pool != self._pool:
             return
