@@ -91,7 +91,7 @@ class OutlierTracker:
         if now_s - self._judged_s < INTERVAL_S:
             return []
         self._judged_s = now_s
-        self._forgive(now_s)
+        self._forget_recovered(now_s)
         ejected = []
         for pool, replicas in ready:
             counts = self._seen.pop(pool, {})
@@ -103,7 +103,7 @@ class OutlierTracker:
         self._seen.clear()
         return ejected
 
-    def _forgive(self, now_s: float) -> None:
+    def _forget_recovered(self, now_s: float) -> None:
         for pool, troubled in list(self._troubled.items()):
             for replica_id, breaker in list(troubled.items()):
                 if not breaker.is_out(now_s):

@@ -118,7 +118,7 @@ class FleetView:
             self._drop(gone)
         return silent
 
-    def forgive(self, now_s: float) -> None:
+    def reset_silence(self, now_s: float) -> None:
         """Until now nobody could be heard: silence begins anew."""
         for known in self._known.values():
             known.seen_s = now_s
@@ -139,11 +139,11 @@ class FleetView:
         self.standings.seen(known.view.pool, replica_id).failed()
         return self.standings.breaker(known.view.pool, replica_id).fault(now_s)
 
-    def refuse(self, replica_id: ReplicaId, now_s: float, told_to_wait_s: float = 0.0) -> None:
+    def refuse(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
         """It answered 429 or 503: it counts as slower for a while, and is left alone for as long as it said."""
         known = self._known.get(replica_id)
         if known is not None:
-            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, told_to_wait_s)
+            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """A request goes to it."""
@@ -175,7 +175,7 @@ class FleetView:
             known.view = replace(_with_noted(view, known, now_s), withdrawn=frozenset(known.withdrawn))
             self._put(known.view)
 
-    def take_room(self, replica_id: ReplicaId) -> None:
+    def take_adapter_slot(self, replica_id: ReplicaId) -> None:
         """A load was asked for there: it has room for one less, until its next beat, which knows better.
 
         Else all that comes within a second goes where room was, and waits there for an adapter to be drained.

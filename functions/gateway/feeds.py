@@ -11,9 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_heartbeat
-from functions.fleet import rollout_heartbeat
-from functions.fleet import session_pins
+from functions.fleet import pool_heartbeat, rollout_heartbeat, session_pins
 from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
@@ -38,7 +36,7 @@ async def follow_bus(gateway: Gateway, bus: Bus) -> None:
     try:
         for message in await bus.latest():
             _take(gateway, message)
-        gateway.hears_again()
+        gateway.bus_recovered()
         async for message in bus.listen():
             _take(gateway, message)
     except BusUnavailable as error:
@@ -56,7 +54,7 @@ async def publish_evidence(services: Services, bus: RolloutBus) -> None:
 
 async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
-    for beat in services.rollouts.evidence.beats():
+    for beat in services.rollouts.evidence.heartbeats():
         try:
             await bus.publish_stats(rollout_heartbeat.encode(beat))
         except BusUnavailable:
@@ -76,7 +74,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
     """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
     pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
-        told = pins.to_tell()
+        told = pins.to_publish()
         if not told:
             break
         batch = PinBatch(services.gateway_id, services.wall_clock(), tuple(told))
@@ -84,7 +82,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
             await bus.publish_pins(session_pins.encode(batch), max(entry.ttl_s for entry in told))
         except BusUnavailable:
             services.metrics.bus_lost("pins")
-            pins.not_told(told)
+            pins.publish_failed(told)
             raise
 
 
@@ -96,7 +94,7 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
         catalogue = services.state.catalogue
         known = [pool.name for pool in catalogue.snapshot.pools] if catalogue is not None else []
         rooms = {pool: admission for pool, admission, _ in services.admission.figures()}
-        for beat in services.admission.pools.beats(
+        for beat in services.admission.pools.heartbeats(
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
             await bus.publish_pools(pool_heartbeat.encode(beat))
@@ -106,7 +104,7 @@ async def follow_pins(services: Services, bus: RolloutBus) -> None:
     """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
     async for message in bus.pins():
         try:
-            services.rollouts.splits.pins.heard(session_pins.decode(message), services.wall_clock())
+            services.rollouts.splits.pins.received(session_pins.decode(message), services.wall_clock())
         except BatchInvalid as error:
             _log.warning("dropped a batch of pins: %s", error)
 
@@ -119,7 +117,7 @@ async def sweep(gateway: Gateway) -> None:
 
 def _take(gateway: Gateway, message: bytes) -> None:
     try:
-        gateway.heard(heartbeats.decode(message))
+        gateway.receive_heartbeat(heartbeats.decode(message))
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
 
@@ -133,7 +131,7 @@ _FIRST_ASK_S = 0.5
 async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
     """What agents tell, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
     async for message in bus.prefixes():
-        exact.heard(message)
+        exact.receive(message)
 
 
 async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:

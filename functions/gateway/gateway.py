@@ -149,20 +149,20 @@ class Gateway:
         self._each_open(lambda request: request.snapshot_swapped())
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
-    def hears_again(self) -> None:
+    def bus_recovered(self) -> None:
         """The bus is in reach, and whoever beats has all of the usual time to be heard."""
         if self.services.state.bus_down:
             self.services.state.bus_down = False
-            self.services.fleet.forgive(self.services.clock())
+            self.services.fleet.reset_silence(self.services.clock())
 
-    def heard(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
+    def receive_heartbeat(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
         """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
 
         `its_view`: what `to_view` made of the same beat for another gateway of the process.
         """
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
-        self.services.prefixes.heard(heartbeat)
+        self.services.prefixes.receive_heartbeat(heartbeat)
         if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
 

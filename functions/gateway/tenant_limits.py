@@ -148,7 +148,7 @@ class Lookups:
         if bucket is None:
             bucket = self._buckets[tenant] = self._new(now_us)
         bucket.advance(now_us)
-        wait_us = bucket.wait_us(bucket.grain)
+        wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             message = (
                 f"You ask for {what} too often: models, files and batches together may be asked for "
@@ -157,7 +157,7 @@ class Lookups:
             raise Refused(
                 ErrorAnswer(429, "requests", "too_many_lookups", message, retry_after_s=-(-wait_us // US_PER_S))
             )
-        bucket.add(bucket.grain)
+        bucket.add(bucket.unit)
 
     def _new(self, now_us: int) -> TokenBucket:
         if len(self._buckets) >= _SWEPT_AT:

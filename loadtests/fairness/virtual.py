@@ -166,7 +166,7 @@ class VirtualFleet:
                 asked.ttft_s = now_s - asked.at_s
                 self._load.start(asked.place)
                 if self.admission is not None and asked.ticket is not None:
-                    self.admission.read(asked.ticket, now_s - asked.dispatched_s)
+                    self.admission.first_token(asked.ticket, now_s - asked.dispatched_s)
             if running.status is Status.FINISHED:
                 asked.ended_s = now_s
                 del self._running[running.seq_id]

@@ -74,10 +74,10 @@ class Broker:
             bucket = self._bucket(wish, at)
             amount = rate.wanted_micro if may else 0
             if amount > 0 and not all_of_it:
-                amount = max(0, min(amount, bucket.room // rate.period_s // 2))
+                amount = max(0, min(amount, bucket.headroom // rate.period_s // 2))
             bucket.add(amount * rate.period_s)
             amounts.append(amount)
-            left.append(bucket.room // rate.period_s)
+            left.append(bucket.headroom // rate.period_s)
         return Grant(places, tuple(amounts), tuple(left))
 
     def _of(self, wish: LeaseRequest) -> dict[str, int]:

@@ -6,6 +6,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
+from functions.gateway.batch.pacer import LinePacer
+from functions.gateway.batch.slots import HeldBytes, LineSlots
 
 from functions.api.ids import TenantId
 from functions.decisions.batch import record as batch_moves
@@ -13,10 +15,8 @@ from functions.decisions.batch.lines import MAX_FILE_LINES, RawLine, too_many_li
 from functions.decisions.batch.pace import BatchPace
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.limits import BatchLimits
-from functions.gateway.batch.places import HeldBytes, LinePlaces
 from functions.gateway.batch.reading import lines_of
 from functions.gateway.batch.run import BatchRun, _question
-from functions.gateway.batch.turns import LinePacer
 from functions.gateway.batch.validation import Validation
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
@@ -34,7 +34,7 @@ def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> LinePacer:
         world.gateway.services,
         ACME,
         pace,
-        places=LinePlaces(96, 48),
+        slots=LineSlots(96, 48),
         answers=answers,
         open_batches=Counter({ACME: batches}),
         clock=world.clock,

@@ -266,8 +266,8 @@ async def test_as_many_attempts_as_the_pools_policy_says(play: Playing, max_atte
 async def test_a_fallback_that_is_not_obeyed_yet_is_not_claimed_either(play: Playing) -> None:
     fallback = FallbackEntry("unavailable", PoolName("smollm2-135m"), PoolName("other"))
     p = play("r0", routing=(routing(fallback=(fallback,)),))
-    p.gateway.heard(heartbeat("elsewhere", pool="other"))
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
+    p.gateway.receive_heartbeat(heartbeat("elsewhere", pool="other"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
     p.ask()
     assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
     assert b"x-shoal-degraded" not in p.client.headers
@@ -350,7 +350,7 @@ async def test_a_dial_of_an_earlier_attempt_does_not_send_the_request_a_second_t
 
 async def test_nobody_there(play: Playing) -> None:
     p = play("r0")
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
     p.ask()
     assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
     assert p.quiet()

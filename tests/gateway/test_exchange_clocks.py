@@ -214,7 +214,7 @@ async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypat
 
 async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     p = Play(admission=(AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=60_000),)),))
-    p.gateway.heard(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
+    p.gateway.receive_heartbeat(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
     p.ask()
     first = await p.connects()
     decide, mistakes = p.gateway.services.router.decide, ["the first of those that wait"]

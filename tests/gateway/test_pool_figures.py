@@ -24,7 +24,7 @@ SENDER = ("gw-1", 7)
 
 
 def told(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
-    beats = figures.beats(SENDER, 1.0, pools, {})
+    beats = figures.heartbeats(SENDER, 1.0, pools, {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
@@ -105,7 +105,7 @@ def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_for
 def test_many_pools_are_many_messages_of_one_second() -> None:
     figures = PoolActivity(Clock())
     pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_BEAT + 1)]
-    beats = figures.beats(SENDER, 1.0, pools, {})
+    beats = figures.heartbeats(SENDER, 1.0, pools, {})
     assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_BEAT, 1]
     assert len({beat.sequence for beat in beats}) == 1
 
@@ -130,7 +130,7 @@ def test_a_wait_without_an_end_is_told_in_bounds() -> None:
     pool.admission.drain.per_replica, pool.admission.gate.replicas = 1e-9, 1
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
-    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
+    (beat,) = figures.heartbeats(SENDER, 1.0, [], {NAME: pool.admission})
     told_of, left_out = pool_heartbeat.decode(pool_heartbeat.encode(beat))
     assert (told_of.pools[0].queue_s, left_out) == (3600.0, 0)
 
@@ -142,7 +142,7 @@ def test_what_waits_and_is_not_batch_is_told_apart() -> None:
         pool.come(kv=2_000, band=band)
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
-    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
+    (beat,) = figures.heartbeats(SENDER, 1.0, [], {NAME: pool.admission})
     stats = beat.pools[0]
     assert (stats.queued_tokens, stats.foreground_queued_tokens) == (6_000, 4_000)
 
@@ -153,7 +153,9 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     finishes(await p.connects())
     assert p.client.ended and HELLO
     stats = {
-        each.pool: each for beat in p.gateway.services.admission.pools.beats(SENDER, 1.0, [], {}) for each in beat.pools
+        each.pool: each
+        for beat in p.gateway.services.admission.pools.heartbeats(SENDER, 1.0, [], {})
+        for each in beat.pools
     }[POOL]
     assert stats.arrivals == 1
     assert stats.arriving_tokens > 0

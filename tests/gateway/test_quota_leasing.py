@@ -94,7 +94,7 @@ async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
     account = shared.quotas[1].accounts[ACME]
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
-    held = bucket.room // bucket.grain
+    held = bucket.headroom // bucket.unit
     assert held <= burst_of(LIMIT), "a lease"
     shared.quotas, shared.leases = shared.quotas[:1], shared.leases[:1]
     delivered = await saturate(shared, 60.0, Random(2))
@@ -106,7 +106,9 @@ async def test_leases_held_as_a_minute_begins_are_all_that_comes_on_top() -> Non
     await shared.meet()
     dice = Random(11)
     before = await saturate(shared, 20.0, dice, factor=0.8)
-    held = sum(bucket.room // bucket.grain for quotas in shared.quotas for _, bucket in quotas.accounts[ACME].limited)
+    held = sum(
+        bucket.headroom // bucket.unit for quotas in shared.quotas for _, bucket in quotas.accounts[ACME].limited
+    )
     assert held <= 2 * burst_of(LIMIT)
     after = await saturate(shared, 59.9, dice)
     assert sum(tokens for _, tokens in after) <= LIMIT + burst_of(LIMIT) + max(0, held)

@@ -106,7 +106,7 @@ class Gate:
         self.most_kv_tokens = inf  # that one request counts for
         self._limit(inf, inf, inf)
 
-    def has_room(self, ticket: Ticket, reads_less_than_its_part: bool) -> bool:
+    def has_capacity(self, ticket: Ticket, reads_less_than_its_part: bool) -> bool:
         if self.running == 0:
             return True
         kv_tokens = min(ticket.kv_tokens, self.most_kv_tokens)
@@ -154,7 +154,7 @@ class Gate:
             return
         self._looked_s = now_s
         self.replicas = len(ready)
-        self._learn_seats(ready, now_s)
+        self._learn_slots(ready, now_s)
         capacity_tokens = _total([float(replica.kv_capacity_tokens) or None for replica in ready])
         self._note_foreign(ready, capacity_tokens)
         foreign_requests = min(requests for requests, _ in self._foreign)
@@ -181,13 +181,13 @@ class Gate:
         self.part_kv_tokens = PART_RATIO * kv_tokens
         self.part_reading_tokens = PART_RATIO * reading_tokens
 
-    def _learn_seats(self, ready: Sequence[ReplicaView], now_s: float) -> None:
+    def _learn_slots(self, ready: Sequence[ReplicaView], now_s: float) -> None:
         limited = self.running >= _LIMITED_RATIO * self.request_limit
         seats = {}
         for replica in ready:
             known = self._seats.get(replica.id)
             is_news = self._seen.get(replica.id) is not replica
-            learnt = learnt_seats(known, replica.running, replica.waiting, limited) if is_news else known
+            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_news else known
             if has_long_queue(replica.running, replica.waiting):
                 self.crowd(now_s)
             if learnt is not None:
@@ -215,7 +215,7 @@ def has_long_queue(running: int, waiting: int) -> bool:
     return waiting > _QUEUE + running // 16
 
 
-def learnt_seats(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
+def learnt_slots(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
     """A replica's seats after one more beat; None while nothing has limited it."""
     if has_long_queue(running, waiting):
         return float(running + _QUEUE)

@@ -14,7 +14,8 @@ Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1
 first; then 1 of B, since A is asked for something already. 2 and 3 wait for a grant.
 
 The shell (artifacts/swarm, or the simulator) calls `next` whenever something ended or a tick passed, does what the
-asks say, and tells how each ended. An `PeerRequest` that was handed out is in flight until then. Times are monotonic seconds.
+requests say, and reports how each ended. A `PeerRequest` that was handed out is in flight until then. Times are
+monotonic seconds.
 """
 
 import hashlib

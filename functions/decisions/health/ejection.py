@@ -77,9 +77,9 @@ class Breaker:
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
-    def refuse(self, now_s: float, told_to_wait_s: float = 0.0) -> None:
+    def refuse(self, now_s: float, retry_after_s: float = 0.0) -> None:
         """It answered 429 or 503, and maybe when to come back."""
-        self._rests_until_s = max(self._rests_until_s, now_s + told_to_wait_s)
+        self._rests_until_s = max(self._rests_until_s, now_s + retry_after_s)
         self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
         self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
 

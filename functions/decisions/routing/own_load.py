@@ -45,23 +45,23 @@ class OwnLoad:
             self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens
         return InFlightSlot(replica_id, prefill_tokens, sent_s)
 
-    def start(self, place: InFlightSlot) -> None:
+    def start(self, slot: InFlightSlot) -> None:
         """Its first token came, or must have; does nothing the second time."""
-        tokens = place.prefill_tokens
+        tokens = slot.prefill_tokens
         if not tokens:
             return
-        place.prefill_tokens = 0
-        left = self.ahead_tokens[place.replica_id] - tokens
+        slot.prefill_tokens = 0
+        left = self.ahead_tokens[slot.replica_id] - tokens
         if left:
-            self.ahead_tokens[place.replica_id] = left
+            self.ahead_tokens[slot.replica_id] = left
         else:
-            del self.ahead_tokens[place.replica_id]
+            del self.ahead_tokens[slot.replica_id]
 
-    def leave(self, place: InFlightSlot) -> None:
+    def leave(self, slot: InFlightSlot) -> None:
         """It is over: once for each place."""
-        self.start(place)
-        left = self.in_flight[place.replica_id] - 1
+        self.start(slot)
+        left = self.in_flight[slot.replica_id] - 1
         if left:
-            self.in_flight[place.replica_id] = left
+            self.in_flight[slot.replica_id] = left
         else:
-            del self.in_flight[place.replica_id]
+            del self.in_flight[slot.replica_id]

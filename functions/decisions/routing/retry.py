@@ -44,7 +44,7 @@ RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 
 
-def told_to_wait_s(retry_after: bytes) -> float:
+def retry_after_s(retry_after: bytes) -> float:
     """The seconds that a Retry-After header asks for, within bounds; 0 where it says none."""
     if len(retry_after) > _SECONDS_MAX_BYTES or not retry_after.replace(b".", b"", 1).isdigit():
         return 0.0

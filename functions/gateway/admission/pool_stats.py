@@ -1,8 +1,8 @@
 """What this gateway has seen of each pool in the last half minute, for whoever decides on the pool's size.
 
 Counted in slots of a few seconds, of which the latest make the window: adding is a look into two dicts, and once a
-second the slots are added up (`beats`). A pool that nobody has asked anything of for a while is still told of, with
-nothing: that is knowledge too.
+second the slots are added up (`heartbeats`). A pool without requests for a while is still in them, with zeros: that is
+knowledge too.
 
 The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
 queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
@@ -90,7 +90,7 @@ class PoolActivity:
         if admitted.stream and events > 1:
             slot.gaps.add((timeline.ended_s - timeline.first_token_s) * 1000 / (events - 1))
 
-    def beats(
+    def heartbeats(
         self,
         sender: tuple[str, int],
         now_unix_s: float,

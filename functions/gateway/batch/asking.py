@@ -18,7 +18,7 @@ from functions.decisions.batch.pace import BatchPace, judge
 from functions.decisions.batch.parts import LineResult
 from functions.gateway import errors
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.turns import LinePacer
+from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.chat.composition.gathering import Gathered
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import Route
@@ -49,7 +49,7 @@ class LineSender:
     batch_id: str
     credential: str
     pace: BatchPace
-    turns: LinePacer
+    pacer: LinePacer
     metrics: BatchMetrics
     dice: Callable[[], float]
 
@@ -68,9 +68,9 @@ class LineSender:
         while True:
             asked += 1
             request_id = f"{self.batch_id}.{line.ordinal + 1}.{asked}"
-            async with self.turns.next():
+            async with self.pacer.next():
                 answer = await self._once(request_id, line.body)
-                self.turns.was_answered(len(answer.body))
+                self.pacer.was_answered(len(answer.body))
             now_s = self.clock()
             self._heed_limits(answer.headers, now_s)
             verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.dice())

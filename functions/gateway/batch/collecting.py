@@ -84,10 +84,10 @@ class Collecting:
         """What a batch reads whose record is none. What it wrote is younger than any file that goes."""
         _log.warning("the log of batch %s cannot be read: %s", one.id, error)
         try:
-            beat = await self._shared.log.beat(one.tenant, one.id)
+            progress = await self._shared.log.progress(one.tenant, one.id)
         except LogBroken:
             return set()
-        return {beat.input_file_id} if beat is not None else set()
+        return {progress.input_file_id} if progress is not None else set()
 
     async def _delete(self, prefix: str, before_unix_s: float, but: set[str]) -> int:
         gone = 0

@@ -114,10 +114,10 @@ class BatchLog:
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
 
-    async def touch(self, record: BatchRecord, beat: BatchProgress) -> None:
-        await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(beat))
+    async def touch(self, record: BatchRecord, progress: BatchProgress) -> None:
+        await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(progress))
 
-    async def beat(self, tenant: str, batch_id: str) -> BatchProgress | None:
+    async def progress(self, tenant: str, batch_id: str) -> BatchProgress | None:
         return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
@@ -132,7 +132,9 @@ class BatchLog:
         are as many as tenants may have at a time (`BatchLimits.open_per_tenant`), a thousand to a call of the store."""
         batches: list[OpenBatch] = []
         async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):
-            found = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in page if one.key.count("/") > 1]
+            found = [
+                OpenBatch(*_tenant_and_batch(one.key), one.modified_unix_s) for one in page if one.key.count("/") > 1
+            ]
             batches += [one for one in found if names.is_id("batch", one.id)]
         return batches
 
@@ -155,7 +157,7 @@ class BatchLog:
             raise LogBroken(str(error)) from error
 
 
-def _place(key: str) -> tuple[str, str]:
+def _tenant_and_batch(key: str) -> tuple[str, str]:
     """Tenant and batch of a marker."""
     _, tenant, batch_id = key.split("/", 2)
     return tenant, batch_id

@@ -10,7 +10,7 @@ from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.tenant_limits import TenantShares
 
 
-class LinePlaces(TenantShares):
+class LineSlots(TenantShares):
     """Lines in flight."""
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
@@ -36,7 +36,7 @@ class HeldBytes(TenantShares):
         return is_own and self.held + size_bytes <= self._most
 
 
-class ListingPlaces(TenantShares):
+class ListingSlots(TenantShares):
     """Listings of one tenant's files or batches: each may read a thousand records."""
 
     def __init__(self, most_per_tenant: int) -> None:

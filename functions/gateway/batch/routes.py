@@ -36,9 +36,9 @@ _STAMPED: tuple[Status, ...] = (
 )  # fmt: skip
 
 
-def shown(record: BatchRecord, beat: BatchProgress | None = None) -> dict[str, Any]:
-    """`beat`: how far it is, while it is not over."""
-    tally = record.tally if record.is_over or beat is None else beat.tally
+def shown(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
+    """`progress`: how far it is, while it is not over."""
+    tally = record.tally if record.is_over or progress is None else progress.tally
     return {
         "id": record.id,
         "object": "batch",
@@ -134,7 +134,7 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         _, caller = identify_lookup(services, request)
         try:
             record = await _cancelled(batches, caller.tenant, batch_id)
-            return shown(record, await batches.log.beat(record.tenant, record.id))
+            return shown(record, await batches.log.progress(record.tenant, record.id))
         except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
 
@@ -233,8 +233,8 @@ async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any
 
 async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
     record = await _found(batches, tenant, batch_id)
-    beat = None if record.is_over else await batches.log.beat(tenant, batch_id)
-    return shown(record, beat)
+    progress = None if record.is_over else await batches.log.progress(tenant, batch_id)
+    return shown(record, progress)
 
 
 async def _found(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:

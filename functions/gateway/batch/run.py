@@ -28,10 +28,10 @@ from functions.decisions.batch.record import BatchRecord, LineProblem, Status
 from functions.gateway.batch.asking import LineRequest, LineSender
 from functions.gateway.batch.composing import Composing, forget_files
 from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
+from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.parts import PartMissing, ResultParts
 from functions.gateway.batch.reading import lines_of
 from functions.gateway.batch.shared import BatchServices
-from functions.gateway.batch.turns import LinePacer
 from functions.gateway.batch.validation import Validation, line_bytes
 from functions.gateway.errors import Refused
 from functions.gateway.intake.routes import Route
@@ -62,11 +62,11 @@ class BatchRun:
         self._parts = ResultParts(shared.store, record, shared.limits, shared.services.clock)
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
-        self.turns = LinePacer(
+        self.pacer = LinePacer(
             shared.services,
             tenant,
             pace,
-            places=shared.places,
+            slots=shared.slots,
             answers=shared.answers,
             open_batches=shared.open_batches,
             clock=shared.services.clock,
@@ -85,7 +85,7 @@ class BatchRun:
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._beat()), group.create_task(self._watch())]
+                beside = [group.create_task(self._heartbeat()), group.create_task(self._watch())]
                 await self._work()
                 for task in beside:
                     task.cancel()
@@ -263,17 +263,17 @@ class BatchRun:
             self._record.id,
             credential,
             self._pace,
-            self.turns,
+            self.pacer,
             shared.metrics,
             shared.dice,
         )
 
     # what is said to others, and by them
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             try:
-                await self._shared.log.touch(self._record, await self._how_far())
+                await self._shared.log.touch(self._record, await self._progress())
             except StoreUnavailable as error:
                 _log.warning("batch %s: its marker could not be touched: %s", self._record.id, error)
             with contextlib.suppress(TimeoutError):
@@ -281,13 +281,13 @@ class BatchRun:
                     await self._has_news.wait()
             self._has_news.clear()
 
-    async def _how_far(self) -> BatchProgress:
+    async def _progress(self) -> BatchProgress:
         """Until it is known what is done: as far as the holder before said."""
         record = self._record
         before = None
         if not self._is_recalled:
             with contextlib.suppress(LogBroken):  # then it says how far we know
-                before = await self._shared.log.beat(record.tenant, record.id)
+                before = await self._shared.log.progress(record.tenant, record.id)
         return before or BatchProgress(record.input_file_id, record.lines, self._parts.done.tally)
 
     async def _watch(self) -> None:

@@ -9,12 +9,12 @@ from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import Conductor
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
-from functions.gateway.batch.files.upload import UploadPlaces
+from functions.gateway.batch.files.upload import UploadSlots
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.places import HeldBytes, LinePlaces, ListingPlaces
 from functions.gateway.batch.shared import BatchServices
+from functions.gateway.batch.slots import HeldBytes, LineSlots, ListingSlots
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantSlots
@@ -31,16 +31,16 @@ class Batches:
         self.store, self._owners_store = FileStore(store), FileStore(store)
         self.shelf = Shelf(self.store, limits.file_retention_s)
         self.log = BatchLog(self.store)
-        self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
+        self.uploads = UploadSlots(limits.uploads_at_once, limits.uploads_per_tenant)
         # Who counts and then makes one is not overtaken between; what several gateways make at once is counted by their
         # markers (`BatchLog.open`).
         self.creations = TenantSlots(
             1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
         )
-        self.listings = ListingPlaces(limits.listings_per_tenant)
-        places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
+        self.listings = ListingSlots(limits.listings_per_tenant)
+        slots = LineSlots(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
-        metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: places.held)
+        metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: slots.held)
         shared = BatchServices(
             services,
             handle,
@@ -48,7 +48,7 @@ class Batches:
             self._owners_store,
             Shelf(self._owners_store, limits.file_retention_s),
             BatchLog(self._owners_store),
-            places=places,
+            slots=slots,
             bodies=bodies,
             answers=answers,
             metrics=metrics,
@@ -77,8 +77,8 @@ class Batches:
         return None
 
     async def _reads(self, tenant: str, batch_id: str, file_id: str) -> bool:
-        beat = await self.log.beat(tenant, batch_id)
-        if beat is None or beat.input_file_id != file_id:
+        progress = await self.log.progress(tenant, batch_id)
+        if progress is None or progress.input_file_id != file_id:
             return False
         latest = await self.log.latest(tenant, batch_id)
         return latest is not None and not latest.is_over  # else its marker is about to go

@@ -9,7 +9,7 @@ from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.services import RequestHandler, Services
 
 
@@ -21,7 +21,7 @@ class BatchServices:
     store: FileStore
     shelf: Shelf
     log: BatchLog
-    places: LinePlaces
+    slots: LineSlots
     bodies: HeldBytes  # of lines that wait for their answer
     answers: HeldBytes  # room for those in flight
     metrics: BatchMetrics

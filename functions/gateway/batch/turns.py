@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager
 
 from functions.api.ids import TenantId
 from functions.decisions.batch.pace import BatchPace
-from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.services import Services
 
 _LOOK_S = 0.1
@@ -40,7 +40,7 @@ class LinePacer:
         tenant: TenantId,
         pace: BatchPace,
         *,
-        places: LinePlaces,
+        slots: LineSlots,
         answers: HeldBytes,
         open_batches: Counter[str],
         clock: Callable[[], float],
@@ -49,7 +49,7 @@ class LinePacer:
         self._services = services
         self._tenant = tenant
         self._pace = pace
-        self._places = places
+        self._slots = slots
         self._answers = answers
         self._open_batches = open_batches
         self._clock = clock
@@ -75,7 +75,7 @@ class LinePacer:
                     continue
             self.in_flight += 1
         try:
-            with self._places.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
+            with self._slots.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
                 yield
         finally:
             self.in_flight -= 1
@@ -84,7 +84,7 @@ class LinePacer:
     def _may(self) -> bool:
         return (
             self._pace.may_begin(self.in_flight, self._clock())
-            and self._places.is_free(self._tenant, self._share())
+            and self._slots.is_free(self._tenant, self._share())
             and (not self.in_flight or self._answers.is_free(self._tenant, self._largest_bytes))
         )
 
@@ -93,7 +93,7 @@ class LinePacer:
         quota = catalogue.quota_of(self._tenant) if catalogue is not None else None
         most = quota.limits.concurrent_requests if quota is not None else None
         if most is None:
-            return self._places.most
+            return self._slots.most
         leasing = self._services.quotas.leasing
         gateways = leasing.gateways if leasing is not None else 1
         return max(1, most // 2 // min(gateways, max(1, self._open_batches[self._tenant])))

@@ -30,7 +30,7 @@ from functions.gateway.intake import context_overflow, fields, models
 from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
-from functions.gateway.intake.lengths import asked_tokens, hold_to_caps
+from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
@@ -107,12 +107,14 @@ class Intake:
         elif session is not None and model.is_adapter:  # a base model has one version
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = self._fit(catalogue, route, parsed, known, model)
-        asked = asked_tokens(parsed, route.output)
+        asked = requested_tokens(parsed, route.output)
         if known.quota is not None and route.output is not None:
             hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
         salt = self._cache_salt(catalogue, caller.tenant)
         pairs = models.reads_pairs(catalogue, model, route)
-        features = self.features.of(parsed, route.output, model, caller.tenant, salt, asked_tokens=asked, pairs=pairs)
+        features = self.features.of(
+            parsed, route.output, model, caller.tenant, salt, requested_tokens=asked, pairs=pairs
+        )
         stream = route.streams and parsed.get("stream") is True
         wants_usage = (
             stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True

@@ -60,7 +60,7 @@ def hold_to_caps(
         parsed[field] = granted
 
 
-def asked_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
+def requested_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
     """How long an answer the caller named; 0: none, or nothing is generated."""
     return (parsed.get(field_in_force(parsed, output.names)) or 0) if output is not None else 0
 

@@ -25,7 +25,7 @@ from functions.fleet.prefix_updates import NewsInvalid, PrefixRequest, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
-from functions.gateway.prefix.prompt_learner import Lesson, PromptLearner
+from functions.gateway.prefix.prompt_learner import PromptJob, PromptLearner
 from functions.gateway.request.request import Admitted
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ExactPrefixes:
         output, features = admitted.route.output, admitted.features
         if output is not None:
             self.learner.want(
-                Lesson(
+                PromptJob(
                     admitted.caller.tenant,
                     admitted.model.pool,
                     admitted.model.engine_name,
@@ -103,7 +103,7 @@ class ExactPrefixes:
         self.learnt_total += 1
         self._chains.put(learnt)
 
-    def heard(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         """One message from the bus; what is none is dropped and counted."""
         try:
             self.view.fold(decode(message), self._clock())

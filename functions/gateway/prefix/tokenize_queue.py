@@ -43,10 +43,10 @@ Job = TypeVar("Job", bound=TokenizeJob)
 class _Line(Generic[Job]):
     """One tenant's, in the order of arrival."""
 
-    __slots__ = ("lessons", "spent_bytes", "waiting_bytes")
+    __slots__ = ("jobs", "spent_bytes", "waiting_bytes")
 
     def __init__(self, spent_bytes: int) -> None:
-        self.lessons: deque[Job] = deque()
+        self.jobs: deque[Job] = deque()
         self.spent_bytes = spent_bytes
         self.waiting_bytes = 0
 
@@ -64,20 +64,20 @@ class TokenizeQueue(Generic[Job]):
     def __len__(self) -> int:
         return len(self._known)
 
-    def put(self, lesson: Job) -> bool:
+    def put(self, job: Job) -> bool:
         """False where there is no room for it; one that waits already is not put twice."""
-        size_bytes = len(lesson.body)
+        size_bytes = len(job.body)
         with self._changed:
-            if lesson.text_blocks[-1] in self._known:
+            if job.text_blocks[-1] in self._known:
                 return True
-            line = self._lines.get(lesson.tenant) or _Line(self._least_spent_bytes())
-            if self._is_closed or not self._has_room(line, size_bytes):
+            line = self._lines.get(job.tenant) or _Line(self._least_spent_bytes())
+            if self._is_closed or not self._has_capacity(line, size_bytes):
                 return False
-            self._lines[lesson.tenant] = line
-            line.lessons.append(lesson)
+            self._lines[job.tenant] = line
+            line.jobs.append(job)
             line.waiting_bytes += size_bytes
             self._bytes += size_bytes
-            self._known.add(lesson.text_blocks[-1])
+            self._known.add(job.text_blocks[-1])
             self._changed.notify()
         return True
 
@@ -91,15 +91,15 @@ class TokenizeQueue(Generic[Job]):
             lines = self._lines
             tenant = min(lines, key=lambda name: lines[name].spent_bytes)
             line = lines[tenant]
-            lesson = line.lessons.popleft()
-            size_bytes = len(lesson.body)
+            job = line.jobs.popleft()
+            size_bytes = len(job.body)
             line.spent_bytes += size_bytes
             line.waiting_bytes -= size_bytes
             self._bytes -= size_bytes
-            self._known.discard(lesson.text_blocks[-1])
-            if not line.lessons:
+            self._known.discard(job.text_blocks[-1])
+            if not line.jobs:
                 del lines[tenant]
-        return lesson
+        return job
 
     def close(self) -> None:
         """What waits is forgotten."""
@@ -107,12 +107,12 @@ class TokenizeQueue(Generic[Job]):
             self._is_closed = True
             self._changed.notify_all()
 
-    def _has_room(self, line: _Line[Job], size_bytes: int) -> bool:
+    def _has_capacity(self, line: _Line[Job], size_bytes: int) -> bool:
         """A tenant's first lesson may be of any size."""
         if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False
         own_bytes = line.waiting_bytes + size_bytes
-        return not line.lessons or (len(line.lessons) < MAX_JOBS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO)
+        return not line.jobs or (len(line.jobs) < MAX_JOBS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO)
 
     def _least_spent_bytes(self) -> int:
         return min((line.spent_bytes for line in self._lines.values()), default=0)

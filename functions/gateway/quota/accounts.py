@@ -18,7 +18,7 @@ from typing import Protocol
 from functions.api.ids import TenantId
 from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
 from functions.decisions.quota.account import UNLIMITED, QuotaAccount
-from functions.decisions.quota.dimensions import FREES_UP_S, GRAINS, REQUESTS, Costs, OverLimit
+from functions.decisions.quota.dimensions import FREES_UP_S, REQUESTS, UNITS, Costs, OverLimit
 from functions.decisions.quota.outage import Regime
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
@@ -30,8 +30,8 @@ from functions.gateway.quota import refusals
 from functions.gateway.quota.metrics import Settled
 from functions.gateway.request.relay import Usage
 
-_ONE_REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
-_NO_REQUEST: Costs = (-GRAINS[REQUESTS], 0, 0, 0, 0)
+_ONE_REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
+_NO_REQUEST: Costs = (-UNITS[REQUESTS], 0, 0, 0, 0)
 _LOOKED_AT_PER_SWEEP = 256  # 50,000 idle accounts are gone in less than a minute, at 20 us a sweep
 _GOLDEN_RATIO = 0.6180339887498949  # its multiples spread evenly over 0..1, however many there are
 ALONE = Regime("share", 1)

@@ -46,8 +46,8 @@ def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_
     for rate_wish, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
         bucket = account.buckets[rate_wish.dimension]
         if bucket is not None:  # no snapshot took the limit away meanwhile
-            grains = max(0, amount) * rate_wish.period_s
-            lease.rate(rate_wish.dimension).granted(bucket, grains, left * rate_wish.period_s)
+            units = max(0, amount) * rate_wish.period_s
+            lease.rate(rate_wish.dimension).granted(bucket, units, left * rate_wish.period_s)
             lease.rate(rate_wish.dimension).round_ended(now_us)
 
 
@@ -60,7 +60,7 @@ def is_done_with(account: QuotaAccount, now_us: int) -> bool:
     """Nobody has asked for a while, and nothing is held or owed."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us) and not account.in_flight and not lease.places
-    return idle and all(-bucket.grain < bucket.level <= 0 for _, bucket in account.limited)
+    return idle and all(-bucket.unit < bucket.level <= 0 for _, bucket in account.limited)
 
 
 def places_of(entry: RequestQuota) -> tuple[int, ...]:
@@ -101,10 +101,10 @@ def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) ->
 def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateRequest, ...]:
     """Grains, by dimension."""
     rates = []
-    for index, grains in wanted.items():
+    for index, units in wanted.items():
         bucket = account.buckets[index]
         if bucket is not None:
-            micro = -(-grains // PERIODS_S[index])
+            micro = -(-units // PERIODS_S[index])
             rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
     return tuple(rates)
 
@@ -140,8 +140,8 @@ def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
     """Nobody has answered: may it come on credit? What it needs has been taken."""
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
-            owed = -bucket.room
-            if owed > bucket.burst * bucket.grain // (CREDIT_DIVISOR * gateways):
+            owed = -bucket.headroom
+            if owed > bucket.burst * bucket.unit // (CREDIT_DIVISOR * gateways):
                 return OverLimit(DIMENSIONS[index], bucket.limit, _BACK_S)
         limit = account.limits.concurrent_requests
         if limit is not None and account.in_flight > max(1, limit // gateways):

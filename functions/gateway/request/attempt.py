@@ -17,7 +17,7 @@ from typing import Protocol
 
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.own_load import InFlightSlot
-from functions.decisions.routing.retry import Failure, told_to_wait_s
+from functions.decisions.routing.retry import Failure, retry_after_s
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.request import replies
@@ -69,10 +69,10 @@ class Attempt:
         "_owner",
         "_parts",
         "_parts_bytes",
-        "_place",
         "_relay",
         "_renaming",
         "_services",
+        "_slot",
         "_status",
         "_was_reset",
         "begun",
@@ -81,7 +81,7 @@ class Attempt:
         "over",
         "prediction",
         "replica",
-        "told_to_wait_s",
+        "retry_after_s",
         "waiting_since_s",
     )
 
@@ -94,7 +94,7 @@ class Attempt:
         self._renaming = renaming
         self.prediction = prediction  # why this replica
         self.replica = prediction.replica
-        self._place: InFlightSlot | None = None  # at the replica
+        self._slot: InFlightSlot | None = None  # at the replica
         self._connection: Connection | None = None
         self._relay: Relay | None = None
         self._status = 0
@@ -104,13 +104,13 @@ class Attempt:
         self._was_reset = False  # an idle connection broke as it was used
         self.begun = self.over = False  # begun: the owner has the opening of the stream
         self.connected_s = self.waiting_since_s = 0.0  # monotonic
-        self.told_to_wait_s = 0.0  # by an engine that is full
+        self.retry_after_s = 0.0  # by an engine that is full
         self.gaps: Gaps | None = None  # between the pieces of a stream
         self._before_last = self._last = b""  # pieces that were passed on
 
     def begin(self) -> None:
         """Take a place at the replica, and ask it."""
-        self._place = self._services.router.sent(self._admitted, self.prediction)
+        self._slot = self._services.router.sent(self._admitted, self.prediction)
         self._connect()
 
     def drop(self) -> None:
@@ -123,7 +123,7 @@ class Attempt:
     @property
     def sent_s(self) -> float:
         """When it began; monotonic."""
-        return self._place.sent_s if self._place is not None else 0.0
+        return self._slot.sent_s if self._slot is not None else 0.0
 
     @property
     def done(self) -> bool:
@@ -202,7 +202,7 @@ class Attempt:
     def on_head(self, status: int, content_type: bytes) -> None:
         self._status, self._content_type = status, content_type
         if status in (429, 503) and self._connection is not None:
-            self.told_to_wait_s = told_to_wait_s(self._connection.retry_after)
+            self.retry_after_s = retry_after_s(self._connection.retry_after)
         stream = self._admitted.stream
         if status == 200:
             expected = b"text/event-stream" if stream else b"application/json"
@@ -275,8 +275,8 @@ class Attempt:
         elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
             self.begun, self._opening = True, b""
             self.gaps, self._last = Gaps(), opening
-            if self._place is not None:
-                self._services.router.started(self._place)
+            if self._slot is not None:
+                self._services.router.started(self._slot)
             self._owner.attempt_began(self, opening)
         else:
             self._opening = opening
@@ -364,5 +364,5 @@ class Attempt:
         if self.over:
             return
         self.over = True
-        if self._place is not None:
-            self._services.router.left(self._place)
+        if self._slot is not None:
+            self._services.router.left(self._slot)

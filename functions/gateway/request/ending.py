@@ -79,5 +79,5 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         events=attempt.events if attempt is not None else 0,
         last=attempt.last if attempt is not None else (),
         cascade=plan.cascade.outcome() if plan is not None and plan.cascade is not None else None,
-        degraded_from=plan.asked_for if plan is not None else "",
+        degraded_from=plan.requested_model if plan is not None else "",
     )

@@ -78,7 +78,7 @@ class Tries:
         self.all_failures += (failure,)
         self.tried[replica_id] = failure
         services.metrics.attempt_failed(failure)
-        out_s = services.router.failed(replica_id, failure, attempt.told_to_wait_s, is_evidence=failure in EVIDENCE)
+        out_s = services.router.failed(replica_id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE)
         _log.warning(
             "request %s: replica %s failed (%s: %s), out for %.0f s",
             admitted.request_id,

@@ -53,7 +53,7 @@ class AdapterCopies:
             replica = self._fleet.replica(replica_id)
             if replica is None:
                 return
-            self._fleet.take_room(replica_id)
+            self._fleet.take_adapter_slot(replica_id)
             answer = await loader.load(replica, name, _WAIT_S)
             if answer.state == "loaded":
                 self._fleet.note_adapter(replica_id, name, self._clock())

@@ -215,7 +215,7 @@ class ColdLoads:
 
     async def _ask(self, load: _AdapterLoad, replica: ReplicaView) -> LoadAnswer:
         load.asked = replica.id
-        self._fleet.take_room(replica.id)
+        self._fleet.take_adapter_slot(replica.id)
         try:
             async with asyncio.timeout(None) as load.call:  # `replica_lost` may end it
                 return await self._loader.load(replica, load.request.engine_name, self._left_s(load))

@@ -124,7 +124,7 @@ class FallbackPlan:
         return self._home is not None or self.degraded is not None
 
     @property
-    def asked_for(self) -> str:
+    def requested_model(self) -> str:
         """The model that was asked for, where another pool was asked; else empty."""
         return self.degraded.requested.model.served_as if self.degraded is not None else ""
 

@@ -9,8 +9,8 @@ Counted is a request that came by a channel's name and ended in an answer or in 
 A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
 first token counts wherever one came, the mean between tokens and the whole time only of whole answers.
 
-Counts are cumulative from when this process first saw the stage; `beats` says them to the registry, each second what
-changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
+Counts are cumulative from when this process first saw the stage; `heartbeats` has them for the registry, each second
+what changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
 Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capacity` make 3 requests with 1 error.
 """
 
@@ -99,7 +99,7 @@ class RolloutEvidence:
         found = self._stages.get((rollout, stage))
         return (found.candidate, found.control) if found is not None else None
 
-    def beats(self) -> list[RolloutHeartbeat]:
+    def heartbeats(self) -> list[RolloutHeartbeat]:
         """What is to be said now: nothing where there is no rollout, else at least that we are here."""
         now_s = self._clock()
         whole = now_s - self._whole_s >= WHOLE_EVERY_S

@@ -124,9 +124,9 @@ class Router:
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """An attempt begins."""
         now_s, replica_id = self._clock(), decision.replica.id
-        place = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
+        slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
-            heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(place), place))
+            heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(slot), slot))
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
             self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
@@ -135,23 +135,23 @@ class Router:
             if admitted.session is not None:
                 ttl_s = admitted.routing.session_ttl_s
                 self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
-        return place
+        return slot
 
-    def started(self, place: InFlightSlot) -> None:
+    def started(self, slot: InFlightSlot) -> None:
         """A stream's first token has come."""
-        self._fleet.started(place.replica_id, place.sent_s, self._clock(), place.prefill_tokens)
-        self.load.start(place)
+        self._fleet.started(slot.replica_id, slot.sent_s, self._clock(), slot.prefill_tokens)
+        self.load.start(slot)
 
-    def left(self, place: InFlightSlot) -> None:
+    def left(self, slot: InFlightSlot) -> None:
         """An attempt is over, however it ended."""
-        self.load.leave(place)
+        self.load.leave(slot)
 
     def ended(self, ended: Ended) -> None:
         """A request has ended; one that was answered whole says how its replica does."""
         if ended.status == 200 and ended.prediction is not None:
             self._fleet.answered(ended.prediction.replica.id, ended.sent_s, self._clock())
 
-    def failed(self, replica_id: ReplicaId, failure: Failure, told_to_wait_s: float, *, is_evidence: bool) -> float:
+    def failed(self, replica_id: ReplicaId, failure: Failure, retry_after_s: float, *, is_evidence: bool) -> float:
         """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""
         now_s = self._clock()
         if is_evidence:
@@ -159,8 +159,8 @@ class Router:
         if failure is Failure.ENGINE_ERROR:
             return self._fleet.fault(replica_id, now_s)
         if failure is Failure.OVERLOADED:
-            self._fleet.refuse(replica_id, now_s, told_to_wait_s)
-            return told_to_wait_s
+            self._fleet.refuse(replica_id, now_s, retry_after_s)
+            return retry_after_s
         return 0.0
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
@@ -172,9 +172,9 @@ class Router:
         """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
-            place = heappop(unseen)[2]
-            if place.prefill_tokens:  # most have ended long since
-                self.load.start(place)
+            slot = heappop(unseen)[2]
+            if slot.prefill_tokens:  # most have ended long since
+                self.load.start(slot)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
         model, session, features = admitted.model, admitted.session, admitted.features

@@ -179,12 +179,12 @@ class Witness:
         return heard
 
     def _hears_again(self, real: Any) -> Callable[..., Any]:
-        def hears_again(gateway: Gateway) -> None:
+        def bus_recovered(gateway: Gateway) -> None:
             if gateway.services.state.bus_down:
                 self.hears_since_s[NODE.get()] = self.loop.time()
             real(gateway)
 
-        return hears_again
+        return bus_recovered
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -192,8 +192,8 @@ class Witness:
             (Gateway, "handle", self._handle),
             (Exchange, "start", self._start),
             (ending, "ended_of", self._ended),
-            (Gateway, "heard", self._heard),
-            (Gateway, "hears_again", self._hears_again),
+            (Gateway, "receive_heartbeat", self._heard),
+            (Gateway, "bus_recovered", self._hears_again),
             (Attempt, "begin", self._begin),
             (Reservation, "__init__", self._reservation),
             (Reservation, "settle", self._settle),

@@ -37,7 +37,7 @@ _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
 
-class UploadPlaces(TenantShares):
+class UploadSlots(TenantShares):
     """How many may come at a time. Owned by one event loop."""
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
@@ -71,7 +71,7 @@ async def receive(
     writer: LargeWriter,
     max_bytes: int,
     *,
-    places: UploadPlaces,
+    places: UploadSlots,
     clock: Callable[[], float],
 ) -> UploadForm:
     """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
@@ -137,7 +137,7 @@ async def _write(
 
 
 async def _blocks(
-    request: Request, max_bytes: int, places: UploadPlaces, clock: Callable[[], float]
+    request: Request, max_bytes: int, places: UploadSlots, clock: Callable[[], float]
 ) -> AsyncIterator[bytes]:
     received_bytes, waited_s = 0, 0.0
     announced = announced_bytes(request.scope["headers"])
