@@ -7,8 +7,8 @@ Three kinds of news, all about one replica's set of token block names (`function
     state    the whole set as of a sequence, in parts of at most STATE_NAMES names, one after the other.
     bloom    a filter of the whole set (`functions.decisions.prefix.block_bloom`), complete in itself.
 
-Nothing is sent without a request: a gateway names what it wants of a pool (`PrefixRequest`) every ASK_INTERVAL_S, and an
-agent that got no request for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
+Nothing is sent without a request: a gateway names what it wants of a pool (`PrefixRequest`) every ASK_INTERVAL_S, and
+an agent that got none for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
 Both cross a trust border; decoding is strict and bounded.
 """
 

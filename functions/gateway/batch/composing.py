@@ -19,10 +19,10 @@ from functions.artifacts.s3_large import LargeWriter
 from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.parts import Done
 from functions.decisions.batch.record import BatchRecord, Tally
-from functions.gateway.batch.asking import result_text
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
+from functions.gateway.batch.line_sender import result_text
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.parts import ResultParts
 from functions.gateway.batch.reading import lines_of

@@ -25,8 +25,8 @@ from functions.decisions.batch.choice import BEAT_S
 from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.pace import BatchPace
 from functions.decisions.batch.record import BatchRecord, LineProblem, Status
-from functions.gateway.batch.asking import LineRequest, LineSender
 from functions.gateway.batch.composing import Composing, forget_files
+from functions.gateway.batch.line_sender import LineRequest, LineSender
 from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
 from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.parts import PartMissing, ResultParts

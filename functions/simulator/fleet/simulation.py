@@ -296,7 +296,7 @@ class Simulation:
         replica.last_beat = heartbeat
         for gateway in self.gateways:
             if gateway.is_up and not gateway.services.state.bus_down and gateway.zone.region == region:
-                gateway.receive_heartbeat(heartbeat, view)
+                gateway.heard(heartbeat, view)
 
     def _sweep(self, number: int) -> None:
         gateway = self.gateways[number]
@@ -373,7 +373,7 @@ class Simulation:
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
                 continue
             if replica.zone.region == gateway.zone.region:
-                gateway.receive_heartbeat(last)
+                gateway.heard(last)
 
 
 def _draws(seed: int) -> Random:
