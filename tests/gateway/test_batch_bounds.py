@@ -6,8 +6,6 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
-from functions.gateway.batch.pacer import LinePacer
-from functions.gateway.batch.slots import HeldBytes, LineSlots
 
 from functions.api.ids import TenantId
 from functions.decisions.batch import record as batch_moves
@@ -15,8 +13,11 @@ from functions.decisions.batch.lines import MAX_FILE_LINES, RawLine, too_many_li
 from functions.decisions.batch.pace import BatchPace
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.limits import BatchLimits
+from functions.gateway.batch.line_round import _request
+from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.reading import lines_of
-from functions.gateway.batch.run import BatchRun, _question
+from functions.gateway.batch.run import BatchRun
+from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.batch.validation import Validation
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
@@ -107,23 +108,23 @@ async def test_one_batchs_large_answers_leave_another_its_line() -> None:
 def test_a_line_waits_as_bytes() -> None:
     body = {"model": "m", "prompt": [300] * 1000}
     text = json.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}).encode()
-    question = _question(RawLine(1, 0, text), CHAT)
-    assert question is not None and json.loads(question.body) == body and len(question.body) < len(text)
+    request = _request(RawLine(1, 0, text), CHAT)
+    assert request is not None and json.loads(request.body) == body and len(request.body) < len(text)
 
 
 async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
     batches = batches_of(World(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
     shared = shared_of(batches)
-    run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])
+    run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
     with shared.bodies.taken("another", 900):
-        await run._until_room(4000)  # one, whatever its size
+        await run._until_headroom(4000)  # one, whatever its size
         waiting = asyncio.ensure_future(asyncio.Event().wait())
-        run._asking.add(waiting)  # type: ignore[arg-type]
-        await run._until_room(100)
+        run._under_way.add(waiting)  # type: ignore[arg-type]
+        await run._until_headroom(100)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await run._until_room(101)
-    await run._until_room(1000)
+                await run._until_headroom(101)
+    await run._until_headroom(1000)
     waiting.cancel()
     batches.close_store()
 

@@ -60,20 +60,9 @@ class Admission:
     """One pool's, of one gateway. Owned by one event loop. Times are monotonic seconds."""
 
     __slots__ = (
-        "_blocked",
-        "_has_passed",
-        "_second_s",
-        "_strain",
-        "drain",
-        "gate",
-        "heaviest",
-        "kept_ratios",
-        "max_queued_tokens",
-        "queues",
-        "rules",
-        "tolerance",
-        "waiting",
-    )
+        "_blocked", "_has_passed", "_second_s", "_strain", "drain", "gate", "heaviest", "kept_ratios",
+        "max_queued_tokens", "queues", "rules", "tolerance", "waiting",
+    )  # fmt: skip
 
     def __init__(self, policy: AdmissionEntry, now_s: float) -> None:
         self.queues = tuple(FairQueue() for _ in bands.LENT_RATIO)

@@ -45,34 +45,11 @@ class _NotHot(Exception):
 
 class LaneProtocol(asyncio.Protocol):
     __slots__ = (
-        "_app_state",
-        "_body",
-        "_body_bytes",
-        "_close_after",
-        "_completed",
-        "_config",
-        "_exchange",
-        "_expects_continue",
-        "_gateway",
-        "_head_bytes",
-        "_headers",
-        "_loop",
-        "_parser",
-        "_phase",
-        "_pipelined",
-        "_raw",
-        "_received_s",
-        "_refused",
-        "_route",
-        "_services",
-        "_state",
-        "_transport",
-        "_unread_bytes",
-        "_upload",
-        "_url",
-        "_write_paused",
-        "due_s",
-    )
+        "_app_state", "_body", "_body_bytes", "_close_after", "_completed", "_config", "_exchange",
+        "_expects_continue", "_gateway", "_head_bytes", "_headers", "_loop", "_parser", "_phase", "_pipelined",
+        "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_transport", "_unread_bytes", "_upload",
+        "_url", "_write_paused", "due_s",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -60,30 +60,10 @@ class Owner(Protocol):
 
 class Attempt:
     __slots__ = (
-        "_admitted",
-        "_before_last",
-        "_connection",
-        "_content_type",
-        "_last",
-        "_opening",
-        "_owner",
-        "_parts",
-        "_parts_bytes",
-        "_relay",
-        "_renaming",
-        "_services",
-        "_slot",
-        "_status",
-        "_was_reset",
-        "begun",
-        "connected_s",
-        "gaps",
-        "over",
-        "prediction",
-        "replica",
-        "retry_after_s",
-        "waiting_since_s",
-    )
+        "_admitted", "_before_last", "_connection", "_content_type", "_last", "_opening", "_owner", "_parts",
+        "_parts_bytes", "_relay", "_renaming", "_services", "_slot", "_status", "_was_reset", "begun", "connected_s",
+        "gaps", "over", "prediction", "replica", "retry_after_s", "waiting_since_s",
+    )  # fmt: skip
 
     def __init__(
         self, services: Services, owner: Owner, admitted: Admitted, prediction: Prediction, renaming: Renaming
