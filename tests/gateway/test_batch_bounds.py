@@ -17,8 +17,8 @@ from functions.gateway.batch.line_round import _request
 from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.reading import lines_of
 from functions.gateway.batch.run import BatchRun
-from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.batch.validation import Validation
+from functions.gateway.tenant_limits import TenantShares
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line
@@ -28,14 +28,14 @@ from tests.gateway.world import World, quota
 ACME = TenantId("acme")
 
 
-def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> LinePacer:
+def turns_of(world: World, answers: TenantShares, batches: int = 1) -> LinePacer:
     pace = BatchPace(32.0)
     pace.window = 32.0
     return LinePacer(
         world.gateway.services,
         ACME,
         pace,
-        slots=LineSlots(96, 48),
+        slots=TenantShares(96, 48),
         answers=answers,
         open_batches=Counter({ACME: batches}),
         clock=world.clock,
@@ -43,7 +43,7 @@ def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> LinePacer:
 
 
 async def test_large_answers_come_few_at_a_time() -> None:
-    world, answers = World(), HeldBytes(100, 60)
+    world, answers = World(), TenantShares(100, 60)
     turns = turns_of(world, answers)
     for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
         turns.was_answered(size_bytes)
@@ -79,7 +79,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
         shared = Shared(gateways, concurrent_requests=limit)
         await shared.meet()
         world.gateway.services.quotas.leasing = shared.leases[0]
-    turns = turns_of(world, HeldBytes(10**9, 10**9), batches)
+    turns = turns_of(world, TenantShares(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
         while turns._may():
             await begun.enter_async_context(turns.next())
@@ -87,7 +87,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
 
 
 async def test_one_large_answer_is_forgotten_in_time() -> None:
-    turns = turns_of(World(), HeldBytes(30_000, 30_000))
+    turns = turns_of(World(), TenantShares(30_000, 30_000))
     for shorter, may_begin in ((34, False), (35, True)):
         turns.was_answered(30_000)
         for _ in range(shorter):
@@ -97,7 +97,7 @@ async def test_one_large_answer_is_forgotten_in_time() -> None:
 
 
 async def test_one_batchs_large_answers_leave_another_its_line() -> None:
-    world, answers = World(), HeldBytes(100, 100)
+    world, answers = World(), TenantShares(100, 100)
     greedy, other = turns_of(world, answers), turns_of(world, answers)
     for turns in (greedy, other):
         turns.was_answered(90)

@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 
 from functions.api.ids import TenantId
 from functions.decisions.batch.pace import BatchPace
-from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.services import Services
+from functions.gateway.tenant_limits import TenantShares
 
 _LOOK_S = 0.1
 _STAYS_RATIO = 0.98
@@ -40,8 +40,8 @@ class LinePacer:
         tenant: TenantId,
         pace: BatchPace,
         *,
-        slots: LineSlots,
-        answers: HeldBytes,
+        slots: TenantShares,
+        answers: TenantShares,
         open_batches: Counter[str],
         clock: Callable[[], float],
     ) -> None:
@@ -84,7 +84,7 @@ class LinePacer:
     def _may(self) -> bool:
         return (
             self._pace.may_begin(self.in_flight, self._clock())
-            and self._slots.is_free(self._tenant, self._share())
+            and self._slots.is_free(self._tenant, own_most=self._share())
             and (not self.in_flight or self._answers.is_free(self._tenant, self._largest_bytes))
         )
 

@@ -14,10 +14,9 @@ from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.shared import BatchServices
-from functions.gateway.batch.slots import HeldBytes, LineSlots, ListingSlots
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
-from functions.gateway.tenant_limits import TenantSlots
+from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
 
 class Batches:
@@ -37,9 +36,11 @@ class Batches:
         self.creations = TenantSlots(
             1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
         )
-        self.listings = ListingSlots(limits.listings_per_tenant)
-        slots = LineSlots(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
-        bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
+        self.listings = TenantShares(
+            most_per_tenant=limits.listings_per_tenant, refusal=lambda: _too_many_listings(limits)
+        )
+        slots = TenantShares(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
+        bodies, answers = (TenantShares(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
         metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: slots.held)
         shared = BatchServices(
             services,
@@ -96,3 +97,9 @@ class Batches:
 def _many(most: int) -> Refused:
     message = f"{most} batches of yours are being made. Wait for one to be made."
     return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))
+
+
+def _many_listings(most: int) -> Refused:
+    """Of files or batches: each may read a thousand records."""
+    message = f"{most} listings of yours are under way. Wait for one to end."
+    return Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))

@@ -9,8 +9,8 @@ from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog
 from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.slots import HeldBytes, LineSlots
 from functions.gateway.services import RequestHandler, Services
+from functions.gateway.tenant_limits import TenantShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class BatchServices:
     store: FileStore
     shelf: Shelf
     log: BatchLog
-    slots: LineSlots
-    bodies: HeldBytes  # of lines that wait for their answer
-    answers: HeldBytes  # room for those in flight
+    slots: TenantShares  # lines in flight
+    bodies: TenantShares  # bytes of lines that wait for their answer
+    answers: TenantShares  # bytes that those in flight may get
     metrics: BatchMetrics
     dice: Callable[[], float]  # in [0, 1)
     open_batches: Counter[str] = field(default_factory=Counter)  # of each tenant, at all gateways: at the last look

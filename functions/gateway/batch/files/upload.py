@@ -41,16 +41,14 @@ class UploadSlots(TenantShares):
     """How many may come at a time. Owned by one event loop."""
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
-        super().__init__()
-        self._most = most
-        self._most_per_tenant = most_per_tenant
+        super().__init__(most, most_per_tenant)
 
     @property
     def is_short(self) -> bool:
         return self._free() < _SHORT_PLACES
 
     def _free(self) -> int:
-        return self._most - self.held
+        return self.most - self.held
 
     @contextmanager
     def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
