@@ -36,9 +36,8 @@ class Batches:
         self.creations = TenantSlots(
             1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
         )
-        self.listings = TenantShares(
-            most_per_tenant=limits.listings_per_tenant, refusal=lambda: _too_many_listings(limits)
-        )
+        most = limits.listings_per_tenant
+        self.listings = TenantShares(most_per_tenant=most, refusal=partial(_many_listings, most))
         slots = TenantShares(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (TenantShares(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
         metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: slots.held)
