@@ -1,4 +1,4 @@
-"""The fleet bus: how heartbeats reach everyone who routes, and what gateways tell of rollouts.
+"""The fleet bus: heartbeats to everyone who routes, and the gateways' messages about rollouts, pools and prefixes.
 
 A beat is published to the channel, for those who listen now, and kept under a key that expires, for those who start
 later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.

@@ -1,4 +1,4 @@
-"""One heartbeat: what an agent says of its replica every second.
+"""Heartbeat of a replica, sent by its agent every second.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is
 out of range is refused whole.

@@ -1,4 +1,4 @@
-"""Who of the fleet is in bad standing, from what happened to requests: kept for those in trouble only.
+"""Outlier status of replicas, from what happened to requests: kept for those in trouble only.
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
     resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not

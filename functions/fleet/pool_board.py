@@ -1,7 +1,9 @@
-"""The last word of every gateway on each pool, and their sum: bounded, and nothing older than a few seconds counts.
+"""The registry's view of pools: each gateway's last heartbeat, their sum, and the report that the controller gets.
 
-A gateway that is silent for longer is not part of the sum, and a pool of which nobody has spoken has none at all: what
-is not known must not look like a pool that nobody asks anything of.
+Bounded, and nothing older than a few seconds counts. A gateway that is silent for longer is not part of the sum, and a
+pool that is in no heartbeat has none at all: what is not known must not look like a pool without requests. Of a replica
+the report has what deciding on a pool's size needs and no more: of 5,000 replicas that is 1 MB, of their whole
+heartbeats 50.
 
 Worked example (test_two_gateways_are_added): one tells of 60 arrivals in 30 s, another of 10 in 10 s (it has just
 begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expected wait counts.
@@ -22,6 +24,9 @@ from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, 
 HEARD_FOR_S = 5.0  # five beats
 MAX_GATEWAYS = 1024
 MAX_POOLS = 4096  # of one gateway
+REPORT_PATH = "/v1/fleet/pools"
+REPORT_MAX_BYTES = 64 * 1024 * 1024
+DESIRED_MAX_POOLS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +139,7 @@ def _seconds(sketch: QuantileSketch, q: float) -> float | None:
     return value_ms / 1000 if value_ms is not None else None
 
 
-# What the registry knows of pools, as it answers the controller: gateways' sums, and what each replica said last.
-#
-# A replica here is what deciding on a pool's size needs and no more: of 5,000 replicas that is 1 MB, of their whole
-# beats 50. Unknown fields are ignored: a newer registry may say more.
-
-
-REPORT_PATH = "/v1/fleet/pools"
-REPORT_MAX_BYTES = 64 * 1024 * 1024
-DESIRED_MAX_POOLS = 4096
+# The report to the controller. Unknown fields are ignored: a newer registry may say more.
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):

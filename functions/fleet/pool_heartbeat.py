@@ -1,4 +1,4 @@
-"""What a gateway says of the pools that it sends to, a beat a second over the bus: for whoever decides on their size.
+"""Heartbeat of a gateway about the pools that it sends to, once a second over the bus, for autoscaling.
 
 Each beat holds the last half minute whole, not what came since the last beat: one that is lost or comes twice changes
 nothing, and nobody who listens needs to remember anything but the last one of each gateway.

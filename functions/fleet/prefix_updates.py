@@ -1,4 +1,4 @@
-"""What agents tell of their engines' KV caches, and what gateways ask of them: the messages, and how they are packed.
+"""Updates about engines' KV caches, from agents to gateways, and the requests for them: messages and packing.
 
 Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
 

@@ -1,4 +1,4 @@
-"""Which token blocks the replicas of a pool hold, as one gateway knows it: news folded into an index.
+"""Token blocks that the replicas of a pool hold, as one gateway knows them: updates folded into an index.
 
 Folding is pure bookkeeping with time as an argument. A replica is known while every delta since its generation's begin,
 or since a state, has been heard; one that is missing makes it unknown (nothing is believed of it) until its state was

@@ -1,4 +1,4 @@
-"""Limits shared out among gateways by the bus: what is asked, what is granted, and the script that decides.
+"""Leases of limits from the bus: what gateways request, what is granted, and the script that decides.
 
 One script call carries all that a gateway has to ask in a round; it runs on the server by the server's clock, so that
 gateways need not agree on the time. It keeps one level for each limit of each account, which grants raise and time

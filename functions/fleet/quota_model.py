@@ -1,4 +1,4 @@
-"""A model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
+"""Model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
 
 It keeps one level for each limit of each account, and the places that each gateway holds; see the script for why.
 Simulated fleets and the fault seeds lease their limits from it. `test_the_model_answers_as_the_script_does` holds it to

@@ -1,4 +1,4 @@
-"""What a gateway has seen of the rollouts that it splits, as it travels: a beat a second over the bus.
+"""Heartbeat of a gateway about the rollouts that it splits: a message a second over the bus.
 
 Counts and buckets are cumulative since this gateway process first saw the stage. So a beat that is lost costs nothing,
 one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A beat carries the stages

@@ -1,4 +1,4 @@
-"""What all gateways together have seen of each rollout's stage: their beats, added up for whoever judges.
+"""Statistics of each rollout's stage over all gateways: their heartbeats, added up.
 
 Per (rollout, stage) the book keeps the last word of every gateway process, and adds them when asked. A gateway that is
 started anew begins again at nothing; what its former process said stays: of each gateway the two newest processes are

@@ -1,4 +1,4 @@
-"""Word that a snapshot is out: a short message on the bus beside the registry's long polls.
+"""Notices of new snapshots: a short message on the bus beside the registry's long polls.
 
 Polls are how snapshots travel; the word only wakes those whose poll has been lost on the way. Losing it, or being told
 something untrue, costs one poll and changes nothing else.

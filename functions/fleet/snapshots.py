@@ -1,4 +1,4 @@
-"""How the newest snapshot reaches a process of the data plane: one long poll at the registry, for ever.
+"""Delivery of snapshots to a process of the data plane: one long poll at the registry, for ever.
 
 The law is static stability. A snapshot is verified before it is believed, kept on disk before it is used, and what
 is in hand stays until something better is: losing the registry, or being sent rubbish, changes nothing.

@@ -1,4 +1,4 @@
-"""The fleet as one process sees it: heartbeats folded into a frozen view per pool.
+"""View of the fleet in one process: heartbeats folded into a frozen view per pool.
 
 Folding is pure bookkeeping with time as an argument; who receives the beats is the bus's affair. A beat older than
 the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive evidence

@@ -1,4 +1,4 @@
-"""A gateway's parts as its settings want them: bounds, optional stores and caches, tools, names and addresses.
+"""Parts of a gateway by its settings: bounds, optional stores and caches, tools, names and addresses.
 
 What is optional is imported only where it is configured: it brings large libraries.
 """

@@ -1,6 +1,7 @@
-"""What reaches the gateway in the background: heartbeats from the bus, other gateways' pins, and the clock's sweep; and
-what it tells: the evidence of rollouts and its own pins. Snapshots come the same way, from the registry
-(`functions.fleet.snapshots`).
+"""Background loops of the gateway: what it receives, what it publishes, and the sweep.
+
+It receives heartbeats, prefix updates and other gateways' pins; it publishes rollouts' evidence, pool heartbeats and
+its own pins. Snapshots come from the registry in the same way (`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
 with what it last knew, and keeps what it could not tell.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
+_FIRST_REQUEST_S = 0.5
 _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
 _PINS_INTERVAL_S = 0.5
@@ -122,26 +124,23 @@ def _take(gateway: Gateway, message: bytes) -> None:
         _log.warning("dropped a message from the bus: %s", error)
 
 
-# News of prefixes from the bus, and the questions that keep them coming. Loops that end by raising, as `feeds`' do.
-
-
-_FIRST_ASK_S = 0.5
+# prefixes, where replicas publish their caches
 
 
 async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
-    """What agents tell, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
+    """Agents' updates, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
     async for message in bus.prefixes():
         exact.receive(message)
 
 
 async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
     """Each few seconds, what is wanted of which pool, by the routing policies in force; the first time soon."""
-    await asyncio.sleep(_FIRST_ASK_S)  # for the subscription to be there before the answers are
+    await asyncio.sleep(_FIRST_REQUEST_S)  # for the subscription to be there before the answers are
     while True:
         if services.state.catalogue is not None:
             for ask in exact.asks(services.state.catalogue):
                 await bus.ask_prefixes(encode(ask))
-        await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_ASK_S)
+        await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
 
 
 async def sweep_prefixes(exact: "ExactPrefixes") -> None:

@@ -1,4 +1,4 @@
-"""The gateway itself: takes requests from both lanes, and keeps what they share up to date.
+"""The gateway: takes requests from both lanes, and keeps what they share up to date.
 
     handle            one request, from its bytes to an exchange that answers it
     swap, heard       what the feeds bring: snapshots, heartbeats

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
+"""Gauges of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
 
 What happens is counted where it happens (`metrics`); this is looked up, and totals that are kept elsewhere are carried
 over by how much they have grown.

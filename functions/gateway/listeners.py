@@ -1,4 +1,4 @@
-"""A gateway's listening sockets: which ports, shared with whom, and how many connections its descriptors bear.
+"""Listening sockets of a gateway: its ports, who shares them, and how many connections its descriptors bear.
 
 They are made (or inherited from a predecessor) before anything else, so that a port that is taken is said at once and
 in words.

@@ -1,4 +1,4 @@
-"""What one tenant may have of what all share at this gateway, beside its quota.
+"""Limits of one tenant on what all share at this gateway, beside its quota.
 
     TenantShares   so much at a time, else none    bytes of bodies on their way; uploads, listings, lines of batches and
                                                    the bytes that these hold

@@ -1,4 +1,4 @@
-"""What this gateway has seen of each pool in the last half minute, for whoever decides on the pool's size.
+"""Activity of each pool at this gateway over the last half minute, for autoscaling.
 
 Counted in slots of a few seconds, of which the latest make the window: adding is a look into two dicts, and once a
 second the slots are added up (`heartbeats`). A pool without requests for a while is still in them, with zeros: that is

@@ -1,4 +1,4 @@
-"""Where admitted requests wait for room in their pool, one room a pool.
+"""Admission queues of a gateway, one a pool: requests wait there for capacity.
 
     submit -> dispatched() at once, or later, or turned_away(answer, reason)
            -> first_token() when that comes; ended() when it is over, and released() when it goes to another pool:

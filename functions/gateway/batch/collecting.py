@@ -1,4 +1,4 @@
-"""What is old goes: files and batches past their retention, parts and bytes that somebody's end left behind.
+"""Garbage collection: files and batches past their retention, orphaned parts and bytes.
 
 Any gateway may do it, and several may at once: deleting is the same however often it is done. What an open batch reads
 or writes is left alone, whatever its age. Ages are told by the store's clock alone, of which an object

@@ -1,4 +1,4 @@
-"""Parts become two files: answers, and failures. Each line once, however often it was asked; then the parts may go.
+"""Output files of a batch, composed of its parts: answers, and failures. Each line once; then the parts may go.
 
 Both are written as they are read, a few MiB of each in memory. Whoever is killed in between leaves nothing that counts:
 the next one writes files of its own, which count once the record of the batch's end names them, and clears away what
@@ -23,9 +23,9 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.line_sender import result_text
-from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.parts import ResultParts
 from functions.gateway.batch.reading import lines_of
+from functions.gateway.batch.shared import BatchMetrics
 
 _log = logging.getLogger(__name__)
 _EXPIRED = {

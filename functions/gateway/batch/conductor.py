@@ -1,4 +1,4 @@
-"""Takes up batches: those made here at once, and those that nobody has touched for a while, wherever they were made.
+"""Scheduling of batches on a gateway: those made here at once, and those whose owner is gone, wherever they were made.
 
 A gateway that is killed leaves its batches as they were; any other, or itself when it is back, finds their markers
 unchanged and claims them, one of several that try. A store that cannot be read says nothing about anybody. A batch

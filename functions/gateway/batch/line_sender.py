@@ -17,8 +17,8 @@ from functions.decisions.batch.lines import Line
 from functions.decisions.batch.pace import BatchPace, judge
 from functions.decisions.batch.parts import LineResult
 from functions.gateway import errors
-from functions.gateway.batch.metrics import BatchMetrics
 from functions.gateway.batch.pacer import LinePacer
+from functions.gateway.batch.shared import BatchMetrics
 from functions.gateway.chat.composition.gathering import Gathered
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import Route

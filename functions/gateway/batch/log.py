@@ -1,4 +1,4 @@
-"""What is true of a batch: numbered records in the store, of which the last counts.
+"""Log of a batch: numbered records in the store, of which the last counts.
 
 A record is written only where its number is free: of two gateways that move a batch at once, one is told that it was
 overtaken and looks again. That is all the agreement there is, and it needs no clock. Beside the log lies a marker for

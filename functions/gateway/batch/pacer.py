@@ -1,4 +1,4 @@
-"""When a batch's next line may be asked: the batch's pace, the tenant's concurrency and the gateway's places agree.
+"""Pacer of a batch's lines: the batch's pace, the tenant's concurrency and the gateway's slots agree.
 
 Beside a line in flight there is room for its answer, as large as the largest that came to this batch: 32 answers of
 32 MiB would be a GiB. The first few come before that is known, at most as many as a batch begins with. Each answer

@@ -1,4 +1,4 @@
-"""Answers on their way to the store: gathered into parts, counted as done only once they are durable.
+"""Result parts on their way to the store: answers count as done only once they are durable.
 
 A part is written when it is full or its oldest answer has waited for long enough. Where the store is gone, the same
 part is tried until it is back; meanwhile answers gather here up to a bound, and no further line begins.

@@ -1,4 +1,4 @@
-"""One batch, worked on by this process until it is over, or until somebody else does.
+"""Run of one batch by this process, until it is over or another process owns it.
 
     claimed -> validated -> every line asked -> put together -> over
                   |             |

@@ -1,4 +1,4 @@
-"""Files and batches as one thing that a gateway has, or has not: made once, where a store is configured."""
+"""Files and batches as one optional service of a gateway: made once, where a store is configured."""
 
 import random
 from functools import partial
@@ -12,8 +12,7 @@ from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.files.upload import UploadSlots
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
-from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.shared import BatchServices
+from functions.gateway.batch.shared import BatchMetrics, BatchServices
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantShares, TenantSlots

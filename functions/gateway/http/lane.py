@@ -1,4 +1,4 @@
-"""The fast lane's client side: one connection, its hot requests served here, all others handed to uvicorn.
+"""Fast lane to clients: one connection, its hot requests served here, all others handed to uvicorn.
 
 uvicorn is given this class as its `http=` protocol. httptools parses; a POST to a hot route is collected, admitted and
 spliced to an engine without an ASGI call in between. At the first request for anything else the connection moves to

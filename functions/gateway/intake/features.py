@@ -1,4 +1,4 @@
-"""A request's features, made at admission; what its answer taught, at the end.
+"""Features of a request, made at admission; what its answer taught, at the end.
 
 Nothing here tokenises: a prompt of text is as many tokens as its bytes make by what was learnt of this tenant and base
 model (`length_model`); token ids are counted. Only whole answers teach (status 200 with the engine's usage), and only

@@ -1,4 +1,4 @@
-"""From a request on the wire to one that may be routed: who calls, what for, which version answers.
+"""Intake: from a request on the wire to an admitted one, with its caller, its model and its version.
 
 In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
 lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's

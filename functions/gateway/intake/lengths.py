@@ -1,4 +1,4 @@
-"""A request's length against its tenant's tier: how much is asked for, and what is passed on to the engine.
+"""Length of a request against its tenant's tier: what is requested, and what is passed on to the engine.
 
 Output is exact: the engine is given the cap as `max_tokens` where the request leaves more open. Context is exact where
 the cap is the pool's window or above, since the engine itself refuses; below that a prompt's text counts as 4 bytes a

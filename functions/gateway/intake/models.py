@@ -1,4 +1,4 @@
-"""The model that answers a request: by its id, by a classifier's choice of pool, or its rollout's control version."""
+"""Model of a request: by its id, by a classifier's choice of pool, or its rollout's control version."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which replica has how much of a prompt in its cache: three sources behind one question.
+"""Cached prefix of a prompt on each replica of a pool: three sources behind one question.
 
 A RoutingPolicy's `prefix.source` says which: what the replicas tell (`events`, `bloom`), or this gateway's own record
 of what it sent where (`sent`), which is also asked where the replicas have told nothing that could be compared.

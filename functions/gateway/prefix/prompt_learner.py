@@ -1,4 +1,4 @@
-"""Prompts to token blocks, on a thread beside the event loop: render, tokenise, name, align.
+"""Tokenizing of prompts on a thread beside the event loop: render, tokenize, name, align.
 
 Nothing waits for it. A request whose prompt is new is routed by what is known (a former turn, or the gateway's own
 record) and taught here meanwhile; its next turn finds it. Waiting for the tokenizer instead would cost each first turn

@@ -1,4 +1,4 @@
-"""Prompts that wait to be learnt: bounded in number and bytes, each once, and no tenant before all others.
+"""Queue of prompts to tokenize: bounded in number and bytes, each once, and fair between tenants.
 
 A lesson takes as long as its prompt is long (half a second for 200 KB), so whoever sends long prompts could keep the
 one thread that learns to itself. Hence as in a fair queue: who has had least of the thread, in bytes, comes next, and

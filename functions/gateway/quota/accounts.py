@@ -1,4 +1,4 @@
-"""What each tenant, and each key that has limits of its own, may still ask of this gateway.
+"""Quota accounts of tenants, and of keys with limits of their own, at this gateway.
 
     enter -> reserve -> progress ... -> settle -> leave       `leave` settles where nobody did
 

@@ -1,4 +1,4 @@
-"""What this gateway wants of accounts' limits, as the bus is asked for it, and what becomes of its answers.
+"""Lease requests of this gateway to the bus, and what becomes of the answers.
 
     a round     wish_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
     a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here

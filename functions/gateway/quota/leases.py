@@ -1,4 +1,4 @@
-"""This gateway's share of limits that several gateways keep together: rounds of asking ahead, and asking at once.
+"""Leases of limits that several gateways share: rounds that request ahead, and requests at once.
 
     each 250 ms +- 10 %     what every account in use wants, in as few calls as it takes
     a request finds none    one call for all that wait; after 20 ms without an answer they wait no longer

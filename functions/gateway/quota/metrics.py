@@ -1,4 +1,4 @@
-"""What Prometheus sees of limits: how they are kept now, what was asked of the bus, and what accounts were charged.
+"""Metrics of quotas: the step in force, requests to the bus, and charges to accounts.
 
 No tenant is named: sums over all of them. `shoal_quota_settled_tokens_total{by="engine"}` over all gateways is what the
 engines say they computed for answers that they finished, to the token; `count` is what was delivered of the others.

@@ -1,4 +1,4 @@
-"""What an exchange that has ended cost, and the charge for it: the one place where requests are settled.
+"""Settlement of a request: what it cost, and the charge for it. The one place where that is decided.
 
 What the engine counted is charged; where it could not say (the client left, the replica was lost) what was delivered,
 an event a token, and the prompt as it was estimated, also where the client left before anything came, or its own

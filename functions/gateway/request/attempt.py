@@ -1,4 +1,4 @@
-"""One try of one request on one replica: dial, send, read what comes, and tell the owner how it went.
+"""Attempt of a request on one replica: dial, send, read what comes, and report to the owner.
 
     begin -> connecting -> waiting -> (a stream) passing -> over
                  |            |            |

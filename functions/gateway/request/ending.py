@@ -1,4 +1,4 @@
-"""A request's end: the one `Ended` that its exchange is summed up in, and all that account for it.
+"""End of a request: the one `Ended` that its exchange is summed up in, and all that account for it.
 
 What it used is `settlement`'s to say. Listeners are told in their order (`assembly`); where one fails, the others are
 told all the same.

@@ -1,4 +1,4 @@
-"""One admitted request, from its start to its one outcome.
+"""Exchange: one admitted request, from its start to its one outcome.
 
     start -> admission queue -> dispatched -> decide -> attempt -> outcome
                    ^                            ^  |___ no replica has the adapter: wait for it (`cold_wait`), or take

@@ -1,4 +1,4 @@
-"""More attempts than one: the pools' budgets for them, and second attempts beside slow first ones.
+"""Retry budgets of the pools, and hedging: second attempts beside slow first ones.
 
 A second one begins only where the pool's policy says `hedgeAfter`, only for interactive streams (a whole answer has no
 first byte before its end), one at a time, and out of the retry budget, so that a slow pool is not asked twice for

@@ -1,4 +1,4 @@
-"""A prompt's fingerprint, and the refusal of one that has failed two replicas.
+"""Quarantine of prompts: their fingerprint, and the refusal of one that has failed two replicas.
 
 The fingerprint is that of the whole request as an engine would get it from the pool that was asked: the hashes of its
 blocks would do for long prompts, but two that begin alike must not be taken for each other. Wherever the request goes

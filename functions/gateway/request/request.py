@@ -1,4 +1,4 @@
-"""One request in three records: as it was admitted, when it passed each step, and how it ended.
+"""A request in three records: as it was admitted, when it passed each step, and how it ended.
 
     Admitted    what intake found it to be; never changed, a request for another pool or version is another `Admitted`
     Timeline    when it passed each step; written as it goes

@@ -1,4 +1,4 @@
-"""The attempts of one request: those under way, which replicas were tried, and how they failed.
+"""Attempts of one request: those under way, which replicas were tried, and how they failed.
 
 Usually one at a time. Two where the first one is late (`hedging`): the first that begins to answer is kept, and the
 other one aborted at once. `tried` and `failures` are of the pool where the request is, and begin anew in another one;

@@ -1,4 +1,4 @@
-"""Connections to engines: one request at a time each, kept for the next one, and never trusted.
+"""Connections to engines: one request at a time each, pooled, and never trusted.
 
 `UpstreamConnection` turns an engine's bytes into four calls on whoever owns the request (head, body, end, failure); the
 pool keeps idle connections per replica, newest first, and closes them before the engine would. Deciding what a failure

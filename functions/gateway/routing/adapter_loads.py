@@ -1,4 +1,4 @@
-"""Adapters that no replica has loaded: asked for at an agent, once for all requests that wait for the same one.
+"""Loading of adapters that no replica has: requested of an agent, once for all requests that wait for the same one.
 
     wait -> (choose a replica -> ask its agent)* -> loaded: the requests are routed there at once
                   ^ no room, not yet known, draining, gone |-> refused, or the time is over: they are told why

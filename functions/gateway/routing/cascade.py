@@ -1,4 +1,4 @@
-"""A small model's answer under judgement: held back until its first tokens have shown whether it was sure of itself.
+"""Cascade judge: a small model's answer, held back until its first tokens have shown whether it was sure of itself.
 
 The small model is asked for log probabilities beside its answer. A `CascadeJudge` stands between the attempt and the
 exchange while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly

@@ -1,4 +1,4 @@
-"""One request's wait for an adapter that no replica has: whether to wait at all, and what becomes of it.
+"""Wait of one request for an adapter that no replica has: whether to wait at all, and what becomes of it.
 
 Made by an exchange when it first has to wait; at most `_MAX_WAITS` times, since an adapter may be gone again before it
 is used. Neighbours: `exchange` begins, leaves and is notified; `adapter_loads` has the adapter loaded.

@@ -1,4 +1,4 @@
-"""The same request for another pool: the target's base model, under the target's policy, in the body too.
+"""Rewriting of a request for another pool: the target's base model, under the target's policy, in the body too.
 
 Not every target will do. The tenant must be allowed to call the target's base model (a pool's base model bears the
 pool's name), its engines must do the same task, and prompt and output must fit its context window; otherwise the next

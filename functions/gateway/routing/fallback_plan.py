@@ -1,4 +1,4 @@
-"""Where else than in the pool that it asked for a request may be answered, and how it came there.
+"""Fallback plan of one request: where else than in its own pool it may be answered, and how it came there.
 
 Made only for requests whose routing policy has fallbacks or cascades. Three ways lead out of a pool:
 

@@ -1,4 +1,4 @@
-"""The sessions that this gateway knows to belong to a group of a rollout, its own and those that others told of.
+"""Session pins: sessions that belong to a group of a rollout, this gateway's own and those that others published.
 
 A pin holds for the pool's session time (`session.ttl` of its RoutingPolicy) after the session's last request. It is
 told to the other gateways when it is made and again halfway through its time, as long as the session lives. Those of

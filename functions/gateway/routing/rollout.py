@@ -1,4 +1,4 @@
-"""What this gateway has seen of each rollout's stage: every ended exchange counted once, in its group.
+"""Evidence of rollouts at this gateway: every ended request counted once, in its stage and group.
 
 Counted is a request that came by a channel's name and ended in an answer or in a failure of ours:
 

@@ -1,4 +1,4 @@
-"""From an admitted request to a replica: gathers what routing needs to know, and is told how it went.
+"""Router: from an admitted request to a replica, and the record of what became of it.
 
     decide -> sent -> started -> left
 

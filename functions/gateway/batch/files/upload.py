@@ -1,4 +1,4 @@
-"""One file on its way from a form to the store: a few MiB of it in memory at any time, however large it is.
+"""Upload of one file from a form to the store: a few MiB of it in memory at any time, however large it is.
 
 The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
 and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.

@@ -1,4 +1,4 @@
-"""One client's chat, conducted: recall, summarise, ask (and call tools, and ask again), remember, answer.
+"""Composition of one client's chat: recall, summarise, ask (and call tools, and ask again), remember, answer.
 
     taken -> recalled -> shortened -> asked <-> tools called -> remembered -> answered
                                                                     | a stream passes on as it is asked for

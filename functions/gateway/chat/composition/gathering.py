@@ -1,4 +1,4 @@
-"""Sinks of the rounds: one keeps a whole answer for the conductor, one lets a stream pass to the client and listens.
+"""Sinks of a composition's rounds: one keeps a whole answer, one passes a stream on to the client and reads along.
 
 Neighbours: `composition` gives one to each round; `functions.gateway.http.sink` is what an exchange expects of it.
 """

@@ -1,4 +1,4 @@
-"""What was said before a chat's new messages: recalled, shortened to the context window, and kept with the answer.
+"""History of a chat: recalled before its new messages, shortened to the context window, kept with the answer.
 
     recall -> shorten -> (the answer) -> remember
 
