@@ -21,7 +21,7 @@ from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
 from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, decode
 
-HEARD_FOR_S = 5.0  # five beats
+HEARD_FOR_S = 5.0  # five heartbeats
 MAX_GATEWAYS = 1024
 MAX_POOLS = 4096  # of one gateway
 REPORT_PATH = "/v1/fleet/pools"
@@ -65,25 +65,25 @@ class PoolBoard:
         self.refused_total = 0
 
     def take(self, message: bytes, now_s: float) -> bool:
-        """One beat from the bus; False where it is none, or one gateway too many."""
+        """One heartbeat from the bus; False where it is none, or one gateway too many."""
         try:
-            beat, left_out = decode(message)
+            heartbeat, left_out = decode(message)
         except PoolHeartbeatInvalid:
             self.refused_total += 1
             return False
         self.refused_total += left_out
-        return self.hear(beat, now_s)
+        return self.hear(heartbeat, now_s)
 
-    def hear(self, beat: PoolHeartbeat, now_s: float) -> bool:
+    def hear(self, heartbeat: PoolHeartbeat, now_s: float) -> bool:
         self._forget_silent(now_s)
-        said = self._gateways.get(beat.gateway_id)
+        said = self._gateways.get(heartbeat.gateway_id)
         if said is None:
             if len(self._gateways) >= MAX_GATEWAYS:
                 self.refused_total += 1
                 return False
-            said = self._gateways[beat.gateway_id] = {}
-        order = (beat.incarnation, beat.sequence)
-        for stats in beat.pools:
+            said = self._gateways[heartbeat.gateway_id] = {}
+        order = (heartbeat.incarnation, heartbeat.sequence)
+        for stats in heartbeat.pools:
             known = said.get(stats.pool)
             if (known is None and len(said) < MAX_POOLS) or (known is not None and order > known.order):
                 said[stats.pool] = _Said(order, now_s, stats)
@@ -175,18 +175,18 @@ class DesiredPools(msgspec.Struct, frozen=True):
     pools: Annotated[tuple[DesiredPool, ...], msgspec.Meta(max_length=DESIRED_MAX_POOLS)]
 
 
-def replica_report(beat: Heartbeat, age_s: float) -> ReplicaReport:
+def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
     return ReplicaReport(
-        replica_id=beat.replica_id,
-        pool=beat.pool,
-        phase=beat.phase,
-        running=beat.running,
-        waiting=beat.waiting,
-        kv_usage_ratio=beat.kv_usage_ratio,
-        decode_tokens_per_s=beat.decode_tokens_per_s,
-        host=beat.host,
-        peer_port=beat.peer_port,
+        replica_id=heartbeat.replica_id,
+        pool=heartbeat.pool,
+        phase=heartbeat.phase,
+        running=heartbeat.running,
+        waiting=heartbeat.waiting,
+        kv_usage_ratio=heartbeat.kv_usage_ratio,
+        decode_tokens_per_s=heartbeat.decode_tokens_per_s,
+        host=heartbeat.host,
+        peer_port=heartbeat.peer_port,
         age_s=round(age_s, 3),
-        service_ms=beat.service_ms,
-        asleep=beat.asleep,
+        service_ms=heartbeat.service_ms,
+        asleep=heartbeat.asleep,
     )

@@ -1,11 +1,11 @@
 """Heartbeat of a gateway about the pools that it sends to, once a second over the bus, for autoscaling.
 
-Each beat holds the last half minute whole, not what came since the last beat: one that is lost or comes twice changes
-nothing, and nobody who listens needs to remember anything but the last one of each gateway.
+Each heartbeat holds the last half minute whole, not what came since the last heartbeat: one that is lost or comes
+twice changes nothing, and nobody who listens needs to remember anything but the last one of each gateway.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused: a beat whole, but of its pools only those that are wrong, so that one pool's odd figure does not blind
-whoever decides on the others.
+range is refused: a heartbeat whole, but of its pools only those that are wrong, so that one pool's odd figure does not
+blind whoever decides on the others.
 
 Neighbours: `functions.gateway.admission.pool_stats` counts, `pool_board` keeps the last word of each.
 """
@@ -65,7 +65,7 @@ class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A beat whose pools were not looked into."""
+    """A heartbeat whose pools were not looked into."""
 
     gateway_id: GatewayId
     incarnation: UnixMillis
@@ -75,12 +75,13 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: PoolHeartbeat) -> bytes:
-    return msgspec.json.encode(beat)
+def encode(heartbeat: PoolHeartbeat) -> bytes:
+    return msgspec.json.encode(heartbeat)
 
 
 def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
-    """A beat from bus bytes, and how many of its pools were left out; PoolBeatInvalid where nothing is left of it."""
+    """A heartbeat from bus bytes, and how many of its pools were left out; PoolHeartbeatInvalid where nothing is left
+    of it."""
     if len(message) > BEAT_MAX_BYTES:
         raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
@@ -96,7 +97,7 @@ def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
             wrong = str(error)
     if wrong and not pools:
         raise PoolHeartbeatInvalid(wrong)
-    beat = PoolHeartbeat(
+    heartbeat = PoolHeartbeat(
         envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools)
     )
-    return beat, len(envelope.pools) - len(pools)
+    return heartbeat, len(envelope.pools) - len(pools)

@@ -1,8 +1,9 @@
 """Heartbeat of a gateway about the rollouts that it splits: a message a second over the bus.
 
-Counts and buckets are cumulative since this gateway process first saw the stage. So a beat that is lost costs nothing,
-one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A beat carries the stages
-that changed; every so often all of them, for whoever began to listen later. One without any stage says: still here.
+Counts and buckets are cumulative since this gateway process first saw the stage. So a heartbeat that is lost costs
+nothing, one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A heartbeat
+carries the stages that changed; every so often all of them, for whoever began to listen later. One without any stage
+says: still here.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
 range is refused whole. Neighbours: `functions.gateway.routing.rollout` writes, `rollout_stats` adds up.
@@ -26,7 +27,7 @@ GatewayId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"
 
 
 class RolloutHeartbeatInvalid(Exception):
-    """Not a gateway's beat; drop it."""
+    """Not a gateway's heartbeat; drop it."""
 
 
 class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,19 +48,19 @@ class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: RolloutHeartbeat) -> bytes:
-    return msgspec.json.encode(beat)
+def encode(heartbeat: RolloutHeartbeat) -> bytes:
+    return msgspec.json.encode(heartbeat)
 
 
 def decode(message: bytes) -> RolloutHeartbeat:
-    """A beat from bus bytes; BeatInvalid where they are none, or the numbers contradict each other."""
+    """A heartbeat from bus bytes; RolloutHeartbeatInvalid where they are none, or the numbers contradict each other."""
     if len(message) > BEAT_MAX_BYTES:
         raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
-        beat = msgspec.json.decode(message, type=RolloutHeartbeat)
-        for said in beat.rollouts:
+        heartbeat = msgspec.json.decode(message, type=RolloutHeartbeat)
+        for said in heartbeat.rollouts:
             group_of(said.candidate)
             group_of(said.control)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EvidenceInvalid) as error:
         raise RolloutHeartbeatInvalid(str(error)) from error
-    return beat
+    return heartbeat

@@ -34,7 +34,7 @@ _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
 async def follow_bus(gateway: Gateway, bus: Bus) -> None:
-    """Every replica's last beat, then beats as they come, until the bus is lost."""
+    """Every replica's last heartbeat, then heartbeats as they come, until the bus is lost."""
     try:
         for message in await bus.latest():
             _take(gateway, message)
@@ -56,9 +56,9 @@ async def publish_evidence(services: Services, bus: RolloutBus) -> None:
 
 async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
-    for beat in services.rollouts.evidence.heartbeats():
+    for heartbeat in services.rollouts.evidence.heartbeats():
         try:
-            await bus.publish_stats(rollout_heartbeat.encode(beat))
+            await bus.publish_stats(rollout_heartbeat.encode(heartbeat))
         except BusUnavailable:
             services.metrics.bus_lost("evidence")
             services.rollouts.evidence.say_all_again()
@@ -96,10 +96,10 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
         catalogue = services.state.catalogue
         known = [pool.name for pool in catalogue.snapshot.pools] if catalogue is not None else []
         rooms = {pool: admission for pool, admission, _ in services.admission.figures()}
-        for beat in services.admission.pools.heartbeats(
+        for heartbeat in services.admission.pools.heartbeats(
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
-            await bus.publish_pools(pool_heartbeat.encode(beat))
+            await bus.publish_pools(pool_heartbeat.encode(heartbeat))
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:

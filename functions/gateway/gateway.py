@@ -1,8 +1,8 @@
 """The gateway: takes requests from both lanes, and keeps what they share up to date.
 
-    handle            one request, from its bytes to an exchange that answers it
-    swap, heard       what the feeds bring: snapshots, heartbeats
-    sweep             a few times a second: silence, deadlines, idle connections
+    handle                      one request, from its bytes to an exchange that answers it
+    swap, receive_heartbeat     what the feeds bring
+    sweep                       a few times a second: silence, deadlines, idle connections
 
 One instance per process, made in `server`, owned by one loop. Losing registry or bus changes nothing here but the age
 of what is known. What an exchange uses is in `services`; optional parts stand in front as `interceptors`.
@@ -117,7 +117,7 @@ class Gateway:
         self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
     def precheck(self, headers: RawHeaders) -> Upload:
-        """Before a body is read: may it come, from this caller, and is there room? Raises Refused."""
+        """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
             raise Refused(_NOT_READY)
@@ -150,7 +150,7 @@ class Gateway:
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def bus_recovered(self) -> None:
-        """The bus is in reach, and whoever beats has all of the usual time to be heard."""
+        """The bus is in reach: each replica has all of the usual time to send a heartbeat."""
         if self.services.state.bus_down:
             self.services.state.bus_down = False
             self.services.fleet.reset_silence(self.services.clock())
@@ -158,7 +158,7 @@ class Gateway:
     def receive_heartbeat(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
         """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
 
-        `its_view`: what `to_view` made of the same beat for another gateway of the process.
+        `its_view`: what `to_view` made of the same heartbeat for another gateway of the process.
         """
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return

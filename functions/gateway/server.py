@@ -24,7 +24,6 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.gateway import configured, feeds
-from functions.gateway import feeds as prefix_feeds
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
@@ -208,11 +207,11 @@ class _Server(uvicorn.Server):
             return
         exact.start(asyncio.get_running_loop().call_soon_threadsafe)
         self._services.metrics.registry.register(ExactPrefixStats(exact))
-        follow = functools.partial(prefix_feeds.follow_prefixes, exact, self._bus)
-        ask = functools.partial(prefix_feeds.ask_for_prefixes, self._services, exact, self._bus)
+        follow = functools.partial(feeds.follow_prefixes, exact, self._bus)
+        ask = functools.partial(feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
-        tasks.forever("prefix sweep", functools.partial(prefix_feeds.sweep_prefixes, exact))
+        tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
 
     async def _last_words(self) -> None:
         """What ended, and which sessions began, since this was told for the last time: nobody else has seen it."""

@@ -1,4 +1,4 @@
-"""rollout_beat: what passes, and what is refused whole."""
+"""rollout_heartbeat: what passes, and what is refused whole."""
 
 import msgspec
 import pytest

@@ -15,7 +15,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
-from functions.gateway import feeds as prefix_feeds
+from functions.gateway import feeds
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -169,14 +169,14 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
     exact.asks(catalogue_by("events"))
     for sequence in (0, 3):
         with pytest.raises(BusUnavailable):
-            await prefix_feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
+            await feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
     assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
 
 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = world.World().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
-    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway.services, exact, bus))
+    task = asyncio.create_task(feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
     assert ask == PrefixRequest(POOL, "events", everyone=True)

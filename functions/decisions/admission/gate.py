@@ -10,8 +10,9 @@ are not announced by engines; they are learnt per replica from its own queue, wh
     waiting > 2 + running / 16                          ->  seats = running + 2
     waiting = 0, and seats are what limits us           ->  seats = seats x 1.25 + 1
 
-Worked example (test_worked_example_of_seats): a beat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A beat
-says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during a step.)
+Worked example (test_worked_example_of_seats): a heartbeat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A
+heartbeat says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during
+a step.)
 
 A request is in one replica, however many choices it asks for: it counts for at most what one replica holds. Otherwise
 one that could never fit would have the whole pool emptied for it.
@@ -19,10 +20,10 @@ Worked example (test_worked_example_of_a_request_larger_than_a_replica): 4 repli
 be used: one that expects 300,000 waits until 9,000 are free, and counts for 9,000.
 
 What is not known does not limit: without block counts the KV limit is open, without a long queue the seats are. A pool
-always takes one request. Beats are a second old, our own counts are exact: other gateways' part is what the beats say
-beyond our own, the least of three looks, since ours rises and falls between beats. So several gateways, which do not
-talk, overlook of each other's requests what was dispatched since the last beat, and of their KV tokens what is reserved
-for output still to come; each may fill the same free room once within a second
+always takes one request. Heartbeats are a second old, our own counts are exact: other gateways' part is what the
+heartbeats say beyond our own, the least of three looks, since ours rises and falls between heartbeats. So several
+gateways, which do not talk, overlook of each other's requests what was dispatched since the last heartbeat, and of
+their KV tokens what is reserved for output still to come; each may fill the same free room once within a second
 (docs/explanation/admission.md has the figures).
 
 While nobody is crowded (no engine has a long queue, and whoever has little finds room), a tenant may be lent more than
@@ -216,7 +217,7 @@ def has_long_queue(running: int, waiting: int) -> bool:
 
 
 def learnt_slots(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
-    """A replica's seats after one more beat; None while nothing has limited it."""
+    """A replica's seats after one more heartbeat; None while nothing has limited it."""
     if has_long_queue(running, waiting):
         return float(running + _QUEUE)
     if known is None or not limited or waiting:

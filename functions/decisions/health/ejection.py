@@ -33,7 +33,7 @@ FORGIVEN_AFTER_S = 60.0
 FAULTS_MAX = 5
 PROBE_S = 10.0  # after so long without an answer, another probe may go
 REFUSAL_MS = 5_000.0
-REFUSAL_S = 1.0  # until the next beat, which tells how full it is
+REFUSAL_S = 1.0  # until the next heartbeat, which tells how full it is
 _NEVER_S = float("-inf")
 _MAX_DOUBLINGS = 10
 

@@ -126,12 +126,12 @@ class QuotaAccount:
             raise ValueError("more requests ended than began")
         self.in_flight -= 1
 
-    def learn(self, tokens: int, kv_token_seconds: float, gpu_grains: int = 0) -> None:
+    def learn(self, tokens: int, kv_token_seconds: float, gpu_units: int = 0) -> None:
         """What a request of so many tokens held, and what it was charged in the end without having asked for it."""
         if tokens > 0:
             self.kv_s_per_token += _LEARN_RATIO * (kv_token_seconds / tokens - self.kv_s_per_token)
         if self.lease is not None and self.buckets[GPU] is not None:
-            self.lease.rate(GPU).asked += gpu_grains
+            self.lease.rate(GPU).asked += gpu_units
 
     def is_idle(self, now_us: int) -> bool:
         """Whether forgetting this would change no decision."""

@@ -41,7 +41,7 @@ UNITS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, 
 NO_COST = (0, 0, 0, 0, 0)
 FREES_UP_S = 1.0  # when one of a tenant's own requests ends is its own doing: a second is as good a guess as any
 
-Costs = tuple[int, int, int, int, int]  # grains, by dimension
+Costs = tuple[int, int, int, int, int]  # units, by dimension
 
 
 class OverLimit(NamedTuple):

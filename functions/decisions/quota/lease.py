@@ -57,7 +57,7 @@ class LimitedAccount(Protocol):
 
 
 class RateLease:
-    """One limit's: what was asked for here, and what the bus said last. Amounts are grains."""
+    """One limit's: what was asked for here, and what the bus said last. Amounts are units."""
 
     __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "round_us")
 
@@ -157,7 +157,7 @@ class AccountLease:
         return None
 
     def missing(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
-        """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places.
+        """What to ask for, once for one request whose costs have been taken: by dimension, in units or places.
 
         `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
         its own, so that as many come as there are places for.

@@ -3,7 +3,7 @@
     level(now) = max(0, level - elapsed_us x limit)      capacity = min(limit, max(burst, largest)) x period
     a cost may come while  level + min(cost, capacity) <= capacity
 
-A token is `period_s` million grains, so that a limit of L tokens a period empties L grains each microsecond: nothing
+A token is `period_s` million units, so that a limit of L tokens a period empties L units each microsecond: nothing
 is ever rounded. What may come in any t seconds, with q the largest cost that comes:
 
     spent(t) <= limit x t / period + max(capacity, q)
@@ -33,7 +33,7 @@ def burst_of(limit: int, largest: int = 0) -> int:
 
 
 class TokenBucket:
-    """Times are whole microseconds of a monotonic clock; amounts are grains unless a name says otherwise."""
+    """Times are whole microseconds of a monotonic clock; amounts are units unless a name says otherwise."""
 
     __slots__ = ("burst", "capacity", "leased", "level", "limit", "rate_divisor", "rate_units", "unit", "updated_us")
 

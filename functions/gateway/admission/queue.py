@@ -4,11 +4,11 @@
            -> first_token() when that comes; ended() when it is over, and released() when it goes to another pool:
               one that still waits is withdrawn, and of one that was dispatched the slot is the next one's
 
-`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever room may have
-come, and counts what `waiting_room_metrics` shows. Nobody is dispatched from inside another's end: the loop does that
-next, so that neither can fail for the other's sake, and a thousand refusals are no recursion.
+`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever capacity may have
+come, and counts what `metrics` shows. No request is dispatched from inside another's end: the loop does that next, so
+that neither can fail for the other's sake, and a thousand refusals are no recursion.
 
-Requests that compute nothing (tokenize) pass by. Retries do too: their place is theirs until they end.
+Requests that compute nothing (tokenize) pass by. Retries do too: a request keeps its slot until it ends.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from functions.gateway.request.request import Admitted, Ended, Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}
 _FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine
-_IDLE_S = 600.0  # a room that nobody has come to for so long is closed
+_IDLE_S = 600.0  # a queue without a request for so long is closed
 
 
 class PoolTicket(Ticket, eq=False, kw_only=True):
@@ -46,7 +46,7 @@ class PoolTicket(Ticket, eq=False, kw_only=True):
 
 
 class QueuedRequest(Protocol):
-    """What the rooms ask of an exchange."""
+    """An exchange, as the queues see it."""
 
     admitted: Admitted
     catalogue: Catalogue
@@ -55,7 +55,7 @@ class QueuedRequest(Protocol):
     ticket: PoolTicket | None  # from when it is submitted until it leaves the pool
 
     def dispatched(self) -> None:
-        """There is room: route it."""
+        """There is capacity: route it."""
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """There is none, nor will there be in time. `reason` is a label of shoal_shed_total."""
@@ -102,7 +102,7 @@ class AdmissionQueues:
         self.pools = PoolActivity(clock)
 
     def submit(self, exchange: QueuedRequest) -> None:
-        """Dispatch it now, keep it until there is room, or turn it away."""
+        """Dispatch it now, keep it until there is capacity, or turn it away."""
         admitted = exchange.admitted
         if admitted.route.output is None and admitted.route.path in _FREE:
             exchange.dispatched()
@@ -166,7 +166,7 @@ class AdmissionQueues:
             self._serve_soon(pool_queue)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second: who has waited for too long, and what the fleet's beats have changed."""
+        """A few times a second: who has waited for too long, and what the fleet's heartbeats have changed."""
         for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             pool_queue.admission.look(ready, now_s)
@@ -272,7 +272,7 @@ class AdmissionQueues:
             asyncio.get_running_loop().call_soon(self._serve, pool_queue)
 
     def _serve(self, pool_queue: _PoolQueue) -> None:
-        """Dispatch whoever has room now."""
+        """Dispatch those for which there is capacity now."""
         pool_queue.serving = False
         now_s = self._clock()
         while (ticket := pool_queue.admission.next(now_s)) is not None:

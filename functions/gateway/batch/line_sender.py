@@ -148,7 +148,7 @@ def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def seconds_of(duration: bytes) -> float:
-    """What `quota_answers.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
+    """What `refusals.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
     return sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION.findall(duration))
 
 

@@ -12,7 +12,7 @@ which came between the two turns, is not in it. The order of replicas is the sam
 None, and with it the gateway's own record, where the pool's tokenizer is not at hand, no replica has told anything, or
 the prompt cannot be known exactly (tools, pictures, other routes than chat and completions).
 
-Neighbours: `prefix_feeds` carries news and questions between this and the bus; `prefixes` asks.
+Neighbours: `functions.gateway.feeds` carries updates and requests between this and the bus; `index` asks.
 """
 
 import logging

@@ -71,7 +71,7 @@ class Prefixes:
         record.enter(features.text_blocks, replica_id, text_bytes, features.text_block_bytes, now_s)
 
     def receive_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """What a beat says of a replica's cache: its size, and that it is gone with its engine."""
+        """What a heartbeat says of a replica's cache: its size, and that it is gone with its engine."""
         replica_id, pool = ReplicaId(heartbeat.replica_id), PoolName(heartbeat.pool)
         if heartbeat.phase in ("starting", "dead") or self._pool_of.get(replica_id, pool) != pool:
             self.forget(replica_id)

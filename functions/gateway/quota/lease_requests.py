@@ -3,7 +3,7 @@
     a round     wish_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
     a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
 
-Amounts here are grains, on the wire millionths. Neighbours: `quota_leasing` asks; `functions.decisions.quota.lease`
+Amounts here are quota units, on the wire millionths. Neighbours: `leases` asks; `functions.decisions.quota.lease`
 knows what to want; `functions.fleet.quota_leases` has the messages.
 """
 
@@ -99,7 +99,7 @@ def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) ->
 
 
 def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateRequest, ...]:
-    """Grains, by dimension."""
+    """Units, by dimension."""
     rates = []
     for index, units in wanted.items():
         bucket = account.buckets[index]

@@ -8,9 +8,9 @@ A connection that was idle may be closed by the engine just as it is taken: that
 dialled. But not where the engine had the request for longer than a closing takes, or takes no new connection either:
 then it broke with the request in its hands, which is what quarantine has to know.
 
-Nothing is said to a client here: the owner (the exchange) is told of an opening worth passing on, of what follows, and
-of exactly one end, after which the attempt holds neither a connection nor a place at its replica. `drop` ends it
-silently, at any time. An owner may have two attempts at once, so an attempt touches nothing of its owner but `Owner`.
+Nothing goes to a client from here: the owner (the exchange) is notified of an opening worth passing on, of what comes
+then, and of exactly one end, after which the attempt holds neither a connection nor a slot at its replica. `drop` ends
+it silently, at any time. An owner may have two attempts at once, so an attempt uses nothing of its owner but `Owner`.
 """
 
 from typing import Protocol
@@ -89,12 +89,12 @@ class Attempt:
         self._before_last = self._last = b""  # pieces that were passed on
 
     def begin(self) -> None:
-        """Take a place at the replica, and ask it."""
+        """Take a slot at the replica, and send the request."""
         self._slot = self._services.router.sent(self._admitted, self.prediction)
         self._connect()
 
     def drop(self) -> None:
-        """It is over: the engine stops at once, and nobody is told. Does nothing where it is."""
+        """It is over: the engine stops at once, and the owner is not notified. Does nothing where it is."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()

@@ -1,7 +1,7 @@
 """End of a request: the one `Ended` that its exchange is summed up in, and all that account for it.
 
-What it used is `settlement`'s to say. Listeners are told in their order (`assembly`); where one fails, the others are
-told all the same.
+What it used is `settlement`'s to say. Listeners are notified in their order (`assembly`); where one fails, the others
+are notified all the same.
 """
 
 import logging
@@ -33,8 +33,8 @@ class Ending(Served, Protocol):
 
 
 def account_for(services: Services, exchange: Ending, status: int, code: str) -> None:
-    """Tell all listeners. The exchange lets go of its attempt and ticket, which know it: else only the collector would
-    free the three, and a body with them.
+    """Notify all listeners. The exchange lets go of its attempt and its ticket, which know it: else only the collector
+    would free the three, and a body with them.
     """
     ended = ended_of(services, exchange, status, code)
     exchange.tries.attempt = exchange.ticket = None

@@ -75,7 +75,7 @@ class Exchange:
         self.due_s = 0.0  # before this `check` has nothing to do; 0: not known
         self.usage: Usage | None = None  # of the answer
         self.cascade_spend: CascadeSpend | None = None
-        self.ticket: PoolTicket | None = None  # its place in the admission queue, or among those dispatched
+        self.ticket: PoolTicket | None = None  # in the admission queue, or among those dispatched
         self.begun = self.ended = False
 
     # to a pool

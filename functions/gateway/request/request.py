@@ -127,7 +127,7 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
     code: str  # of the error that it ended with, or empty
     begun: bool  # the client has the beginning of a stream
-    ticket: Ticket | None  # its place in the admission queue, or among those dispatched
+    ticket: Ticket | None  # in the admission queue, or among those dispatched
     entry: RequestQuota  # its reservation of the tenant's limits
     attempts: int
     failures: tuple[Failure, ...]

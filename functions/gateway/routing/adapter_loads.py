@@ -111,7 +111,7 @@ class ColdLoads:
         """Wait for the adapter, or be told at once why not. None: one of the waiter's two methods will be called.
 
         `excluded` are not asked. The engines of those `lacking` have said that they do not have it, whatever their
-        beats say: those are asked when nobody else can load it.
+        heartbeats say: those are asked when nobody else can load it.
         """
         known = self._refused.get(request.engine_name)
         if known is not None and self._clock() < known[0]:

@@ -30,7 +30,7 @@ from functions.gateway.routing.splits import Splits, SplitUse
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
 FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
-_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a beat
+_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
 
 # 503 that say that the platform is full, whatever the version.
 _WANT_OF_ROOM = frozenset({"no_capacity", "overloaded", "restarting", "not_ready"})
@@ -208,7 +208,7 @@ class Rollouts:
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
-    """As many at once as one beat may carry."""
+    """As many at once as one heartbeat may carry."""
     part: list[StageStats] = []
     buckets = 0
     for stats in said:

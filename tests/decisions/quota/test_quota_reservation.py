@@ -118,7 +118,7 @@ class Requests(RuleBasedStateMachine):
         self.account = account()
         self.now_us = 0
         self.open: list[Reservation] = []
-        self.levels = [0, 0]  # of the oracle, grains
+        self.levels = [0, 0]  # of the oracle, units
         self.held: dict[int, list[int]] = {}  # tokens by request: input, output
         self.settled_tokens = self.charged_tokens = 0
 

@@ -117,7 +117,7 @@ def test_no_window_sees_more_than_its_bound(limit: int, burst: int, steps: list[
 @settings(deadline=None)
 @given(st.integers(50, 20_000), costs)
 def test_it_is_what_an_exact_level_says(limit: int, steps: list[tuple[int, int]]) -> None:
-    """No rounding: the same decisions as an oracle in whole grains that is emptied a step at a time."""
+    """No rounding: the same decisions as an oracle in whole units that is emptied a step at a time."""
     bucket, level, now_us = of_minute(limit), 0, 0
     capacity = burst_of(limit) * GRAIN
     for pause_us, tokens in steps:
