@@ -178,7 +178,7 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
             "client connections": len(gateway.services.connections),
             "places at replicas": len(gateway.services.router.load.in_flight),
             "dispatched": sum(
-                headroom.admission.gate.running for headroom in gateway.services.admission._rooms.values()
+                headroom.admission.gate.running for headroom in gateway.services.admission._pool_queues.values()
             ),
             "waiting": gateway.services.admission.waiting,
             "idle upstreams": sum(map(len, gateway.services.upstreams._idle.values())),
