@@ -16,8 +16,7 @@ from rich.table import Table
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.decisions.routing.cascade import Escalations, escalations, quantile_thresholds
-from functions.telemetry.trace_files import rows
-from functions.telemetry.trace_row import TraceRow
+from functions.telemetry.trace_row import TraceRow, rows
 
 WANTED_RATIOS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01)
 Step = tuple[str, str]  # from which pool, to which

@@ -23,7 +23,7 @@ from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout_tables import rollout_table
 from functions.cli.terminal import make_console
 from functions.fleet.heartbeat import Heartbeat
-from functions.fleet.pool_report import REPORT_PATH
+from functions.fleet.pool_board import REPORT_PATH
 from functions.registry.console_tiers import Tiers, tiers_of
 
 MODELS_EVERY = 5  # looks: the catalogue changes less often than the fleet, and may be long

@@ -17,8 +17,7 @@ from rich.table import Table
 from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
-from functions.telemetry.trace_files import find
-from functions.telemetry.trace_row import RowInvalid, TraceRow
+from functions.telemetry.trace_row import RowInvalid, TraceRow, find
 
 BAR_COLUMNS = 48
 

@@ -1,7 +1,7 @@
-"""The fleet bus: how heartbeats reach everyone who routes, and what gateways tell of rollouts.
+"""The fleet bus: heartbeats to everyone who routes, and the gateways' messages about rollouts, pools and prefixes.
 
-A beat is published to the channel, for those who listen now, and kept under a key that expires, for those who start
-later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
+A heartbeat is published to the channel, for those who listen now, and kept under a key that expires, for those who
+start later. Losing the bus loses news, never service: readers keep their last view until silence ages it out.
 What gateways have seen of a rollout is published only: they say all of it again every so often. The sessions that they
 have pinned are kept too, until the pins run out.
 """
@@ -18,13 +18,13 @@ class BusUnavailable(Exception):
 
 class Bus(Protocol):
     async def publish(self, heartbeat: Heartbeat) -> None:
-        """Send one beat; BusUnavailable where that fails."""
+        """Send one heartbeat; BusUnavailable where that fails."""
 
     async def latest(self) -> list[bytes]:
-        """The last beat of every replica that is not silent, undecoded."""
+        """The last heartbeat of every replica that is not silent, undecoded."""
 
     def listen(self) -> AsyncIterator[bytes]:
-        """Beats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Heartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def close(self) -> None: ...
 
@@ -33,10 +33,10 @@ class RolloutBus(Protocol):
     """What gateways say of rollouts: to the registry (stats) and to each other (pins). Messages are opaque here."""
 
     async def publish_stats(self, message: bytes) -> None:
-        """Send one RolloutBeat; BusUnavailable where that fails."""
+        """Send one RolloutHeartbeat; BusUnavailable where that fails."""
 
     def stats(self) -> AsyncIterator[bytes]:
-        """RolloutBeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """RolloutHeartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
         """Send one PinBatch, and keep it for `ttl_s`; BusUnavailable where that fails."""
@@ -52,10 +52,10 @@ class PoolBus(Protocol):
     """What gateways say of the pools that they send to, to whoever decides on sizes. Messages are opaque here."""
 
     async def publish_pools(self, message: bytes) -> None:
-        """Send one PoolBeat; BusUnavailable where that fails."""
+        """Send one PoolHeartbeat; BusUnavailable where that fails."""
 
     def pools(self) -> AsyncIterator[bytes]:
-        """PoolBeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
+        """PoolHeartbeats as they come, undecoded; ends with BusUnavailable when the connection is lost."""
 
 
 class PrefixBus(Protocol):

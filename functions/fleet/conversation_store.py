@@ -1,4 +1,4 @@
-"""Where conversations lie between two requests: Valkey, each under a key of its own that expires.
+"""Store of conversations between two requests: Valkey, each under a key of its own that expires.
 
 Values are opaque here (the gateway seals them). A value is replaced only where it is still the one that was read, so
 that of two requests in one session at a time neither undoes the other unseen: the later one is told.

@@ -1,4 +1,4 @@
-"""One heartbeat: what an agent says of its replica every second.
+"""Heartbeat of a replica, sent by its agent every second.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is
 out of range is refused whole.
@@ -13,7 +13,7 @@ from functions.decisions.distribution import bloom
 from functions.decisions.routing.choice import ReplicaPhase, ReplicaView
 
 HEARTBEAT_INTERVAL_S = 1.0
-SILENCE_LIMIT_S = 15.0  # this long without a beat, and a replica is out
+SILENCE_LIMIT_S = 15.0  # this long without a heartbeat, and a replica is out
 HEARTBEAT_MAX_BYTES = 256 * 1024
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -39,7 +39,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     host: Name  # where the engine listens
     port: Port
     phase: ReplicaPhase
-    sequence: Count  # grows by one a beat, from the agent's start
+    sequence: Count  # grows by one a heartbeat, from the agent's start
     incarnation: UnixMillis  # the agent's start: its sequence begins again at 0
     sent_unix_s: float
     running: Count = 0

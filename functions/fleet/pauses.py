@@ -1,4 +1,4 @@
-"""Letting an event loop breathe while a thread beside it works on something large.
+"""Pauses for an event loop while a thread beside it works on something large.
 
 A thread that computes holds the interpreter for up to 5 ms at a time, and the loop waits that long after every wait of
 its own. A thread that sleeps for a moment between slices gives it up at once. Each such moment costs the thread a turn

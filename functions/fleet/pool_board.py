@@ -1,7 +1,9 @@
-"""The last word of every gateway on each pool, and their sum: bounded, and nothing older than a few seconds counts.
+"""The registry's view of pools: each gateway's last heartbeat, their sum, and the report that the controller gets.
 
-A gateway that is silent for longer is not part of the sum, and a pool of which nobody has spoken has none at all: what
-is not known must not look like a pool that nobody asks anything of.
+Bounded, and nothing older than a few seconds counts. A gateway that is silent for longer is not part of the sum, and a
+pool that is in no heartbeat has none at all: what is not known must not look like a pool without requests. Of a replica
+the report has what deciding on a pool's size needs and no more: of 5,000 replicas that is 1 MB, of their whole
+heartbeats 50.
 
 Worked example (test_two_gateways_are_added): one tells of 60 arrivals in 30 s, another of 10 in 10 s (it has just
 begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expected wait counts.
@@ -9,14 +11,22 @@ begun): 2 + 1 = 3 arrivals a second. Their sketches are merged; the longest expe
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from functions.decisions.overload.ladder import RUNGS, RungName
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet.pool_beat import PoolBeat, PoolBeatInvalid, PoolStats, decode
+from functions.decisions.routing.choice import ReplicaPhase
+from functions.fleet.heartbeat import Count, Heartbeat, Millis, Name, Ratio
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolHeartbeatInvalid, PoolStats, decode
 
-HEARD_FOR_S = 5.0  # five beats
+HEARD_FOR_S = 5.0  # five heartbeats
 MAX_GATEWAYS = 1024
 MAX_POOLS = 4096  # of one gateway
+REPORT_PATH = "/v1/fleet/pools"
+REPORT_MAX_BYTES = 64 * 1024 * 1024
+DESIRED_MAX_POOLS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +65,25 @@ class PoolBoard:
         self.refused_total = 0
 
     def take(self, message: bytes, now_s: float) -> bool:
-        """One beat from the bus; False where it is none, or one gateway too many."""
+        """One heartbeat from the bus; False where it is none, or one gateway too many."""
         try:
-            beat, left_out = decode(message)
-        except PoolBeatInvalid:
+            heartbeat, left_out = decode(message)
+        except PoolHeartbeatInvalid:
             self.refused_total += 1
             return False
         self.refused_total += left_out
-        return self.hear(beat, now_s)
+        return self.hear(heartbeat, now_s)
 
-    def hear(self, beat: PoolBeat, now_s: float) -> bool:
+    def hear(self, heartbeat: PoolHeartbeat, now_s: float) -> bool:
         self._forget_silent(now_s)
-        said = self._gateways.get(beat.gateway_id)
+        said = self._gateways.get(heartbeat.gateway_id)
         if said is None:
             if len(self._gateways) >= MAX_GATEWAYS:
                 self.refused_total += 1
                 return False
-            said = self._gateways[beat.gateway_id] = {}
-        order = (beat.incarnation, beat.sequence)
-        for stats in beat.pools:
+            said = self._gateways[heartbeat.gateway_id] = {}
+        order = (heartbeat.incarnation, heartbeat.sequence)
+        for stats in heartbeat.pools:
             known = said.get(stats.pool)
             if (known is None and len(said) < MAX_POOLS) or (known is not None and order > known.order):
                 said[stats.pool] = _Said(order, now_s, stats)
@@ -127,3 +137,56 @@ def _merged(all_buckets: Iterable[dict[int, int]]) -> QuantileSketch:
 def _seconds(sketch: QuantileSketch, q: float) -> float | None:
     value_ms = sketch.quantile(q)
     return value_ms / 1000 if value_ms is not None else None
+
+
+# The report to the controller. Unknown fields are ignored: a newer registry may say more.
+
+
+class ReplicaReport(msgspec.Struct, frozen=True):
+    replica_id: Name
+    pool: Name
+    phase: ReplicaPhase
+    running: Count
+    waiting: Count
+    kv_usage_ratio: Ratio
+    decode_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    host: Name
+    peer_port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    age_s: float
+    service_ms: Millis = 0.0
+    asleep: bool = False  # an agent or a registry that does not say so: it is taken to be awake
+
+
+class PoolReport(msgspec.Struct, frozen=True):
+    bus_connected: bool
+    pools: dict[str, PoolSum]  # those of which gateways have spoken lately
+    replicas: tuple[ReplicaReport, ...]
+
+
+class DesiredPool(msgspec.Struct, frozen=True):
+    """What the autoscaler wants of one pool, for metrics and people."""
+
+    pool: Name
+    replicas: Count
+    cause: Name
+
+
+class DesiredPools(msgspec.Struct, frozen=True):
+    pools: Annotated[tuple[DesiredPool, ...], msgspec.Meta(max_length=DESIRED_MAX_POOLS)]
+
+
+def replica_report(heartbeat: Heartbeat, age_s: float) -> ReplicaReport:
+    return ReplicaReport(
+        replica_id=heartbeat.replica_id,
+        pool=heartbeat.pool,
+        phase=heartbeat.phase,
+        running=heartbeat.running,
+        waiting=heartbeat.waiting,
+        kv_usage_ratio=heartbeat.kv_usage_ratio,
+        decode_tokens_per_s=heartbeat.decode_tokens_per_s,
+        host=heartbeat.host,
+        peer_port=heartbeat.peer_port,
+        age_s=round(age_s, 3),
+        service_ms=heartbeat.service_ms,
+        asleep=heartbeat.asleep,
+    )

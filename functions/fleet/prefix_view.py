@@ -1,4 +1,4 @@
-"""Which token blocks the replicas of a pool hold, as one gateway knows it: news folded into an index.
+"""Token blocks that the replicas of a pool hold, as one gateway knows them: updates folded into an index.
 
 Folding is pure bookkeeping with time as an argument. A replica is known while every delta since its generation's begin,
 or since a state, has been heard; one that is missing makes it unknown (nothing is believed of it) until its state was
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import BloomTable
 from functions.decisions.prefix.block_index import BlockIndex
-from functions.fleet.prefix_news import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
+from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, News, State, unpack
 
 MAX_NAMES = 1_000_000  # 100 MB
 MAX_NAMES_OF_REPLICA = 262_144  # of 16 tokens: 4 million tokens of KV cache

@@ -1,4 +1,4 @@
-"""Limits shared out among gateways by the bus: what is asked, what is granted, and the script that decides.
+"""Leases of limits from the bus: what gateways request, what is granted, and the script that decides.
 
 One script call carries all that a gateway has to ask in a round; it runs on the server by the server's clock, so that
 gateways need not agree on the time. It keeps one level for each limit of each account, which grants raise and time
@@ -30,7 +30,7 @@ _CONNECT_S = 1.0
 _Given = tuple[int, list[int], list[int]]
 
 
-class RateWish(NamedTuple):
+class RateRequest(NamedTuple):
     """Of one limit; amounts in millionths."""
 
     dimension: int
@@ -40,21 +40,21 @@ class RateWish(NamedTuple):
     wanted_micro: int  # below zero: given back
 
 
-class Wish(NamedTuple):
+class LeaseRequest(NamedTuple):
     """Of one account."""
 
     account: str
     places_limit: int  # NO_LIMIT: places are not counted
     places_held: int
     places_wanted: int  # below zero: given back
-    rates: tuple[RateWish, ...]
+    rates: tuple[RateRequest, ...]
 
 
 class Group(NamedTuple):
     """Wishes that are granted together; `all_or_none`: in full or not at all."""
 
     all_or_none: bool
-    wishes: tuple[Wish, ...]
+    wishes: tuple[LeaseRequest, ...]
 
 
 class Grant(NamedTuple):
@@ -71,14 +71,14 @@ class Granted(NamedTuple):
     grants: tuple[Grant, ...]
 
 
-class Answer(NamedTuple):
+class LeaseAnswer(NamedTuple):
     gateways: int  # heard of in the last 10 s
     learning: bool
     granted: tuple[Granted, ...]
 
 
 class QuotaBroker(Protocol):
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         """Tell that this gateway lives, and what it wants; BusUnavailable where nobody answers."""
 
     async def close(self) -> None: ...
@@ -93,7 +93,7 @@ class ValkeyQuotaBroker:
         )
         self._script = self._client.register_script(SCRIPT)
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         keys = [_GATEWAYS, _BORN, *dict.fromkeys(_ACCOUNT + wish.account for group in groups for wish in group.wishes)]
         try:
             return _answer(await self._script(keys=keys, args=[_encoded(gateway_id, groups)]))
@@ -112,13 +112,13 @@ def _encoded(gateway_id: str, groups: Sequence[Group]) -> bytes:
     return msgspec.json.encode({"g": gateway_id, "q": asked})
 
 
-def _answer(said: object) -> Answer:
+def _answer(said: object) -> LeaseAnswer:
     """What the script gave, which is whole numbers in lists."""
     try:
         gateways, learning, granted = msgspec.convert(said, tuple[int, int, list[tuple[int, int, list[_Given]]]])
     except msgspec.ValidationError as error:
         raise BusUnavailable(f"the quota script gave no answer: {error}") from error
-    return Answer(
+    return LeaseAnswer(
         gateways,
         bool(learning),
         tuple(

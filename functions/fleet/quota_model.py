@@ -1,4 +1,4 @@
-"""A model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
+"""Model of the quota script: what `quota_script` does on the bus, in the same order, on a given time.
 
 It keeps one level for each limit of each account, and the places that each gateway holds; see the script for why.
 Simulated fleets and the fault seeds lease their limits from it. `test_the_model_answers_as_the_script_does` holds it to
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from functions.fleet.quota_leases import MICRO, Answer, Grant, Granted, Group, RateWish, Wish
+from functions.fleet.quota_leases import MICRO, Grant, Granted, Group, LeaseAnswer, LeaseRequest, RateRequest
 
 _PLACES_TTL_US, _GATEWAY_TTL_US, _LEARNING_US = 10_000_000, 10_000_000, 1_000_000
 _FULL_US = 100_000
@@ -35,7 +35,7 @@ class QuotaModel:
         self._born_us: int | None = None
         self._accounts: dict[str, _Account] = {}
 
-    def ask(self, gateway: str, groups: Sequence[Group], now_us: int) -> Answer:
+    def ask(self, gateway: str, groups: Sequence[Group], now_us: int) -> LeaseAnswer:
         self._gateways[gateway] = now_us
         self._gateways = {name: at for name, at in self._gateways.items() if now_us - _GATEWAY_TTL_US < at <= now_us}
         if self._born_us is None:
@@ -44,7 +44,7 @@ class QuotaModel:
         call = _Call(self._accounts, gateway, now_us, learning)
         granted = tuple(call.answer(group) for group in groups)
         call.keep()
-        return Answer(len(self._gateways), learning, granted)
+        return LeaseAnswer(len(self._gateways), learning, granted)
 
     def places(self, account: str, now_us: int) -> int:
         """Held by all gateways."""
@@ -80,7 +80,7 @@ class _Call:
             if account.is_known():
                 account.until_us = self._now_us + self._longest_s.get(name, _LEAST_PERIOD_S) * _KEPT_US_A_PERIOD_S
 
-    def _wait_us(self, wish: Wish) -> int:
+    def _wait_us(self, wish: LeaseRequest) -> int:
         longest_us = 0
         held = self._others(wish) + wish.places_held
         if wish.places_limit >= 0 and wish.places_wanted > 0 and held + wish.places_wanted > wish.places_limit:
@@ -93,7 +93,7 @@ class _Call:
                 longest_us = max(longest_us, bears)
         return longest_us
 
-    def _grant(self, wish: Wish, in_full: bool) -> Grant:
+    def _grant(self, wish: LeaseRequest, in_full: bool) -> Grant:
         (account, _), places = self._account(wish.account), wish.places_held
         if wish.places_limit >= 0:
             free = max(0, wish.places_limit - self._others(wish) - places)
@@ -115,11 +115,11 @@ class _Call:
             left.append(rate.burst_micro - level)
         return Grant(places, tuple(granted), tuple(left))
 
-    def _nothing(self, wish: Wish) -> Grant:
+    def _nothing(self, wish: LeaseRequest) -> Grant:
         left = tuple(rate.burst_micro - self._level(wish, rate) for rate in wish.rates)
         return Grant(wish.places_held, (0,) * len(left), left)
 
-    def _level(self, wish: Wish, rate: RateWish) -> int:
+    def _level(self, wish: LeaseRequest, rate: RateRequest) -> int:
         account, was_known = self._account(wish.account)
         self._longest_s[wish.account] = max(self._longest_s.get(wish.account, _LEAST_PERIOD_S), rate.period_s)
         kept = account.levels.get(rate.dimension)
@@ -132,7 +132,7 @@ class _Call:
         account.levels[rate.dimension] = (level, self._now_us)
         return level
 
-    def _others(self, wish: Wish) -> int:
+    def _others(self, wish: LeaseRequest) -> int:
         account, _ = self._account(wish.account)
         return sum(held for name, (held, _) in account.places.items() if name != self._gateway)
 

@@ -1,4 +1,4 @@
-"""The script that the bus runs for `quota_leases`, in Lua: one call answers all that a gateway asks."""
+"""Lua script that the bus runs for `quota_leases`: one call answers all that a gateway requests."""
 
 SCRIPT = """
 -- Shares out accounts' limits among gateways. One call: who asks is alive, and its asks are answered in their order.

@@ -1,4 +1,4 @@
-"""What all gateways together have seen of each rollout's stage: their beats, added up for whoever judges.
+"""Statistics of each rollout's stage over all gateways: their heartbeats, added up.
 
 Per (rollout, stage) the book keeps the last word of every gateway process, and adds them when asked. A gateway that is
 started anew begins again at nothing; what its former process said stays: of each gateway the two newest processes are
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from functions.decisions.rollout.evidence import Evidence, GroupStats, GroupWire, group_of, wire_of
-from functions.fleet.rollout_beat import BeatInvalid, RolloutBeat, StageStats, decode, encode
+from functions.fleet.rollout_heartbeat import RolloutHeartbeat, RolloutHeartbeatInvalid, StageStats, decode, encode
 
-__all__ = ["BeatInvalid", "EvidenceBook", "RolloutBeat", "StageStats", "decode", "encode"]
+__all__ = ["EvidenceBook", "RolloutHeartbeat", "RolloutHeartbeatInvalid", "StageStats", "decode", "encode"]
 
 MAX_GATEWAYS = 1024
 MAX_STAGES = 2048
@@ -31,7 +31,7 @@ FORGET_AFTER_S = 86_400.0
 _LOOK_INTERVAL_S = 60.0
 SILENT_S = 45.0  # three of a gateway's whole reports, which come every 15 s
 _PROCESSES_PER_GATEWAY = 2
-_CLOSED_REMEMBERED = 64  # processes of a gateway whose late beats would count twice
+_CLOSED_REMEMBERED = 64  # processes of a gateway whose late heartbeats would count twice
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(StageStats)
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(StageStats)
 
 @dataclass(slots=True)
 class _Process:
-    """One gateway process: the last beat that counted."""
+    """One gateway process: the last heartbeat that counted."""
 
     sequence: int
     heard_unix_s: float
@@ -84,16 +84,16 @@ class EvidenceBook:
         self.refused_total = 0
 
     def take(self, message: bytes, now_unix_s: float) -> bool:
-        """One beat from the bus; False where it is none, is older than what is known, or is one gateway too many."""
+        """One heartbeat from the bus; False where it is none, is out of date, or is one gateway too many."""
         try:
-            beat = decode(message)
-        except BeatInvalid:
+            heartbeat = decode(message)
+        except RolloutHeartbeatInvalid:
             self.refused_total += 1
             return False
-        if not self._counts(beat, now_unix_s):
+        if not self._counts(heartbeat, now_unix_s):
             return False
-        for said in beat.rollouts:
-            self._put(beat, said, now_unix_s)
+        for said in heartbeat.rollouts:
+            self._put(heartbeat, said, now_unix_s)
         self._shrink(now_unix_s)
         return True
 
@@ -126,29 +126,29 @@ class EvidenceBook:
 
     # inside
 
-    def _counts(self, beat: RolloutBeat, now_unix_s: float) -> bool:
-        """Whether this beat is news; remembers that its sender was heard."""
-        gateway = self._gateways.get(beat.gateway_id)
+    def _counts(self, heartbeat: RolloutHeartbeat, now_unix_s: float) -> bool:
+        """Whether this heartbeat is news; remembers that its sender was heard."""
+        gateway = self._gateways.get(heartbeat.gateway_id)
         if gateway is None:
             if len(self._gateways) >= MAX_GATEWAYS and not self._drop_silent_gateway(now_unix_s):
                 self.refused_total += 1
                 return False
-            gateway = self._gateways[beat.gateway_id] = _Gateway()
-        process = gateway.processes.get(beat.incarnation)
+            gateway = self._gateways[heartbeat.gateway_id] = _Gateway()
+        process = gateway.processes.get(heartbeat.incarnation)
         if process is None:
-            if not gateway.takes(beat.incarnation, now_unix_s):
+            if not gateway.takes(heartbeat.incarnation, now_unix_s):
                 return False
-            gateway.processes[beat.incarnation] = _Process(beat.sequence, now_unix_s)
-            self._close_old(beat.gateway_id, gateway, now_unix_s)
+            gateway.processes[heartbeat.incarnation] = _Process(heartbeat.sequence, now_unix_s)
+            self._close_old(heartbeat.gateway_id, gateway, now_unix_s)
             return True
-        if beat.sequence <= process.sequence:
+        if heartbeat.sequence <= process.sequence:
             return False
-        process.sequence, process.heard_unix_s = beat.sequence, now_unix_s
+        process.sequence, process.heard_unix_s = heartbeat.sequence, now_unix_s
         return True
 
-    def _put(self, beat: RolloutBeat, said: StageStats, now_unix_s: float) -> None:
+    def _put(self, heartbeat: RolloutHeartbeat, said: StageStats, now_unix_s: float) -> None:
         stage = self._stages.setdefault((said.rollout, said.stage), _Stage(now_unix_s))
-        key, raw = (beat.gateway_id, beat.incarnation), _encoder.encode(said)
+        key, raw = (heartbeat.gateway_id, heartbeat.incarnation), _encoder.encode(said)
         grown_bytes = len(raw) - len(stage.said.get(key, b""))
         stage.said[key] = raw
         stage.heard_unix_s = now_unix_s
@@ -156,7 +156,8 @@ class EvidenceBook:
         self._size_bytes += grown_bytes
 
     def _close_old(self, gateway_id: str, gateway: _Gateway, now_unix_s: float) -> None:
-        """Add what older processes of a gateway said to the sums; their late beats would count twice from here on."""
+        """Add what older processes of a gateway said to the sums; their late heartbeats would count twice from here
+        on."""
         while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
             oldest = gateway.oldest(now_unix_s)
             del gateway.processes[oldest]

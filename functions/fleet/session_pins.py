@@ -1,4 +1,4 @@
-"""Which sessions a gateway has pinned to a group of a rollout, as told to the others.
+"""Session pins of a rollout's groups, as gateways publish them to each other.
 
 A session that began on one version stays there while the rollout goes on, whichever gateway its next request comes to.
 So each gateway tells the others, in batches, of the sessions that it has pinned: eight bytes of a hash each, never the

@@ -1,4 +1,4 @@
-"""One snapshot on disk: what a process starts from when nobody can tell it anything newer.
+"""Snapshot on disk: what a process starts from when the registry cannot be reached.
 
 The file is a journal of frames: a whole snapshot first, then the deltas that came after it. So a change of one tenant
 among 50,000 is kept by writing 400 bytes, not 30 MB, and is on the disk before it is used. When the deltas outgrow

@@ -1,4 +1,4 @@
-"""Frames: documents one after the other in a file, each behind a line `{"bytes":N,"sha256":…}` that covers all of it.
+"""Frames of a file: documents one after the other, each behind a line `{"bytes":N,"sha256":…}` that covers all of it.
 
 A frame that was flipped is refused; one that was torn, at the end of the file, is told apart from that, since a crash
 while appending leaves such a one behind.

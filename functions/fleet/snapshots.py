@@ -1,4 +1,4 @@
-"""How the newest snapshot reaches a process of the data plane: one long poll at the registry, for ever.
+"""Delivery of snapshots to a process of the data plane: one long poll at the registry, for ever.
 
 The law is static stability. A snapshot is verified before it is believed, kept on disk before it is used, and what
 is in hand stays until something better is: losing the registry, or being sent rubbish, changes nothing.
@@ -33,7 +33,7 @@ from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.pauses import breather
 from functions.fleet.snapshot_file import SnapshotFile
-from functions.fleet.snapshot_news import ALL_POOLS, SnapshotNews
+from functions.fleet.snapshot_notices import ALL_POOLS, SnapshotNotice
 
 SNAPSHOT_PATH = "/v1/snapshot"
 HASH_HEADER = "x-shoal-snapshot-hash"
@@ -63,7 +63,7 @@ class SnapshotRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _PollAnswer:
     chunks: list[bytes]
     named: str  # the content hash that the registry gives
 
@@ -123,7 +123,7 @@ class SnapshotFollower:
             return None
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
-    def heard(self, news: SnapshotNews) -> None:
+    def heard(self, news: SnapshotNotice) -> None:
         """The bus says that something is out. Where it concerns us and is later than ours, the poll is begun anew soon.
 
         Not at once: the answer to the poll in flight is usually on its way already.
@@ -162,7 +162,7 @@ class SnapshotFollower:
         self._swap(content)
         return True
 
-    async def _ask(self, base: Indexed) -> _Answer | None:
+    async def _ask(self, base: Indexed) -> _PollAnswer | None:
         """What is later than the base, or None: nothing newer, or told to ask again."""
         request = self._client.build_request(
             "GET", self._url, params=self._params(base), headers=self._headers(base), timeout=_TIMEOUT
@@ -190,7 +190,7 @@ class SnapshotFollower:
         finally:
             self._waiting = None
 
-    async def _read(self, response: httpx.Response) -> _Answer | None:
+    async def _read(self, response: httpx.Response) -> _PollAnswer | None:
         if response.status_code == 204:
             self._confirmed(_epoch_of(response))
             return None
@@ -198,7 +198,7 @@ class SnapshotFollower:
         if response.status_code != 200:
             quoted = b"".join(chunks).decode("utf-8", "replace")[:_QUOTED_CHARS]
             raise SnapshotSourceUnavailable(f"{self._url} answered {response.status_code}: {quoted}")
-        return _Answer(chunks, response.headers.get(HASH_HEADER, ""))
+        return _PollAnswer(chunks, response.headers.get(HASH_HEADER, ""))
 
     def _params(self, base: Indexed) -> dict[str, str | int | float]:
         pool = {"pool": self._pool} if self._pool is not None else {}
@@ -208,7 +208,7 @@ class SnapshotFollower:
         headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
         return headers if self._wants_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
 
-    async def _persist(self, content: Indexed, answer: _Answer, base: Indexed) -> None:
+    async def _persist(self, content: Indexed, answer: _PollAnswer, base: Indexed) -> None:
         delta = b"".join(answer.chunks) if sum(map(len, answer.chunks)) <= _SMALL_BYTES else b""
         try:
             await asyncio.to_thread(self._cache.keep, content, delta, base.content_hash, breather())
@@ -233,7 +233,7 @@ class SnapshotFollower:
         _log.error("%s", problem)
 
 
-def _verified(answer: _Answer, base: Indexed) -> Indexed:
+def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
     """The content of a document that is what its name says and later than ours; SnapshotInvalid otherwise."""
     content = documents.read(answer.chunks, base, breather())
     if content.content_hash != answer.named:

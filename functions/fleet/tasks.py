@@ -1,4 +1,4 @@
-"""Background tasks that cannot fail in silence.
+"""Supervised background tasks: none fails in silence.
 
 A bare `asyncio.create_task` loses its exception and may be collected while it runs; lint bans it. `Supervised` owns
 its tasks: each one that raises is logged with its name and started again after a pause, and `close` ends them all.

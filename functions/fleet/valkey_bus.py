@@ -9,10 +9,10 @@ import valkey.asyncio as valkey
 from valkey.exceptions import ValkeyError
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import snapshot_news
+from functions.fleet import snapshot_notices
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.snapshot_news import SnapshotNews
+from functions.fleet.snapshot_notices import SnapshotNotice
 
 CHANNEL = "shoal:heartbeats"
 NEWS_CHANNEL = "shoal:snapshots"
@@ -100,15 +100,15 @@ class ValkeyBus:
         async for message in self._messages(PREFIX_ASKS_CHANNEL):
             yield message
 
-    async def announce(self, news: SnapshotNews) -> None:
+    async def announce(self, news: SnapshotNotice) -> None:
         try:
-            await self._client.publish(NEWS_CHANNEL, snapshot_news.encode(news))
+            await self._client.publish(NEWS_CHANNEL, snapshot_notices.encode(news))
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
 
-    async def news(self) -> AsyncIterator[SnapshotNews]:
+    async def news(self) -> AsyncIterator[SnapshotNotice]:
         async for message in self._messages(NEWS_CHANNEL):
-            news = snapshot_news.decode(message)
+            news = snapshot_notices.decode(message)
             if news is not None:
                 yield news
 

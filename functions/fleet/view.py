@@ -1,9 +1,9 @@
-"""The fleet as one process sees it: heartbeats folded into a frozen view per pool.
+"""View of the fleet in one process: heartbeats folded into a frozen view per pool.
 
-Folding is pure bookkeeping with time as an argument; who receives the beats is the bus's affair. A beat older than
-the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive evidence
-(`eject`) takes it out at once, whatever its beats say, since a replica can talk to the bus and still not answer us.
-Only a new agent in its place is innocent of what the old one did.
+Folding is pure bookkeeping with time as an argument; who receives the heartbeats is the bus's affair. A heartbeat
+older than the one already known is dropped (pub/sub reorders on reconnect). Silence takes a replica out; passive
+evidence (`eject`) takes it out at once, whatever its heartbeats say, since a replica can talk to the bus and still not
+answer us. Only a new agent in its place is innocent of what the old one did.
 
 Neighbours: `standing` keeps the evidence; `functions.decisions.routing.replicas` the index that decisions read.
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
-from functions.fleet.standing import Standing, Standings
+from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
 
 MAX_REPLICAS = 20_000  # bounds memory whatever the bus says
-NOTED_FOR_S = 3.0  # two beats: one may have been on its way when the adapter was loaded
+NOTED_FOR_S = 3.0  # two heartbeats: one may have been on its way when the adapter was loaded
 WITHDRAWN_FOR_S = 3.0  # an agent keeps what it withdrew for as long at least, that all may have heard (`adapters`)
 _MAX_NOTED = 256  # adapters of one replica
 
@@ -27,7 +27,7 @@ class _Known:
     heartbeat: Heartbeat
     view: ReplicaView
     seen_s: float
-    noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, though no beat has said so yet
+    noted: dict[EngineName, float] = field(default_factory=dict)  # until when: loaded, not yet in a heartbeat
     withdrawn: dict[EngineName, float] = field(default_factory=dict)  # until when: most likely in the engine still
 
 
@@ -35,8 +35,8 @@ class _Known:
 class _Members:
     """One pool's replicas, sorted by id; the frozen view is made when it is asked for, at most once a change.
 
-    Beats come once a second from each replica, so a beat must not cost a walk over all of them (5,000 replicas: 15 us a
-    beat with its view; rebuilding the pool each time took 430).
+    Heartbeats come once a second from each replica, so a heartbeat must not cost a walk over all of them (5,000
+    replicas: 15 us a heartbeat with its view; rebuilding the pool each time took 430).
     """
 
     ids: list[ReplicaId] = field(default_factory=list)
@@ -73,13 +73,13 @@ class FleetView:
 
     _known: dict[ReplicaId, _Known] = field(default_factory=dict)
     _pools: dict[PoolName, _Members] = field(default_factory=dict)
-    standings: Standings = field(default_factory=Standings)
+    standings: OutlierTracker = field(default_factory=OutlierTracker)
     _nobody: PoolIndex = field(default_factory=PoolIndex)
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
-        """Take in one beat; False when it is older than what is known, or the fleet is over its bound.
+        """Take in one heartbeat; False when it is older than what is known, or the fleet is over its bound.
 
-        `its_view`: what `to_view` made of the same beat for somebody else.
+        `its_view`: what `to_view` made of the same heartbeat for somebody else.
         """
         view = its_view or to_view(heartbeat)
         known = self._known.get(view.id)
@@ -118,7 +118,7 @@ class FleetView:
             self._drop(gone)
         return silent
 
-    def forgive(self, now_s: float) -> None:
+    def reset_silence(self, now_s: float) -> None:
         """Until now nobody could be heard: silence begins anew."""
         for known in self._known.values():
             known.seen_s = now_s
@@ -139,11 +139,11 @@ class FleetView:
         self.standings.seen(known.view.pool, replica_id).failed()
         return self.standings.breaker(known.view.pool, replica_id).fault(now_s)
 
-    def refuse(self, replica_id: ReplicaId, now_s: float, told_to_wait_s: float = 0.0) -> None:
+    def refuse(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
         """It answered 429 or 503: it counts as slower for a while, and is left alone for as long as it said."""
         known = self._known.get(replica_id)
         if known is not None:
-            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, told_to_wait_s)
+            self.standings.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
 
     def sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """A request goes to it."""
@@ -166,7 +166,8 @@ class FleetView:
             self.standings.answered(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
-        """The replica's agent has just told us that it loaded this; its beats will say so from the next but one on."""
+        """The replica's agent has just told us that it loaded this; its heartbeats will say so from the next but one
+        on."""
         known = self._known.get(replica_id)
         if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
             known.noted[name] = now_s + NOTED_FOR_S
@@ -175,8 +176,8 @@ class FleetView:
             known.view = replace(_with_noted(view, known, now_s), withdrawn=frozenset(known.withdrawn))
             self._put(known.view)
 
-    def take_room(self, replica_id: ReplicaId) -> None:
-        """A load was asked for there: it has room for one less, until its next beat, which knows better.
+    def take_adapter_slot(self, replica_id: ReplicaId) -> None:
+        """A load was asked for there: it has room for one less, until its next heartbeat, which knows better.
 
         Else all that comes within a second goes where room was, and waits there for an adapter to be drained.
         """
@@ -193,7 +194,7 @@ class FleetView:
             known.view = replace(known.view, adapters=adapters)
             self._put(known.view)
 
-    def standing(self, pool: PoolName, now_s: float) -> Standing:
+    def standing(self, pool: PoolName, now_s: float) -> OutlierStatus:
         """Who is out on passive evidence, and who counts as slower."""
         return self.standings.of(pool, self.index(pool).ready, now_s)
 
@@ -206,7 +207,7 @@ class FleetView:
         return self.standings.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
 
     def index(self, name: PoolName) -> PoolIndex:
-        """The pool as decisions read it; valid until the next beat."""
+        """The pool as decisions read it; valid until the next heartbeat."""
         members = self._pools.get(name)
         return members.index if members is not None else self._nobody
 
@@ -219,7 +220,7 @@ class FleetView:
         return known.view if known is not None else None
 
     def heartbeats(self) -> list[tuple[Heartbeat, float]]:
-        """Every known replica's last beat and when it was seen, by id."""
+        """Every known replica's last heartbeat and when it was seen, by id."""
         return [(known.heartbeat, known.seen_s) for _, known in sorted(self._known.items())]
 
     def _put(self, view: ReplicaView) -> None:

@@ -5,8 +5,9 @@ import sys
 
 from pydantic import ValidationError
 
+from functions.gateway.listeners import StartFailed
 from functions.gateway.routing.router import OtherChoice
-from functions.gateway.server import StartFailed, run
+from functions.gateway.server import run
 from functions.gateway.settings import GatewaySettings
 
 

@@ -1,4 +1,4 @@
-"""A gateway's services, put together: who is given what, and who is told of a request's end.
+"""Assembly of a gateway's services, and the listeners of a request's end in their order.
 
 Neighbours: `server` calls it, and so does everything that runs a gateway without sockets; `services` is what comes out.
 """

@@ -1,6 +1,7 @@
-"""What reaches the gateway in the background: heartbeats from the bus, other gateways' pins, and the clock's sweep; and
-what it tells: the evidence of rollouts and its own pins. Snapshots come the same way, from the registry
-(`functions.fleet.snapshots`).
+"""Background loops of the gateway: what it receives, what it publishes, and the sweep.
+
+It receives heartbeats, prefix updates and other gateways' pins; it publishes rollouts' evidence, pool heartbeats and
+its own pins. Snapshots come from the registry in the same way (`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
 with what it last knew, and keeps what it could not tell.
@@ -8,17 +9,24 @@ with what it last knew, and keeps what it could not tell.
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat, rollout_beat, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, PoolBus, RolloutBus
+from functions.fleet import pool_heartbeat, rollout_heartbeat, session_pins
+from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
 from functions.fleet.heartbeat import HeartbeatInvalid
+from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
 
+if TYPE_CHECKING:
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+
+
 _log = logging.getLogger(__name__)
 _SWEEP_INTERVAL_S = 0.25
+_FIRST_REQUEST_S = 0.5
 _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
 _PINS_INTERVAL_S = 0.5
@@ -26,11 +34,11 @@ _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
 
 async def follow_bus(gateway: Gateway, bus: Bus) -> None:
-    """Every replica's last beat, then beats as they come, until the bus is lost."""
+    """Every replica's last heartbeat, then heartbeats as they come, until the bus is lost."""
     try:
         for message in await bus.latest():
             _take(gateway, message)
-        gateway.hears_again()
+        gateway.bus_recovered()
         async for message in bus.listen():
             _take(gateway, message)
     except BusUnavailable as error:
@@ -48,9 +56,9 @@ async def publish_evidence(services: Services, bus: RolloutBus) -> None:
 
 async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
     """What has changed since the last time; raises BusUnavailable, and all of it is said the next time."""
-    for beat in services.rollouts.evidence.beats():
+    for heartbeat in services.rollouts.evidence.heartbeats():
         try:
-            await bus.publish_stats(rollout_beat.encode(beat))
+            await bus.publish_stats(rollout_heartbeat.encode(heartbeat))
         except BusUnavailable:
             services.metrics.bus_lost("evidence")
             services.rollouts.evidence.say_all_again()
@@ -68,7 +76,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
     """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
     pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
-        told = pins.to_tell()
+        told = pins.to_publish()
         if not told:
             break
         batch = PinBatch(services.gateway_id, services.wall_clock(), tuple(told))
@@ -76,7 +84,7 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
             await bus.publish_pins(session_pins.encode(batch), max(entry.ttl_s for entry in told))
         except BusUnavailable:
             services.metrics.bus_lost("pins")
-            pins.not_told(told)
+            pins.publish_failed(told)
             raise
 
 
@@ -88,17 +96,17 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
         catalogue = services.state.catalogue
         known = [pool.name for pool in catalogue.snapshot.pools] if catalogue is not None else []
         rooms = {pool: admission for pool, admission, _ in services.admission.figures()}
-        for beat in services.admission.pools.beats(
+        for heartbeat in services.admission.pools.heartbeats(
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
-            await bus.publish_pools(pool_beat.encode(beat))
+            await bus.publish_pools(pool_heartbeat.encode(heartbeat))
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:
     """The pins that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
     async for message in bus.pins():
         try:
-            services.rollouts.splits.pins.heard(session_pins.decode(message), services.wall_clock())
+            services.rollouts.splits.pins.received(session_pins.decode(message), services.wall_clock())
         except BatchInvalid as error:
             _log.warning("dropped a batch of pins: %s", error)
 
@@ -111,6 +119,31 @@ async def sweep(gateway: Gateway) -> None:
 
 def _take(gateway: Gateway, message: bytes) -> None:
     try:
-        gateway.heard(heartbeats.decode(message))
+        gateway.receive_heartbeat(heartbeats.decode(message))
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
+
+
+# prefixes, where replicas publish their caches
+
+
+async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
+    """Agents' updates, until the bus is lost: BusUnavailable. What is missed then shows in the sequence numbers."""
+    async for message in bus.prefixes():
+        exact.receive(message)
+
+
+async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
+    """Each few seconds, what is wanted of which pool, by the routing policies in force; the first time soon."""
+    await asyncio.sleep(_FIRST_REQUEST_S)  # for the subscription to be there before the answers are
+    while True:
+        if services.state.catalogue is not None:
+            for ask in exact.asks(services.state.catalogue):
+                await bus.ask_prefixes(encode(ask))
+        await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
+
+
+async def sweep_prefixes(exact: "ExactPrefixes") -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_INTERVAL_S)
+        exact.sweep()

@@ -1,8 +1,8 @@
-"""The gateway itself: takes requests from both lanes, and keeps what they share up to date.
+"""The gateway: takes requests from both lanes, and keeps what they share up to date.
 
-    handle            one request, from its bytes to an exchange that answers it
-    swap, heard       what the feeds bring: snapshots, heartbeats
-    sweep             a few times a second: silence, deadlines, idle connections
+    handle                      one request, from its bytes to an exchange that answers it
+    swap, receive_heartbeat     what the feeds bring
+    sweep                       a few times a second: silence, deadlines, idle connections
 
 One instance per process, made in `server`, owned by one loop. Losing registry or bus changes nothing here but the age
 of what is known. What an exchange uses is in `services`; optional parts stand in front as `interceptors`.
@@ -25,7 +25,7 @@ from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.http.uploads import Upload
 from functions.gateway.intake.intake import Recognised, WireRequest
 from functions.gateway.intake.routes import Route
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import replies
 from functions.gateway.request.dialects import OPENAI, Dialect
 from functions.gateway.request.exchange import Exchange
@@ -117,7 +117,7 @@ class Gateway:
         self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
     def precheck(self, headers: RawHeaders) -> Upload:
-        """Before a body is read: may it come, from this caller, and is there room? Raises Refused."""
+        """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
             raise Refused(_NOT_READY)
@@ -128,7 +128,9 @@ class Gateway:
         """Of one that has not come as far as to be handled."""
         replies.refuse(self.services.metrics, sink, request_id, answer, dialect=dialect)
 
-    def _turn_away(self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: Entry | None) -> None:
+    def _turn_away(
+        self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: RequestQuota | None
+    ) -> None:
         """Refuse a request that may already have been counted."""
         more = entry.headers if entry is not None else ()
         if entry is not None:
@@ -144,23 +146,23 @@ class Gateway:
         services.prefixes.swap(catalogue.pools)
         services.rollouts.swap(catalogue)
         services.retry_budgets.swap(catalogue.pools)
-        self._each(lambda request: request.snapshot_swapped())
+        self._each_open(lambda request: request.snapshot_swapped())
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
-    def hears_again(self) -> None:
-        """The bus is in reach, and whoever beats has all of the usual time to be heard."""
+    def bus_recovered(self) -> None:
+        """The bus is in reach: each replica has all of the usual time to send a heartbeat."""
         if self.services.state.bus_down:
             self.services.state.bus_down = False
-            self.services.fleet.forgive(self.services.clock())
+            self.services.fleet.reset_silence(self.services.clock())
 
-    def heard(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
+    def receive_heartbeat(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
         """One heartbeat. Requests that wait on a replica now known to be lost go elsewhere.
 
-        `its_view`: what `to_view` made of the same beat for another gateway of the process.
+        `its_view`: what `to_view` made of the same heartbeat for another gateway of the process.
         """
         if not self.services.fleet.fold(heartbeat, self.services.clock(), its_view):
             return
-        self.services.prefixes.heard(heartbeat)
+        self.services.prefixes.receive_heartbeat(heartbeat)
         if heartbeat.phase in ("hung", "dead"):
             self._abandon(ReplicaId(heartbeat.replica_id))
 
@@ -172,9 +174,10 @@ class Gateway:
             _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
-        self._each(lambda request: request.check(now_s))
+        due = [request for request in services.open_requests if now_s >= request.due_s]
+        _each(due, lambda request: request.check(now_s))
         services.admission.sweep(now_s)
-        for connection in list(services.connections):
+        for connection in [each for each in services.connections if now_s >= each.due_s]:
             connection.check(now_s)
         services.upstreams.sweep()
         services.quotas.forget_idle(now_s)
@@ -185,7 +188,7 @@ class Gateway:
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
         self.services.state.drain_is_over = self.services.state.draining
-        self._each(lambda request: request.cut_short(errors.restarting()))
+        self._each_open(lambda request: request.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:
         """Why /readyz says no, or None."""
@@ -202,15 +205,19 @@ class Gateway:
     def _abandon(self, replica_id: ReplicaId) -> None:
         if self.services.adapter_loads is not None:
             self.services.adapter_loads.replica_lost(replica_id)
-        self._each(lambda request: request.replica_lost(replica_id))
+        self._each_open(lambda request: request.replica_lost(replica_id))
 
-    def _each(self, step: Callable[[OpenRequest], None]) -> None:
-        """One step of all that is open. Where it fails by our own fault, that one ends and the others go on."""
-        for request in list(self.services.open_requests):
-            try:
-                step(request)
-            except Exception:
-                request.failed_here()
+    def _each_open(self, step: Callable[[OpenRequest], None]) -> None:
+        _each(list(self.services.open_requests), step)
+
+
+def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
+    """One step of all of these. Where it fails by our own fault, that one ends and the others go on."""
+    for request in requests:
+        try:
+            step(request)
+        except Exception:
+            request.failed_here()
 
 
 def _start(exchange: Exchange) -> None:

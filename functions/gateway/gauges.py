@@ -1,4 +1,4 @@
-"""What Prometheus sees of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
+"""Gauges of the gateway's state at the moment of a scrape: what is open, held, remembered and in use.
 
 What happens is counted where it happens (`metrics`); this is looked up, and totals that are kept elsewhere are carried
 over by how much they have grown.
@@ -31,7 +31,7 @@ class StateGauges:
         self._traces_dropped_before = 0
         self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
         self._pins = Gauge("shoal_session_pins", "Sessions pinned to a version in rollout", registry=registry)
-        self._untold_pins = Gauge(
+        self._unpublished_pins = Gauge(
             "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=registry
         )
         self._lost_pins = Counter(
@@ -84,7 +84,7 @@ class StateGauges:
         self._traces_dropped.inc(services.traces.dropped_total - self._traces_dropped_before)
         self._traces_dropped_before = services.traces.dropped_total
         self._pins.set(len(pins))
-        self._untold_pins.set(pins.untold)
+        self._unpublished_pins.set(pins.unpublished)
         self._lost_pins.inc(pins.lost_total - self._lost_pins_before)
         self._lost_pins_before = pins.lost_total
 

@@ -1,4 +1,4 @@
-"""Every bound that the gateway keeps, with its reason. Frozen; one instance per process.
+"""Bounds of the gateway, each with its reason. Frozen; one instance per process.
 
 The clocks here exist because no ASGI server has them all: uvicorn waits for ever for a header, a body, or a client
 that stopped reading.

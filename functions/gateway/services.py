@@ -1,4 +1,4 @@
-"""What a request may use: one frozen record of everything that requests share. `assembly` makes it, once a process.
+"""Services of a request: one frozen record of everything that requests share. `assembly` makes it, once a process.
 
 Exchanges, attempts, compositions and batches hold it and nothing of the gateway itself; `gateway` takes requests in and
 keeps it up to date. What is in force at the moment (the snapshot, whether the bus is in reach, whether the process
@@ -45,6 +45,8 @@ class RequestHandler(Protocol):
 
 class Watched(Protocol):
     """Anything that may wait for too long."""
+
+    due_s: float  # before this, monotonic, `check` would do nothing: most have nothing due at most sweeps
 
     def check(self, now_s: float) -> None: ...
 

@@ -1,12 +1,14 @@
-"""What one tenant may have of what all share at this gateway, beside its quota.
+"""Limits of one tenant on what all share at this gateway, beside its quota.
 
-    TenantShares   so much at a time, counted      bytes of bodies on their way; uploads, listings, lines of batches
+    TenantShares   so much at a time, else none    bytes of bodies on their way; uploads, listings, lines of batches and
+                                                   the bytes that these hold
     TenantSlots    so many at a time, the others   conversations that are read, batches that are made, calls and threads
                    wait in their order             of server tools
     Lookups        so often                        models, files and batches, which no engine answers
 
-Who has too much is refused in words of whoever asks. Only tenants that hold something, or wait for it, are remembered.
-Each is owned by one event loop.
+These are three because they end differently: a share is refused at once, a slot is waited for, a lookup comes back with
+time. Each refuses in its owner's words. Only tenants that hold something, or wait for it, are remembered. Each is owned
+by one event loop.
 
 A lookup is in no quota, and yet takes the loop or a thread of the store's. So each tenant has a bucket for them, wide
 enough for many clients that list models as they start, and too narrow for a flood:
@@ -16,6 +18,7 @@ enough for many clients that list models as they start, and too narrow for a flo
 """
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -35,16 +38,29 @@ _SWEPT_AT = 1000  # buckets; those that are full again are as good as none
 
 
 class TenantShares:
-    """Counts what each tenant holds; how much is too much is its owner's to say, before it takes."""
+    """At most `most` are held in all, and `most_per_tenant` by one tenant.
 
-    __slots__ = ("_held", "held")
+    Its owner asks `is_free` before it takes; with a `refusal`, `taken` does.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_held", "_most_per_tenant", "_refusal", "held", "most")
+
+    def __init__(
+        self, most: int = sys.maxsize, most_per_tenant: int = sys.maxsize, refusal: Callable[[], Refused] | None = None
+    ) -> None:
+        self._most_per_tenant = most_per_tenant
+        self._refusal = refusal
         self._held: Counter[str] = Counter()
+        self.most = most
         self.held = 0  # by all
 
     def held_by(self, tenant: str) -> int:
         return self._held[tenant]
+
+    def is_free(self, tenant: str, amount: int = 1, own_most: int = sys.maxsize) -> bool:
+        """`own_most`: a narrower bound for this tenant."""
+        own = self._held[tenant] + amount
+        return self.held + amount <= self.most and own <= min(self._most_per_tenant, own_most)
 
     def take(self, tenant: str, amount: int = 1) -> None:
         self._held[tenant] += amount
@@ -58,6 +74,8 @@ class TenantShares:
 
     @contextmanager
     def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
+        if self._refusal is not None and not self.is_free(tenant, amount):
+            raise self._refusal()
         self.take(tenant, amount)
         try:
             yield
@@ -148,7 +166,7 @@ class Lookups:
         if bucket is None:
             bucket = self._buckets[tenant] = self._new(now_us)
         bucket.advance(now_us)
-        wait_us = bucket.wait_us(bucket.grain)
+        wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             message = (
                 f"You ask for {what} too often: models, files and batches together may be asked for "
@@ -157,7 +175,7 @@ class Lookups:
             raise Refused(
                 ErrorAnswer(429, "requests", "too_many_lookups", message, retry_after_s=-(-wait_us // US_PER_S))
             )
-        bucket.add(bucket.grain)
+        bucket.add(bucket.unit)
 
     def _new(self, now_us: int) -> TokenBucket:
         if len(self._buckets) >= _SWEPT_AT:

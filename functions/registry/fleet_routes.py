@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from functions.api.ids import NAME_PATTERN
-from functions.fleet.pool_report import REPORT_PATH, DesiredPools, PoolReport, replica_report
+from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
 from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.collecting import Collecting, NotNow
 from functions.registry.errors import ApiError

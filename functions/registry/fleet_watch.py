@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import Bus, PoolBus
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid
-from functions.fleet.pool_board import PoolBoard, PoolSum
-from functions.fleet.pool_report import DesiredPool
+from functions.fleet.pool_board import DesiredPool, PoolBoard, PoolSum
 from functions.fleet.view import FleetView
 
 # What gateways tell of pools, kept for the controller; and what the controller wants, kept for Prometheus.

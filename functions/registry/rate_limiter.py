@@ -57,10 +57,10 @@ class TenantRateLimiter:
         now_us = int(self.clock() * US_PER_S)
         bucket = self._buckets.get(tenant) or self._new_bucket(tenant, now_us)
         bucket.advance(now_us)
-        wait_us = bucket.wait_us(bucket.grain)
+        wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             raise _refused(f"more than {self.per_s:g} requests a second of yours: slow down", wait_us / US_PER_S)
-        bucket.add(bucket.grain)
+        bucket.add(bucket.unit)
 
     def _new_bucket(self, tenant: TenantId, now_us: int) -> TokenBucket:
         if len(self._buckets) >= _SWEPT_AT:

@@ -18,7 +18,7 @@ import uvicorn
 
 from functions.artifacts.errors import ArtifactError
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.snapshot_news import announce
+from functions.fleet.snapshot_notices import announce
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.registry.app import make_app

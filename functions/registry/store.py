@@ -26,7 +26,7 @@ from functions.api.snapshot_entries import AnyEntry, ModelEntry
 from functions.api.snapshot_index import Indexed, applied, changes_between, empty, indexed
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 from functions.fleet.snapshot_file import SnapshotFile
-from functions.fleet.snapshot_news import ALL_POOLS, MAX_POOLS, SnapshotNews
+from functions.fleet.snapshot_notices import ALL_POOLS, MAX_POOLS, SnapshotNotice
 from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
 from functions.registry.fence import Fence
 
@@ -117,7 +117,7 @@ class SnapshotStore:
     """Owned by one event loop. `on_published` hears of each snapshot once it is there for all."""
 
     def __init__(
-        self, file: Path, max_waiters: int = 10_000, on_published: Callable[[SnapshotNews], None] = lambda news: None
+        self, file: Path, max_waiters: int = 10_000, on_published: Callable[[SnapshotNotice], None] = lambda news: None
     ) -> None:
         self.closing = False
         self.waiters = 0
@@ -219,7 +219,7 @@ class SnapshotStore:
         for pool, view in self._views.items():
             follow_on(view, content, changes, pool)
         _log.info("snapshot epoch %d (%s) published", self.epoch, content.content_hash)
-        self._on_published(SnapshotNews(self.epoch, concerned))
+        self._on_published(SnapshotNotice(self.epoch, concerned))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from functions.artifacts.swarm.wire import (
     decode_announcement,
     encode_answer,
 )
-from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.swarm import PeerAnswer
 from functions.decisions.distribution.tracker import Announcement, Board, BoardFull, BoardPolicy
 from functions.registry.errors import ApiError
 from functions.registry.guards import read_body
@@ -62,7 +62,7 @@ class Tracker:
     clock: Callable[[], float] = time.monotonic
     _boards: OrderedDict[Digest, Board] = field(default_factory=OrderedDict)
 
-    def announce(self, digest: Digest, count: int, news: Announcement) -> Answer:
+    def announce(self, digest: Digest, count: int, news: Announcement) -> PeerAnswer:
         """TrackerFull, BoardFull, OtherShape."""
         now_s = self.clock()
         board = self._boards.get(digest)

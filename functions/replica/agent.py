@@ -22,7 +22,7 @@ from functions.decisions.health import engine as engine_health
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.snapshot_news import follow_news
+from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
@@ -76,7 +76,7 @@ class Agent:
         self.tasks.forever("standby", self.standby.run)
         self.tasks.forever("disk", self.disk.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        news = partial(follow_news, self.news_bus, self.follower.heard)
+        news = partial(follow_notices, self.news_bus, self.follower.heard)
         self.tasks.forever("snapshot news", news, expected=(BusUnavailable,))
         if self.kv_watch is not None:
             self.kv_watch.start(self.tasks)

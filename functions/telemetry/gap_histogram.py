@@ -1,4 +1,4 @@
-"""How evenly a stream came: the gaps between its pieces, counted in buckets of a quarter of an octave.
+"""Histogram of a stream's gaps: the time between its pieces, in buckets of a quarter of an octave.
 
 Cheap enough to be fed with every piece of every stream, 384 bytes each, made with the second piece. A gap of g us falls
 into the bucket of its highest three bits, so a quantile is off by at most an eighth of its value.

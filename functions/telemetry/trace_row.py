@@ -1,14 +1,26 @@
-"""One row a request: what becomes of `shoal.requests` in ClickHouse, and what `shoal trace` shows.
+"""Trace rows, one a request: what becomes of `shoal.requests` in ClickHouse, and what `shoal trace` shows.
 
 The columns and their order are fixed (they are a table's). A quantity that a request never came to is null: no first
 token, no replica. Prompts and completions are in none of them, and a session only as a hash.
 
+On disk they are NDJSON files in one directory, bounded in size and number, the oldest gone first.
+Several processes may write to one directory (a gateway and its successor): each has files of its own, named by the time
+at which they were begun, and whoever begins a file removes the oldest ones beyond the bound, whosesoever they are.
+
+    requests-<Unix milliseconds>-<pid>.ndjson
+
 Neighbours: `functions.gateway.tracing` fills rows in; `trace_sink` takes them away.
 """
 
-from typing import Any
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
+
+_PATTERN = "requests-*.ndjson"
+_LINE_MAX_BYTES = 64 * 1024  # a row is about 1 KB
 
 
 class TraceRow(msgspec.Struct, gc=False):
@@ -75,3 +87,70 @@ def decode(line: bytes) -> TraceRow:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RowInvalid(str(error)) from error
+
+
+class TraceFiles:
+    """The writing side; used by one thread. Every method may raise OSError."""
+
+    def __init__(self, directory: Path, file_bytes: int, keep_files: int) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._keep_files = keep_files
+        self._file: BinaryIO | None = None
+        self._written_bytes = 0
+
+    def write(self, lines: list[bytes], now_unix_s: float) -> None:
+        """Append whole lines; a reader sees them at once."""
+        if self._file is None or self._written_bytes >= self._file_bytes:
+            self._begin(now_unix_s)
+        data = b"".join(line + b"\n" for line in lines)
+        if self._file is not None:
+            self._file.write(data)
+            self._file.flush()
+        self._written_bytes += len(data)
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _begin(self, now_unix_s: float) -> None:
+        self.close()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._directory / f"requests-{int(now_unix_s * 1000):013d}-{os.getpid()}.ndjson"
+        self._file = path.open("ab")
+        self._written_bytes = path.stat().st_size
+        for old in sorted(self._directory.glob(_PATTERN))[: -self._keep_files]:
+            old.unlink(missing_ok=True)
+
+
+def find(directory: Path, request_id: str) -> TraceRow | None:
+    """The newest row of a request; None where there is none."""
+    needle = b'"request_id":"' + request_id.encode() + b'"'
+    for path in sorted(directory.glob(_PATTERN), reverse=True):
+        found = None
+        for line in _lines(path):
+            if needle in line:
+                found = line
+        if found is not None:
+            return decode(found)
+    return None
+
+
+def rows(path: Path) -> Iterator[TraceRow]:
+    """The rows of one file, or of all files of a directory, oldest first; lines that are none are left out."""
+    for each in sorted(path.glob(_PATTERN)) if path.is_dir() else [path]:
+        for line in _lines(each):
+            try:
+                yield decode(line)
+            except RowInvalid:
+                continue  # the last line of a process that was killed
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_LINE_MAX_BYTES):
+                yield line
+    except FileNotFoundError:
+        return  # removed since it was listed

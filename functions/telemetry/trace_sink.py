@@ -1,4 +1,4 @@
-"""Where rows go: the last ones stay in memory, and all go to disk where there is a directory. Never in anyone's way.
+"""Sink of trace rows: the last ones stay in memory, and all go to disk where there is a directory. It never blocks.
 
 `offer` is called on the event loop, once a request: two appends of what a row is made of. A thread makes the rows,
 encodes and writes them, a few times a second. When the disk is slower than the traffic, or gone, the oldest ones that
@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from functions.telemetry.trace_files import TraceFiles
-from functions.telemetry.trace_row import TraceRow, encode
+from functions.telemetry.trace_row import TraceFiles, TraceRow, encode
 
 _log = logging.getLogger(__name__)
 _RECENT_ROWS = 512  # about 1 MB

@@ -69,7 +69,7 @@ class Bare:
         gateway.swap(Catalogue(snapshot, content_hash(snapshot)))
         self.asked: UpstreamConnection | None = None
         for number in range(replicas):
-            gateway.heard(heartbeat(number, 10_000 + number, 1))
+            gateway.receive_heartbeat(heartbeat(number, 10_000 + number, 1))
             connection = UpstreamConnection(services.upstreams, ReplicaId(f"bench-{number}"))
             connection.connection_made(cast(Any, Transport(self._asks(connection))))
             services.upstreams.give_back(connection)

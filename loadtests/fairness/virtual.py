@@ -18,7 +18,7 @@ from functions.decisions.admission.queue import Admission, Refuse
 from functions.decisions.admission.ticket import OVER, Ticket, cost_tokens
 from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
 from functions.decisions.routing.choice import NoReplica, RouteRequest, route
-from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.replicas import PoolIndex, ReplicaView
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.limits import EngineLimits, StepCosts
@@ -55,7 +55,7 @@ class Asked:
     weight: float = 1.0
     tries_left: int = 0  # how often it comes back when it is told to
     ticket: Ticket | None = None
-    place: Place | None = None
+    place: InFlightSlot | None = None
     dispatched_s: float = 0.0
     ttft_s: float | None = None
     ended_s: float | None = None
@@ -166,7 +166,7 @@ class VirtualFleet:
                 asked.ttft_s = now_s - asked.at_s
                 self._load.start(asked.place)
                 if self.admission is not None and asked.ticket is not None:
-                    self.admission.read(asked.ticket, now_s - asked.dispatched_s)
+                    self.admission.first_token(asked.ticket, now_s - asked.dispatched_s)
             if running.status is Status.FINISHED:
                 asked.ended_s = now_s
                 del self._running[running.seq_id]

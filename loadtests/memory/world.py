@@ -67,7 +67,7 @@ class World:
         """Every replica says that it is well."""
         self._beats += 1
         for number in range(REPLICAS):
-            self.gateway.heard(_heartbeat(number, self._beats))
+            self.gateway.receive_heartbeat(_heartbeat(number, self._beats))
 
     def pass_on(self, seconds: float) -> None:
         """Time passes; what happens a few times a second does."""

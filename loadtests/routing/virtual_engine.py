@@ -16,7 +16,7 @@ from functions.decisions.adapters import plan as agents
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, Want, WantedAdapter, Wishes
 from functions.decisions.distribution import bloom
 from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
-from functions.decisions.routing.own_load import Place
+from functions.decisions.routing.own_load import InFlightSlot
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.core import EngineCore
 from functions.fleet.heartbeat import Heartbeat
@@ -73,7 +73,7 @@ class Engine:
     rates: EngineRates = field(default_factory=EngineRates)
     busy: bool = False
     busy_s: float = 0.0
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, InFlightSlot] = field(default_factory=dict)
     adapter_ids: dict[EngineName, AdapterId] = field(default_factory=dict)  # loaded: the engine's own numbers
     advertised: tuple[EngineName, ...] = ()
     room: int = 0

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from functions.decisions.distribution.peers import Failure
-from functions.decisions.distribution.swarm import Ask, Swarm
+from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SimNode:
     finished_s: float | None = None
     failures: Counter[str] = field(default_factory=Counter)
     from_peers_bytes: int = 0
-    _running: dict[int, Ask] = field(default_factory=dict)
+    _running: dict[int, PeerRequest] = field(default_factory=dict)
     _announced_s: float = -1.0
     _announcing: int = 0  # the number of the announcement that is due next; earlier ones are void
 
@@ -84,14 +84,14 @@ class SimNode:
             self.pump()
             self.world.events.after(self.world.assumptions.tick_s, self._tick)
 
-    def _reach_store(self, ask: Ask) -> None:
+    def _reach_store(self, ask: PeerRequest) -> None:
         down = self.world.assumptions.store_down
         if down is not None and down[0] <= self.world.events.now_s < down[1]:
             self._failed(ask, Failure.BROKEN)
         else:
             self._slice(ask, None, self.world.store, self.world.assumptions.slices)
 
-    def _reach_peer(self, ask: Ask) -> None:
+    def _reach_peer(self, ask: PeerRequest) -> None:
         peer = self.world.nodes_by_address[ask.peer or ""]
         latency_s = self.world.assumptions.latency_s
         if not peer.alive:
@@ -106,7 +106,7 @@ class SimNode:
             self.swarm.peers.gossip(peer.address, peer.swarm.have)
             self._slice(ask, peer, peer.up, self.world.assumptions.slices)
 
-    def _slice(self, ask: Ask, peer: SimNode | None, source: Link, left: int) -> None:
+    def _slice(self, ask: PeerRequest, peer: SimNode | None, source: Link, left: int) -> None:
         """A part of the chunk goes through both links, then the next."""
         now_s = self.world.events.now_s
         wanted = self.alive and ask.number in self._running
@@ -122,7 +122,7 @@ class SimNode:
         through_s = max(source.take(size_bytes, now_s), self.down.take(size_bytes, now_s))
         self.world.events.at(through_s, partial(self._slice, ask, peer, source, left - 1))
 
-    def _ended(self, ask: Ask, peer: SimNode | None, *, whole: bool) -> None:
+    def _ended(self, ask: PeerRequest, peer: SimNode | None, *, whole: bool) -> None:
         if not whole:
             self._failed(ask, Failure.BROKEN)
         elif peer is not None and peer.corrupt:
@@ -130,7 +130,7 @@ class SimNode:
         else:
             self._arrived(ask)
 
-    def _arrived(self, ask: Ask) -> None:
+    def _arrived(self, ask: PeerRequest) -> None:
         del self._running[ask.number]
         for useless in self.swarm.arrived(ask, self.world.events.now_s):
             del self._running[useless.number]
@@ -144,7 +144,7 @@ class SimNode:
         self.finished_s = self.world.events.now_s + hashing_s
         self.world.on_finished(self)
 
-    def _failed(self, ask: Ask, failure: Failure, after_s: float = 0.0) -> None:
+    def _failed(self, ask: PeerRequest, failure: Failure, after_s: float = 0.0) -> None:
         if not self.alive or ask.number not in self._running:
             return
         del self._running[ask.number]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from functions.decisions.distribution.swarm import Answer, Swarm
+from functions.decisions.distribution.swarm import PeerAnswer, Swarm
 from functions.decisions.distribution.tracker import Announcement, Board
 from functions.simulator.events import Events
 from studies.fan_out.assumptions import Assumptions, Outcome
@@ -49,7 +49,7 @@ class World:
         self.events.run(lambda: self._unfinished == 0, _LIMIT_S)
         return self._outcome()
 
-    def announce(self, news: Announcement) -> Answer:
+    def announce(self, news: Announcement) -> PeerAnswer:
         self.announcements += 1
         return self.board.announce(news, self.events.now_s, self.rng)
 

@@ -10,8 +10,7 @@ from rich.console import Console
 from functions.cli.refused import Refused
 from functions.cli.simulate_cascade import cascade
 from functions.cli.trace import show, spans, trace
-from functions.telemetry.trace_files import TraceFiles
-from functions.telemetry.trace_row import TraceRow, encode
+from functions.telemetry.trace_row import TraceFiles, TraceRow, encode
 from tests.telemetry.test_traces import row
 
 

@@ -4,13 +4,20 @@ import msgspec
 import pytest
 
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import BEAT_MAX_BYTES, PoolBeat, PoolBeatInvalid, PoolStats, decode, encode
+from functions.fleet import pool_heartbeat
 from functions.fleet.pool_board import HEARD_FOR_S, MAX_GATEWAYS, PoolBoard
+from functions.fleet.pool_heartbeat import (
+    BEAT_MAX_BYTES,
+    PoolHeartbeat,
+    PoolHeartbeatInvalid,
+    PoolStats,
+    decode,
+    encode,
+)
 
 
-def beat(*stats: PoolStats, gateway: str = "gw-1", sequence: int = 1, incarnation: int = 7) -> PoolBeat:
-    return PoolBeat(gateway, incarnation, sequence, 1_800_000_000.0, stats)
+def beat(*stats: PoolStats, gateway: str = "gw-1", sequence: int = 1, incarnation: int = 7) -> PoolHeartbeat:
+    return PoolHeartbeat(gateway, incarnation, sequence, 1_800_000_000.0, stats)
 
 
 def stats(pool: str = "a", window_s: float = 30.0, **figures: object) -> PoolStats:
@@ -102,13 +109,13 @@ def test_what_says_that_a_pool_is_too_small_is_added_apart() -> None:
 
 
 def test_a_message_over_its_bound_is_not_read() -> None:
-    with pytest.raises(PoolBeatInvalid, match="over the limit"):
+    with pytest.raises(PoolHeartbeatInvalid, match="over the limit"):
         decode(b" " * (BEAT_MAX_BYTES + 1))
 
 
 def test_the_longest_beat_stays_below_the_bound() -> None:
-    every = dict.fromkeys(range(pool_beat.FIRST_BUCKET, pool_beat.LAST_BUCKET + 1), 10**6)
+    every = dict.fromkeys(range(pool_heartbeat.FIRST_BUCKET, pool_heartbeat.LAST_BUCKET + 1), 10**6)
     largest = [
-        stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256) for _ in range(pool_beat.MAX_POOLS_PER_BEAT)
+        stats("p" * 128, ttft_ms=every, gap_ms=every, why="w" * 256) for _ in range(pool_heartbeat.MAX_POOLS_PER_BEAT)
     ]
     assert len(encode(beat(*largest))) <= BEAT_MAX_BYTES

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_news import Ask, Delta, decode, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Delta, PrefixRequest, decode, decode_ask, encode, pack
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.fleet.conftest import PASSWORD
 from tests.fleet.listening import first
@@ -11,7 +11,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.servers
 NEWS = Delta("r-0", "base", 7, 1, 16, pack(range(10)))
-ASK = Ask("base", "bloom", ("r-0",), everyone=True)
+ASK = PrefixRequest("base", "bloom", ("r-0",), everyone=True)
 
 
 async def test_news_and_questions_reach_the_other_side(valkey_port: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain
-from functions.fleet.prefix_news import SILENCE_LIMIT_S, Bloom, Delta, State, pack
+from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom, Delta, State, pack
 from functions.fleet.prefix_view import PrefixView
 
 POOL = PoolName("base")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, RateWish, ValkeyQuotaBroker, Wish
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseRequest, RateRequest, ValkeyQuotaBroker
 from tests.fleet.conftest import PASSWORD, start_valkey
 from tests.ports import free_port
 
@@ -28,12 +28,14 @@ async def broker(valkey_port: int) -> AsyncIterator[ValkeyQuotaBroker]:
     await made.close()
 
 
-def wish(wanted: float, account: str = "acme", dimension: int = 2, burst: int = 100) -> Wish:
-    return Wish(account, NO_LIMIT, 0, 0, (RateWish(dimension, SLOW, burst * MICRO, SLOW, int(wanted * MICRO)),))
+def wish(wanted: float, account: str = "acme", dimension: int = 2, burst: int = 100) -> LeaseRequest:
+    return LeaseRequest(
+        account, NO_LIMIT, 0, 0, (RateRequest(dimension, SLOW, burst * MICRO, SLOW, int(wanted * MICRO)),)
+    )
 
 
-def places(wanted: int, held: int = 0, limit: int = 5) -> Wish:
-    return Wish("acme", limit, held, wanted, ())
+def places(wanted: int, held: int = 0, limit: int = 5) -> LeaseRequest:
+    return LeaseRequest("acme", limit, held, wanted, ())
 
 
 async def tokens(broker: ValkeyQuotaBroker, wanted: float, gateway: str = "g0", *, urgent: bool = False) -> float:
@@ -81,7 +83,7 @@ async def test_what_is_given_back_is_there_for_others(broker: ValkeyQuotaBroker)
 
 
 async def test_a_limit_of_nothing_is_never_granted(broker: ValkeyQuotaBroker) -> None:
-    nothing = Wish("acme", NO_LIMIT, 0, 0, (RateWish(0, 0, 0, 60, MICRO),))
+    nothing = LeaseRequest("acme", NO_LIMIT, 0, 0, (RateRequest(0, 0, 0, 60, MICRO),))
     answer = await broker.ask("g0", [Group(True, (nothing,)), Group(False, (nothing,))])
     assert not answer.granted[0].ok and answer.granted[0].wait_us == 60_000_000
     assert answer.granted[1].grants[0].granted_micro == (0,)

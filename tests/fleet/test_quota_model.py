@@ -5,7 +5,15 @@ from random import Random
 
 import pytest
 
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Answer, Group, RateWish, ValkeyQuotaBroker, Wish
+from functions.fleet.quota_leases import (
+    MICRO,
+    NO_LIMIT,
+    Group,
+    LeaseAnswer,
+    LeaseRequest,
+    RateRequest,
+    ValkeyQuotaBroker,
+)
 from functions.fleet.quota_model import QuotaModel
 from tests.fleet.conftest import PASSWORD, valkey_port
 
@@ -15,20 +23,20 @@ _PERIOD_S, _LIMIT = 1_000_000, 1_000  # a thousandth of a token a second, so tha
 _NEAR_MICRO = 60_000  # a minute of that
 
 
-def _draw_wish(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> Wish:
+def _draw_wish(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
     account = dice.choice(("acme", "globex", "acme/ci"))
     rates = tuple(
-        RateWish(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO))
+        RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO))
         for number, burst in ((1, 50), (2, 100))
     )
     limit = dice.choice((NO_LIMIT, 5))
     now_held = held.get((gateway, account), 0) if limit != NO_LIMIT else 0
     if dice.random() < 0.2:  # an ask that crosses another one of the same gateway
         now_held = max(0, now_held - 1)
-    return Wish(account, limit, now_held, dice.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
+    return LeaseRequest(account, limit, now_held, dice.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
 
 
-def _alike(real: Answer, model: Answer) -> None:
+def _alike(real: LeaseAnswer, model: LeaseAnswer) -> None:
     assert (real.gateways, real.learning) == (model.gateways, model.learning)
     for one, other in zip(real.granted, model.granted, strict=True):
         assert one.ok == other.ok

@@ -7,7 +7,7 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.rollout.evidence import GroupStats, wire_of
 from functions.fleet import rollout_stats
-from functions.fleet.rollout_beat import RolloutBeat, StageStats, encode
+from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats, encode
 from functions.fleet.rollout_stats import FORGET_AFTER_S, SILENT_S, EvidenceBook
 
 ROLLOUT = RolloutId("ro-00000001")
@@ -23,7 +23,7 @@ def said(requests: int, errors: int = 0, rollout: RolloutId = ROLLOUT, stage: in
 
 
 def beat(gateway: str, sequence: int, *stages: StageStats, incarnation: int = 1) -> bytes:
-    return encode(RolloutBeat(gateway, incarnation, sequence, 1.0, stages))
+    return encode(RolloutHeartbeat(gateway, incarnation, sequence, 1.0, stages))
 
 
 def requests(book: EvidenceBook, rollout: RolloutId = ROLLOUT, stage: int = 0) -> int:

@@ -22,7 +22,7 @@ from functions.api.snapshot_index import changes_between, indexed
 from functions.decisions.catalogue import Catalogue
 from functions.fleet import snapshot_file
 from functions.fleet import snapshots as followers
-from functions.fleet.snapshot_news import SnapshotNews
+from functions.fleet.snapshot_notices import SnapshotNotice
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from tests.fleet.builders import snapshot
 
@@ -318,7 +318,7 @@ async def test_news_of_something_later_begins_the_poll_anew(world: World, monkey
     world.hangs = True
     polling = asyncio.create_task(world.follower.poll())
     await until_asked(world, 1)
-    world.follower.heard(SnapshotNews(epoch=3))
+    world.follower.heard(SnapshotNotice(epoch=3))
     async with asyncio.timeout(20):
         assert await polling is False, "nothing came, and it may be asked again"
 
@@ -330,7 +330,7 @@ async def test_more_news_does_not_put_the_next_poll_off(world: World, monkeypatc
     await until_asked(world, 1)
     async with asyncio.timeout(20):
         while not polling.done():
-            world.follower.heard(SnapshotNews(epoch=3))
+            world.follower.heard(SnapshotNotice(epoch=3))
             await asyncio.sleep(0.01)
     assert await polling is False
 
@@ -351,9 +351,9 @@ async def test_news_while_a_poll_is_being_given_up_is_no_failure(world: World, m
     world.follower = world.new_follower()
     polling = asyncio.create_task(world.follower.poll())
     await until_asked(world, 1)
-    world.follower.heard(SnapshotNews(epoch=3))
+    world.follower.heard(SnapshotNotice(epoch=3))
     await given_up.wait()
-    world.follower.heard(SnapshotNews(epoch=4))
+    world.follower.heard(SnapshotNotice(epoch=4))
     async with asyncio.timeout(20):
         assert await polling is False
 
@@ -361,13 +361,13 @@ async def test_news_while_a_poll_is_being_given_up_is_no_failure(world: World, m
 @pytest.mark.parametrize(
     ("news", "why"),
     [
-        (SnapshotNews(epoch=4), "it has that"),
-        (SnapshotNews(epoch=5, pools=("other",)), "no business of this pool"),
-        (SnapshotNews(epoch=5, pools=()), "no business of any pool"),
+        (SnapshotNotice(epoch=4), "it has that"),
+        (SnapshotNotice(epoch=5, pools=("other",)), "no business of this pool"),
+        (SnapshotNotice(epoch=5, pools=()), "no business of any pool"),
     ],
 )
 async def test_news_that_does_not_concern_it_disturbs_no_poll(
-    world: World, monkeypatch: pytest.MonkeyPatch, news: SnapshotNews, why: str
+    world: World, monkeypatch: pytest.MonkeyPatch, news: SnapshotNotice, why: str
 ) -> None:
     monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
     world.follower = world.new_follower(pool=PoolName("base"))

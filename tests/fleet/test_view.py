@@ -236,13 +236,13 @@ def test_what_was_asked_for_takes_room_until_the_next_beat() -> None:
     view = view_of(beat(sequence=1, adapter_room=2))
     rooms = []
     for _ in range(3):
-        view.take_room(R0)
+        view.take_adapter_slot(R0)
         rooms.append(known(view).adapter_room)
     view.note_adapter(R0, EngineName("b@1"), 0.0)
     assert (rooms, known(view).adapter_room) == ([1, 0, 0], 0)
     view.fold(beat(sequence=2, adapter_room=2), 1.0)
     assert known(view).adapter_room == 2
-    view.take_room(ReplicaId("nobody"))
+    view.take_adapter_slot(ReplicaId("nobody"))
 
 
 def test_what_was_withdrawn_is_remembered_while_its_engine_has_it_still() -> None:

@@ -10,7 +10,7 @@ from functions.artifacts.s3 import StoredObject
 from functions.gateway.batch.files import names
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 from tests.artifacts.memory_store import MemoryStore
 from tests.gateway.world import World
 
@@ -58,7 +58,7 @@ def batches_of(world: World, objects: MemoryStore, limits: BatchLimits | None = 
     return Batches(world.gateway.services, world.gateway.handle, objects, limits or BatchLimits())  # type: ignore[arg-type]
 
 
-def shared_of(batches: Batches) -> Shared:
+def shared_of(batches: Batches) -> BatchServices:
     return batches.conductor._shared
 
 

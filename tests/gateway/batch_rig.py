@@ -92,7 +92,7 @@ class CountingEngine:
         server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
         played.port = server.sockets[0].getsockname()[1]
         stopping = asyncio.Event()
-        beats = asyncio.create_task(_beat(bus_url, name, played.port, stopping))
+        beats = asyncio.create_task(_heartbeat(bus_url, name, played.port, stopping))
         try:
             yield played
         finally:
@@ -149,7 +149,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.transport.abort()
 
 
-async def _beat(bus_url: str, name: str, port: int, stopping: asyncio.Event) -> None:
+async def _heartbeat(bus_url: str, name: str, port: int, stopping: asyncio.Event) -> None:
     """As the replica's agent would, until told to stop: a task that is cancelled may be in the bus's client."""
     sequence = 0
     async with ValkeyBus(bus_url) as bus:

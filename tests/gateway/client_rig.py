@@ -204,5 +204,5 @@ class Wire:
         """Time passes; the replicas go on beating, and the sweep looks."""
         self.play.world.clock.forward(seconds)
         for beat, _ in self.play.gateway.services.fleet.heartbeats():
-            self.play.gateway.heard(heartbeat(beat.replica_id, sequence=beat.sequence + 1))
+            self.play.gateway.receive_heartbeat(heartbeat(beat.replica_id, sequence=beat.sequence + 1))
         self.play.gateway.sweep()

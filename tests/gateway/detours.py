@@ -50,12 +50,12 @@ def falls_back(*steps: FallbackEntry, **sections: Any) -> dict[str, Any]:
 
 def with_large(p: Play, *names: str, pool: PoolName = LARGE) -> Play:
     for name in names or ("big0",):
-        p.gateway.heard(heartbeat(name, pool=pool, adapters=()))
+        p.gateway.receive_heartbeat(heartbeat(name, pool=pool, adapters=()))
     return p
 
 
 def goes(p: Play, replica: str = "r0") -> None:
-    p.gateway.heard(heartbeat(replica, sequence=2, phase="dead"))
+    p.gateway.receive_heartbeat(heartbeat(replica, sequence=2, phase="dead"))
 
 
 def figure(p: Play, name: str, **labels: str) -> float:

@@ -159,7 +159,7 @@ class LiveGateway:
     def beat(self, replica: str, port: int, **changes: Any) -> None:
         self._beats += 1
         beat = heartbeat(replica, port, sequence=self._beats, **changes)
-        self.call(lambda: self.gateway.heard(beat))
+        self.call(lambda: self.gateway.receive_heartbeat(beat))
 
     def refill_retries(self) -> None:
         for budget in self.gateway.services.retry_budgets._pools.values():

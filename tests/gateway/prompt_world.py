@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.decisions.prefix.block_names import BLOCK_BYTES, seed_of, text_blocks
 from functions.gateway.intake.routes import CHAT, Route
-from functions.gateway.prefix.prompt_learner import Lesson
+from functions.gateway.prefix.prompt_learner import PromptJob
 from functions.gateway.prefix.prompt_text import prompt_text
 
 POOL = PoolName("smollm2-135m")
@@ -67,12 +67,12 @@ def real_model_dir() -> Path:
     return Path(directory)
 
 
-def lesson_of(body: dict[str, Any], *, route: Route = CHAT, adapter: str = "", block_tokens: int = 16) -> Lesson:
+def lesson_of(body: dict[str, Any], *, route: Route = CHAT, adapter: str = "", block_tokens: int = 16) -> PromptJob:
     """As the gateway makes it from an admitted request."""
     name = EngineName(adapter or POOL)
     blocks = text_blocks(prompt_text(body, route.output).text, seed_of(body.get("cache_salt", ""), name), BLOCK_BYTES)
     assert route.output is not None
-    return Lesson(
+    return PromptJob(
         TENANT, POOL, name, bool(adapter), route.output, orjson.dumps(body), blocks, BLOCK_BYTES, block_tokens
     )
 

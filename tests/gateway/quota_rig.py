@@ -9,10 +9,10 @@ from functions.api.snapshot import QuotaEntry, QuotaLimits, ServiceClass
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Answer, Grant, Granted, Group, Wish
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Grant, Granted, Group, LeaseAnswer, LeaseRequest
 from functions.fleet.tasks import Supervised
 from functions.gateway.errors import Refused
-from functions.gateway.quota.accounts import Entry, TenantQuotas
+from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.relay import Usage
 from tests.gateway.world import Clock
@@ -31,14 +31,14 @@ class Broker:
         self.away = False
         self.slow = False
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         if self.away:
             raise BusUnavailable("away")
         if self.slow:
             await asyncio.Event().wait()
         self._heard[gateway_id] = self._clock()
         alive = [name for name, heard_s in self._heard.items() if self._clock() - heard_s < 10.0]
-        return Answer(len(alive), False, tuple(self._answer(gateway_id, group) for group in groups))
+        return LeaseAnswer(len(alive), False, tuple(self._answer(gateway_id, group) for group in groups))
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -51,7 +51,7 @@ class Broker:
         granted = tuple(self._grant(gateway_id, wish, group.all_or_none, wait_us == 0) for wish in group.wishes)
         return Granted(wait_us == 0, wait_us, granted)
 
-    def _wait_us(self, gateway_id: str, wish: Wish) -> int:
+    def _wait_us(self, gateway_id: str, wish: LeaseRequest) -> int:
         others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
         full = wish.places_limit != NO_LIMIT and others + wish.places_held + wish.places_wanted > wish.places_limit
         waits = [
@@ -60,7 +60,7 @@ class Broker:
         ]
         return max([100_000 if full and wish.places_wanted > 0 else 0, *waits])
 
-    def _grant(self, gateway_id: str, wish: Wish, all_of_it: bool, may: bool) -> Grant:
+    def _grant(self, gateway_id: str, wish: LeaseRequest, all_of_it: bool, may: bool) -> Grant:
         places = wish.places_held
         if may and wish.places_limit != NO_LIMIT:
             others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
@@ -74,16 +74,16 @@ class Broker:
             bucket = self._bucket(wish, at)
             amount = rate.wanted_micro if may else 0
             if amount > 0 and not all_of_it:
-                amount = max(0, min(amount, bucket.room // rate.period_s // 2))
+                amount = max(0, min(amount, bucket.headroom // rate.period_s // 2))
             bucket.add(amount * rate.period_s)
             amounts.append(amount)
-            left.append(bucket.room // rate.period_s)
+            left.append(bucket.headroom // rate.period_s)
         return Grant(places, tuple(amounts), tuple(left))
 
-    def _of(self, wish: Wish) -> dict[str, int]:
+    def _of(self, wish: LeaseRequest) -> dict[str, int]:
         return self._places.setdefault(wish.account, {})
 
-    def _bucket(self, wish: Wish, at: int) -> TokenBucket:
+    def _bucket(self, wish: LeaseRequest, at: int) -> TokenBucket:
         rate = wish.rates[at]
         now_us = int(self._clock() * US_PER_S)
         known = self._buckets.get((wish.account, rate.dimension))
@@ -123,7 +123,7 @@ class Shared:
 
     async def enters(
         self, gateway: int, output_tokens: int, *, prompt_tokens: int = 1, service_class: ServiceClass = "interactive"
-    ) -> Entry | None:
+    ) -> RequestQuota | None:
         """One request; None where it was refused."""
         quotas = self.quotas[gateway]
         try:
@@ -143,6 +143,6 @@ class Shared:
             return None
         return entry
 
-    def ends(self, entry: Entry, output_tokens: int, prompt_tokens: int = 1) -> None:
+    def ends(self, entry: RequestQuota, output_tokens: int, prompt_tokens: int = 1) -> None:
         entry.settle(Usage(prompt_tokens, output_tokens), output_tokens, 0.0, 0.0, self.clock())
         entry.leave(self.clock())

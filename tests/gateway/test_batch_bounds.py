@@ -13,11 +13,12 @@ from functions.decisions.batch.lines import MAX_FILE_LINES, RawLine, too_many_li
 from functions.decisions.batch.pace import BatchPace
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.limits import BatchLimits
-from functions.gateway.batch.places import HeldBytes, LinePlaces
+from functions.gateway.batch.line_round import _request
+from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.reading import lines_of
-from functions.gateway.batch.run import BatchRun, _question
-from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.validation import Validation
+from functions.gateway.tenant_limits import TenantShares
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batches_of, put_file, shared_of
 from tests.gateway.batch_rig import CHAT, as_file, line
@@ -27,14 +28,14 @@ from tests.gateway.world import World, quota
 ACME = TenantId("acme")
 
 
-def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> Turns:
+def turns_of(world: World, answers: TenantShares, batches: int = 1) -> LinePacer:
     pace = BatchPace(32.0)
     pace.window = 32.0
-    return Turns(
+    return LinePacer(
         world.gateway.services,
         ACME,
         pace,
-        places=LinePlaces(96, 48),
+        slots=TenantShares(96, 48),
         answers=answers,
         open_batches=Counter({ACME: batches}),
         clock=world.clock,
@@ -42,7 +43,7 @@ def turns_of(world: World, answers: HeldBytes, batches: int = 1) -> Turns:
 
 
 async def test_large_answers_come_few_at_a_time() -> None:
-    world, answers = World(), HeldBytes(100, 60)
+    world, answers = World(), TenantShares(100, 60)
     turns = turns_of(world, answers)
     for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
         turns.was_answered(size_bytes)
@@ -78,7 +79,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
         shared = Shared(gateways, concurrent_requests=limit)
         await shared.meet()
         world.gateway.services.quotas.leasing = shared.leases[0]
-    turns = turns_of(world, HeldBytes(10**9, 10**9), batches)
+    turns = turns_of(world, TenantShares(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
         while turns._may():
             await begun.enter_async_context(turns.next())
@@ -86,7 +87,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
 
 
 async def test_one_large_answer_is_forgotten_in_time() -> None:
-    turns = turns_of(World(), HeldBytes(30_000, 30_000))
+    turns = turns_of(World(), TenantShares(30_000, 30_000))
     for shorter, may_begin in ((34, False), (35, True)):
         turns.was_answered(30_000)
         for _ in range(shorter):
@@ -96,7 +97,7 @@ async def test_one_large_answer_is_forgotten_in_time() -> None:
 
 
 async def test_one_batchs_large_answers_leave_another_its_line() -> None:
-    world, answers = World(), HeldBytes(100, 100)
+    world, answers = World(), TenantShares(100, 100)
     greedy, other = turns_of(world, answers), turns_of(world, answers)
     for turns in (greedy, other):
         turns.was_answered(90)
@@ -107,23 +108,23 @@ async def test_one_batchs_large_answers_leave_another_its_line() -> None:
 def test_a_line_waits_as_bytes() -> None:
     body = {"model": "m", "prompt": [300] * 1000}
     text = json.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}).encode()
-    question = _question(RawLine(1, 0, text), CHAT)
-    assert question is not None and json.loads(question.body) == body and len(question.body) < len(text)
+    request = _request(RawLine(1, 0, text), CHAT)
+    assert request is not None and json.loads(request.body) == body and len(request.body) < len(text)
 
 
 async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
     batches = batches_of(World(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
     shared = shared_of(batches)
-    run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])
+    run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
     with shared.bodies.taken("another", 900):
-        await run._until_room(4000)  # one, whatever its size
+        await run._until_headroom(4000)  # one, whatever its size
         waiting = asyncio.ensure_future(asyncio.Event().wait())
-        run._asking.add(waiting)  # type: ignore[arg-type]
-        await run._until_room(100)
+        run._under_way.add(waiting)  # type: ignore[arg-type]
+        await run._until_headroom(100)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await run._until_room(101)
-    await run._until_room(1000)
+                await run._until_headroom(101)
+    await run._until_headroom(1000)
     waiting.cancel()
     batches.close_store()
 

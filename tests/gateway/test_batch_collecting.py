@@ -11,7 +11,7 @@ from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.files import names
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.service import Batches
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.world import World
 
@@ -29,7 +29,7 @@ async def kept(batches: Batches, tenant: str, file_id: str) -> None:
 async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
     gateway = World().gateway
     batches = Batches(gateway.services, gateway.handle, store, BatchLimits())
-    shared: Shared = batches.conductor._shared
+    shared: BatchServices = batches.conductor._shared
     read, old, orphan = (names.new_id("file", 0) for _ in range(3))
     for file_id in (read, old):
         await kept(batches, "acme", file_id)

@@ -13,7 +13,7 @@ from functions.decisions.batch.choice import LEASE_S
 from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.files import names
-from functions.gateway.batch.log import Beat
+from functions.gateway.batch.log import BatchProgress
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.service import Batches
 from tests.decisions.batch.test_batch_record import record
@@ -71,7 +71,7 @@ async def test_each_look_counts_a_tenants_open_batches(batches: Batches, world: 
 
 async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, world: World) -> None:
     log, first = batches.log, record()
-    await log.touch(first, Beat(first.input_file_id))
+    await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(5):
         await look(batches, world, OLD_S)
     assert [one.id for one in await log.all_open()] == [first.id]
@@ -84,7 +84,7 @@ async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, 
 
 async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batches, world: World) -> None:
     log, first = batches.log, record()
-    await log.touch(first, Beat(first.input_file_id))
+    await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(150):
         await look(batches, world, OLD_S)
     assert not await log.all_open()
@@ -168,7 +168,7 @@ async def test_records_that_are_none_hold_up_no_other_batch(
     log = batches.log
     for number, document in enumerate((b"{", b'{"id": 7}', b'{"id": "\xff"}')):
         broken = record(id=batch_id(number))
-        await log.touch(broken, Beat(broken.input_file_id))
+        await log.touch(broken, BatchProgress(broken.input_file_id))
         objects.put(names.log_key("acme", broken.id, 1), document)
     foreign = record(id=batch_id(3), endpoint="/v1/of-a-later-release")
     good = record(id=batch_id(4))
@@ -185,7 +185,7 @@ async def test_records_that_are_none_hold_up_no_other_batch(
 
 async def test_records_that_are_none_do_not_stop_the_collecting(batches: Batches, objects: RangedStore) -> None:
     broken, good = record(), record(id=batch_id(1), input_file_id="file-" + "3" * 32)
-    await batches.log.touch(broken, Beat(broken.input_file_id))
+    await batches.log.touch(broken, BatchProgress(broken.input_file_id))
     objects.put(names.log_key("acme", broken.id, 1), b"{")
     await batches.log.open(good)
     open_ids, read_ids = await Collecting(shared_of(batches))._in_use()

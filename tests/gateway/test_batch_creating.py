@@ -10,7 +10,7 @@ import pytest
 from functions.artifacts.errors import StoreUnavailable
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import THREADS
-from functions.gateway.batch.log import Beat
+from functions.gateway.batch.log import BatchProgress
 from functions.gateway.batch.routes import _opened, add_routes
 from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
@@ -137,7 +137,7 @@ async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -
     writing = [asyncio.ensure_future(batches.store.put_new(f"x/{number}", b"")) for number in range(2 * THREADS)]
     try:
         async with asyncio.timeout(30):
-            await shared_of(batches).log.touch(record(), Beat("file"))
+            await shared_of(batches).log.touch(record(), BatchProgress("file"))
             assert await shared_of(batches).store.size_of(names.marker_key("acme", record().id))
         assert not any(one.done() for one in writing)
     finally:

@@ -19,10 +19,10 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
-from functions.gateway.batch.parts import PartMissing, Parts
+from functions.gateway.batch.parts import PartMissing, ResultParts
 from functions.gateway.batch.run import BatchRun
 from functions.gateway.batch.service import Batches
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 from functions.gateway.intake.routes import CHAT
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_rig import as_file, line
@@ -42,7 +42,7 @@ def batches(store: S3Store) -> Iterator[Batches]:
     store.delete([one.key for one in store.list("") if one.key != "ready"])
 
 
-def shared_of(batches: Batches, store: FileStore | None = None, **limits: Any) -> Shared:
+def shared_of(batches: Batches, store: FileStore | None = None, **limits: Any) -> BatchServices:
     shared = batches.conductor._shared
     return replace(shared, store=store or shared.store, limits=replace(LIMITS, **limits))
 
@@ -78,7 +78,7 @@ async def part(batches: Batches, of: BatchRecord, *ids: str, number: int = 0) ->
     return key
 
 
-async def run(shared: Shared, claim: BatchRecord) -> None:
+async def run(shared: BatchServices, claim: BatchRecord) -> None:
     async with asyncio.timeout(WAIT_S):
         await BatchRun(shared, claim, CHAT).run()
 
@@ -108,7 +108,7 @@ async def files_of(batches: Batches, of: BatchRecord) -> list[str]:
 async def test_whoever_composes_when_the_batch_is_long_over_writes_nothing(batches: Batches) -> None:
     first = await opened(batches, "finalizing", ["a", "b"])
     await part(batches, first, "a", "b")
-    late = Parts(batches.store, first, LIMITS, lambda: 0.0)
+    late = ResultParts(batches.store, first, LIMITS, lambda: 0.0)
     await late.recall()  # and then it was held up
     await run(shared_of(batches), await claimed(batches, first, "g2"))
     over = await ended(batches, first.id)
@@ -177,7 +177,7 @@ async def test_what_a_holder_wrote_too_late_is_taken_back(batches: Batches, stor
 async def test_files_of_a_holder_who_was_killed_before_it_said_so_go(batches: Batches) -> None:
     first = await opened(batches, "finalizing", ["a"])
     await part(batches, first, "a")
-    parts = Parts(batches.store, first, LIMITS, lambda: 0.0)
+    parts = ResultParts(batches.store, first, LIMITS, lambda: 0.0)
     await parts.recall()
 
     async def still_its_holder() -> None:

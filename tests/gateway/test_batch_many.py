@@ -11,7 +11,7 @@ import pytest
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import StoredObject
 from functions.gateway.batch.files import names
-from functions.gateway.batch.log import Beat, TooManyOpen
+from functions.gateway.batch.log import BatchProgress, TooManyOpen
 from functions.gateway.batch.routes import add_routes
 from functions.gateway.batch.service import Batches
 from functions.gateway.http.asgi import make_app
@@ -51,7 +51,7 @@ async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> No
     batches = await batches_with_file(world, objects)
     most = batches.limits.open_per_tenant
     for number in range(most - 3):
-        await batches.log.touch(replace(record(), id=batch_id(number)), Beat(FILE_ID))
+        await batches.log.touch(replace(record(), id=batch_id(number)), BatchProgress(FILE_ID))
     transport = httpx.ASGITransport(app=make_app(world.gateway, [partial(add_routes, batches)]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         headers = {"authorization": f"Bearer {ACME_KEY}"}

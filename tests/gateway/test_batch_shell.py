@@ -11,7 +11,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, Overtaken
-from functions.gateway.batch.parts import Parts
+from functions.gateway.batch.parts import ResultParts
 from tests.artifacts.memory_store import MemoryStore
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.world import Clock
@@ -73,7 +73,7 @@ async def test_a_batch_is_only_there_for_its_tenant(store: FileStore) -> None:
 
 
 async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileStore, objects: GoneStore) -> None:
-    parts = Parts(store, record(), BatchLimits(part_lines=2), Clock())
+    parts = ResultParts(store, record(), BatchLimits(part_lines=2), Clock())
     objects.is_gone = True
     for ordinal in range(5):
         parts.add(result(ordinal))
@@ -90,31 +90,31 @@ async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileSto
 
 
 async def test_who_goes_on_knows_what_is_done_and_counts_no_line_twice(store: FileStore) -> None:
-    first = Parts(store, record(number=2), BatchLimits(), Clock())
+    first = ResultParts(store, record(number=2), BatchLimits(), Clock())
     first.add(result(0, b"first"))
     first.add(result(1))
     await first.write()
-    second = Parts(store, record(number=4), BatchLimits(), Clock())
+    second = ResultParts(store, record(number=4), BatchLimits(), Clock())
     await second.recall()
     assert 0 in second.done and 1 in second.done and 2 not in second.done
     second.add(result(2))
     second.add(result(0, b"again"))  # it was in flight at the first one's when that was overtaken
     await second.write()
     assert (second.done.tally.completed, second.done.tally.completion_tokens) == (3, 6)
-    third = Parts(store, record(number=9), BatchLimits(), Clock())
+    third = ResultParts(store, record(number=9), BatchLimits(), Clock())
     await third.recall()
     assert third.keys == second.keys and third.done.tally == second.done.tally
 
 
 async def test_what_lies_among_the_parts_and_is_none_is_passed_over(store: FileStore, objects: GoneStore) -> None:
     objects.objects[names.part_key("acme", record().id, 1, 0)] = b"no part"
-    parts = Parts(store, record(), BatchLimits(), Clock())
+    parts = ResultParts(store, record(), BatchLimits(), Clock())
     await parts.recall()
     assert parts.done.tally.done == 0
 
 
 async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileStore, objects: GoneStore) -> None:
-    parts = Parts(store, record(), BatchLimits(part_bytes=100), Clock())
+    parts = ResultParts(store, record(), BatchLimits(part_bytes=100), Clock())
     for ordinal, size_bytes in enumerate((60, 60, 500, 10)):
         parts.add(result(ordinal, b"x" * size_bytes))
     parts.stop()
@@ -123,7 +123,7 @@ async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileS
 
 
 async def test_heavy_answers_hold_back_further_lines(store: FileStore) -> None:
-    parts = Parts(store, record(), BatchLimits(undurable_bytes=100), Clock())
+    parts = ResultParts(store, record(), BatchLimits(undurable_bytes=100), Clock())
     parts.add(result(0, b"x" * 99))
     assert not parts.is_heavy
     parts.add(result(1, b"x"))

@@ -50,7 +50,7 @@ class Floor:
         self.fleet = FleetView()
         self.ended: list[tuple[str, float]] = []
         for name in replicas or ("r0", "r1", "r2"):
-            self.beats(name)
+            self.heartbeats(name)
         self.loads = ColdLoads(
             self.loader,
             limits=limits(**bounds),
@@ -61,7 +61,7 @@ class Floor:
             on_end=lambda outcome, seconds: self.ended.append((outcome, seconds)),
         )
 
-    def beats(self, name: str, sequence: int = 1, **changes: Any) -> None:
+    def heartbeats(self, name: str, sequence: int = 1, **changes: Any) -> None:
         beat = heartbeat(name, sequence=sequence, **{"adapters": (), "peer_port": 9, "adapter_room": 1, **changes})
         self.fleet.fold(beat, self.clock())
 
@@ -187,7 +187,7 @@ async def test_each_call_is_given_the_time_that_is_left(floor: Floor) -> None:
 async def test_a_replica_that_is_lost_during_its_load_is_given_up(floor: Floor) -> None:
     request = floor.wait()
     first = await floor.loader.next()
-    floor.beats(first.replica, sequence=2, phase="dead")
+    floor.heartbeats(first.replica, sequence=2, phase="dead")
     floor.loads.replica_lost(first.replica)
     second = await floor.loader.next()
     assert second.replica != first.replica
@@ -216,7 +216,7 @@ async def test_whoever_has_it_meanwhile_is_taken(floor: Floor) -> None:
     request = floor.wait()
     call = await floor.loader.next()
     other = next(name for name in ("r0", "r1", "r2") if name != call.replica)
-    floor.beats(other, sequence=2, adapters=(COLD,))
+    floor.heartbeats(other, sequence=2, adapters=(COLD,))
     call.answers("no_room")
     await floor.settle()
     assert request.outcome == f"loaded on {other}" and len(floor.loader.asked) == 1
@@ -273,7 +273,7 @@ async def test_loads_that_nobody_waits_for_are_bounded_too() -> None:
 
 async def test_without_any_agent_to_ask_it_ends_at_once(floor: Floor) -> None:
     for name in ("r0", "r1", "r2"):
-        floor.beats(name, sequence=2, peer_port=0)
+        floor.heartbeats(name, sequence=2, peer_port=0)
     request = floor.wait()
     await floor.settle()
     assert request.outcome == "no_replica" and floor.loader.asked == []

@@ -122,7 +122,9 @@ async def test_the_other_models_refusal_is_not_the_callers_mistake(play: Playing
 
 def under_pressure(p: Play, waiting: int, **changes: Any) -> None:
     sequence = 10 + waiting
-    p.gateway.heard(heartbeat("r0", sequence=sequence, running=0, waiting=waiting, service_ms=100.0, **changes))
+    p.gateway.receive_heartbeat(
+        heartbeat("r0", sequence=sequence, running=0, waiting=waiting, service_ms=100.0, **changes)
+    )
 
 
 SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
@@ -301,7 +303,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     p.ask(messages=[{"role": "user", "content": "something else"}])
     assert (await p.connects()).requests, "other prompts go on"
     p.world.clock.forward(601.0)
-    p.gateway.heard(heartbeat("r0", sequence=9))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=9))
     p.ask()
     assert p.client.status is None, "after ten minutes it may try again"
 
@@ -315,7 +317,7 @@ async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None
         assert p.client.status == 200
         p.after(60.0)
         for name in ("r0", "r1", "r2"):
-            p.gateway.heard(heartbeat(name, sequence=int(p.world.clock())))
+            p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.world.clock())))
 
 
 # second attempts
@@ -337,7 +339,7 @@ async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> N
     fast.streams(END)
     fast.ends_stream()
     assert p.client.ended and p.client.headers[b"x-shoal-replica"] == fast.replica_id.encode()
-    assert p.quiet() and p.requests(200) == 1 and exchange.attempts == 2
+    assert p.quiet() and p.requests(200) == 1 and exchange.tries.count == 2
     assert figure(p, "shoal_hedges_total", outcome="won") == 1
 
 

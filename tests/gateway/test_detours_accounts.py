@@ -81,7 +81,7 @@ async def test_what_cannot_be_judged_is_not_tried(play: Playing, fields: dict[st
 async def test_a_rollouts_old_version_is_judged_as_the_new_one_would_have_been(play: Playing) -> None:
     sections = cascades(0.5) | {"models": merged_models(in_rollout(99))}
     p = with_large(play("r0", **sections))
-    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,)))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,)))
     p.ask()
     engine = await p.connects()
     assert engine.requests[0]["model"] == BOT_V1 and engine.requests[0]["logprobs"] is True
@@ -214,7 +214,7 @@ async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: 
     assert trial is not None and p.client.status == 200
     assert not any(each.upstream_body for each in (exchange.admitted, trial.plain, trial.asking, trial.larger))
     engine.dies()
-    p.gateway.heard(heartbeat("r0", sequence=2))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2))
     assert len(p.gateway.services.quarantine) == 1, "the prompt that it died of"
 
 

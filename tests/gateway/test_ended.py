@@ -72,7 +72,7 @@ async def test_a_listener_that_fails_keeps_no_other_from_its_part(
     assert "is not accounted for" in caplog.text and "a listener's own mistake" in caplog.text
     assert p.quiet() and p.requests(200) == 1 and services.quotas.in_flight(ACME) == 0
     assert services.quotas.settled_by_engine.requests == 1 and len(services.traces.recent) == 1
-    assert sum(room.admission.gate.running for room in services.admission._rooms.values()) == 0
+    assert sum(pool_queue.admission.gate.running for pool_queue in services.admission._pool_queues.values()) == 0
 
 
 async def test_an_ended_request_has_every_field(play: Playing) -> None:

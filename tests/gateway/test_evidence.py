@@ -6,7 +6,7 @@ import pytest
 from functions.api.ids import ModelId, RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
-from functions.fleet.rollout_beat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutBeat, decode, encode
+from functions.fleet.rollout_heartbeat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, RolloutHeartbeat, decode, encode
 from functions.gateway.request.request import Timeline
 from functions.gateway.routing import rollout as evidence_module
 from functions.gateway.routing.rollout import FORGET_AFTER_S, WHOLE_EVERY_S, RolloutEvidence
@@ -79,7 +79,7 @@ def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, 
         evidence = gathering()
         evidence.ended(use, status, code, NEVER_BEGAN, gaps=0)
         if errors is None:
-            assert evidence.stats(ROLLOUT, 0) is None and evidence.beats() == []
+            assert evidence.stats(ROLLOUT, 0) is None and evidence.heartbeats() == []
         else:
             assert counts(groups(evidence)[which]) == (1, errors)
 
@@ -100,7 +100,7 @@ def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:
 def test_beats_say_what_changed_and_now_and_then_all() -> None:
     clock = Clock()
     evidence = gathering(clock)
-    assert evidence.beats() == [], "without a rollout there is nothing to say"
+    assert evidence.heartbeats() == [], "without a rollout there is nothing to say"
     evidence.ended(USE, 200, "", ANSWERED, gaps=0)
     evidence.ended(msgspec.structs.replace(USE, stage=1), 200, "", ANSWERED, gaps=0)
     assert stages(evidence) == [[0, 1]]
@@ -117,10 +117,10 @@ def test_beats_say_what_changed_and_now_and_then_all() -> None:
 
 def test_beats_are_numbered_and_cumulative() -> None:
     evidence = gathering()
-    said: list[RolloutBeat] = []
+    said: list[RolloutHeartbeat] = []
     for _ in range(3):
         evidence.ended(USE, 200, "", ANSWERED, gaps=0)
-        said += evidence.beats()
+        said += evidence.heartbeats()
     assert [(beat.sequence, beat.rollouts[0].candidate.requests) for beat in said] == [(1, 1), (2, 2), (3, 3)]
     assert {(beat.gateway_id, beat.incarnation, beat.sent_unix_s) for beat in said} == {("gw-1", 7, NOW_UNIX_S)}
     assert [decode(encode(beat)) for beat in said] == said
@@ -134,7 +134,7 @@ def test_many_stages_are_several_beats_each_within_its_bound() -> None:
     for number in range(12):  # the heaviest that there can be
         heavy = gathered_everywhere(evidence, stage=1000 + number)
         assert heavy.requests > 0
-    beats = evidence.beats()
+    beats = evidence.heartbeats()
     assert sum(len(beat.rollouts) for beat in beats) == 12 and len(beats) > 1
     assert max(len(encode(beat)) for beat in beats) < BEAT_MAX_BYTES
 
@@ -195,4 +195,4 @@ def test_stages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stages(evidence: RolloutEvidence) -> list[list[int]]:
-    return [[said.stage for said in beat.rollouts] for beat in evidence.beats()]
+    return [[said.stage for said in beat.rollouts] for beat in evidence.heartbeats()]

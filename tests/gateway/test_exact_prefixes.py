@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_news import Ask, Bloom, Delta, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
+from functions.gateway import feeds
 from functions.gateway.intake.intake import Intake, WireRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
-from functions.gateway.prefix import feeds as prefix_feeds
 from functions.gateway.prefix.exact_prefixes import ExactPrefixes
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.prefix.prompt_chains import Learnt
-from functions.gateway.prefix.prompt_learner import Lesson
+from functions.gateway.prefix.prompt_learner import PromptJob
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits
 from tests.gateway import world
@@ -55,7 +55,7 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
     output, features = admitted.route.output, admitted.features
     assert output is not None
     model, body = admitted.model, admitted.upstream_body
-    lesson = Lesson(
+    job = PromptJob(
         admitted.caller.tenant,
         model.pool,
         model.engine_name,
@@ -66,15 +66,15 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
         features.text_block_bytes,
         BLOCK,
     )
-    learnt = exact.learner.learn(lesson)
+    learnt = exact.learner.learn(job)
     assert learnt is not None
     exact.learnt(learnt)
     return learnt
 
 
 def tell(exact: ExactPrefixes, replica_id: str, names: "list[int]") -> None:
-    exact.heard(encode(Delta(replica_id, POOL, 7, 0, BLOCK)))
-    exact.heard(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names))))
+    exact.receive(encode(Delta(replica_id, POOL, 7, 0, BLOCK)))
+    exact.receive(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names))))
 
 
 def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
@@ -89,7 +89,7 @@ def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
 
 def test_blooms_where_the_policy_says_so(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
-    exact.heard(encode(Bloom("r0", POOL, BLOCK, 5, build(names[:5]))))
+    exact.receive(encode(Bloom("r0", POOL, BLOCK, 5, build(names[:5]))))
     assert exact.matched_tokens(admit(source="bloom")) == {"r0": 5 * BLOCK}
     assert exact.matched_tokens(admit(source="events")) is None, "nobody has told events"
 
@@ -110,17 +110,17 @@ def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
 
 
 def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:
-    exact.heard(b"rubbish")
-    exact.heard(encode(Bloom("r0", POOL, BLOCK, 1, b"12345678")))
+    exact.receive(b"rubbish")
+    exact.receive(encode(Bloom("r0", POOL, BLOCK, 1, b"12345678")))
     assert exact.refused_total == 2
 
 
 def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
     assert exact.asks(catalogue_by("sent")) == []
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", everyone=True)]
-    exact.heard(encode(Delta("r0", POOL, 7, 9, BLOCK)))
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
-    assert exact.asks(catalogue_by("bloom")) == [Ask(POOL, "bloom", ("r0",))]
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", everyone=True)]
+    exact.receive(encode(Delta("r0", POOL, 7, 9, BLOCK)))
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
+    assert exact.asks(catalogue_by("bloom")) == [PrefixRequest(POOL, "bloom", ("r0",))]
 
 
 def test_figures(exact: ExactPrefixes) -> None:
@@ -169,17 +169,17 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
     exact.asks(catalogue_by("events"))
     for sequence in (0, 3):
         with pytest.raises(BusUnavailable):
-            await prefix_feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
-    assert exact.asks(catalogue_by("events")) == [Ask(POOL, "events", ("r0",))]
+            await feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
+    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
 
 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = world.World().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
-    task = asyncio.create_task(prefix_feeds.ask_for_prefixes(gateway.services, exact, bus))
+    task = asyncio.create_task(feeds.ask_for_prefixes(gateway.services, exact, bus))
     ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
-    assert ask == Ask(POOL, "events", everyone=True)
+    assert ask == PrefixRequest(POOL, "events", everyone=True)
 
 
 async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixes) -> None:

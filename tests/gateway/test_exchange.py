@@ -260,14 +260,14 @@ async def test_as_many_attempts_as_the_pools_policy_says(play: Playing, max_atte
     for _ in range(tried):
         await p.refuses_connection()
     assert p.client.status == 502 and not p.dials and p.quiet()
-    assert len(exchange.failures) == tried
+    assert len(exchange.tries.failures) == tried
 
 
 async def test_a_fallback_that_is_not_obeyed_yet_is_not_claimed_either(play: Playing) -> None:
     fallback = FallbackEntry("unavailable", PoolName("smollm2-135m"), PoolName("other"))
     p = play("r0", routing=(routing(fallback=(fallback,)),))
-    p.gateway.heard(heartbeat("elsewhere", pool="other"))
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
+    p.gateway.receive_heartbeat(heartbeat("elsewhere", pool="other"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
     p.ask()
     assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
     assert b"x-shoal-degraded" not in p.client.headers
@@ -294,7 +294,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     engine.dies()  # it closed its idle connection just as we used it
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200
-    assert exchange.failures == ()
+    assert exchange.tries.failures == ()
     assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.world.clock())  # type: ignore[arg-type]
 
 
@@ -312,7 +312,7 @@ async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing
     taken.dies()
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert [len(engine.requests) for engine in engines if engine is not taken] == [1]
-    assert exchange.failures == ()
+    assert exchange.tries.failures == ()
 
 
 async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Playing) -> None:
@@ -323,7 +323,7 @@ async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Pla
     exchange = p.ask()
     engine.begins_stream()
     engine.dies()
-    assert [failure.value for failure in exchange.failures] == ["reset"]
+    assert [failure.value for failure in exchange.tries.failures] == ["reset"]
     assert p.client.status == 502 and not p.dials
 
 
@@ -350,7 +350,7 @@ async def test_a_dial_of_an_earlier_attempt_does_not_send_the_request_a_second_t
 
 async def test_nobody_there(play: Playing) -> None:
     p = play("r0")
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
     p.ask()
     assert (p.client.status, p.client.error["code"]) == (503, "no_capacity")
     assert p.quiet()

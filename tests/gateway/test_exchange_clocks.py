@@ -10,7 +10,7 @@ from functions.api.snapshot import AdmissionEntry, BandEntry
 from functions.gateway.errors import Refused
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import CHAT
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, post
 from tests.gateway.engine_rig import Client, Play
@@ -67,7 +67,7 @@ async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engi
 ) -> None:
     p = play("r0")
     told: list[Callable[[Refused | None], None]] = []
-    monkeypatch.setattr(Entry, "reserve", lambda *_: False)
+    monkeypatch.setattr(RequestQuota, "reserve", lambda *_: False)
     monkeypatch.setattr(p.gateway.services.quotas, "ask", lambda _entry, _now, done: told.append(done))
     p.ask(header_x_shoal_deadline_ms="500")
     p.world.clock.forward(0.5)
@@ -214,7 +214,7 @@ async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypat
 
 async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     p = Play(admission=(AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=60_000),)),))
-    p.gateway.heard(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
+    p.gateway.receive_heartbeat(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
     p.ask()
     first = await p.connects()
     decide, mistakes = p.gateway.services.router.decide, ["the first of those that wait"]

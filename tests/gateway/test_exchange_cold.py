@@ -22,7 +22,7 @@ class Cold:
     def beat(self, sequence: int = 2, **changes: object) -> None:
         for name in self.names:
             known = {"peer_port": 9, "adapter_room": 1, **changes}
-            self.p.gateway.heard(heartbeat(name, sequence=sequence, **known))
+            self.p.gateway.receive_heartbeat(heartbeat(name, sequence=sequence, **known))
 
     async def agent(self, state: LoadState, reason: str = "") -> str:
         call = await self.loader.next()
@@ -184,7 +184,7 @@ async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: 
     """Both announce what their engines do not have: the first one's beat is not believed again."""
     cold = Cold(play, "r0", "r1", "r2")
     for name in ("r0", "r1"):
-        cold.p.gateway.heard(heartbeat(name, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+        cold.p.gateway.receive_heartbeat(heartbeat(name, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     cold.p.ask(stream=False)
     for _ in range(2):
         (await cold.p.connects()).refuses(404)
@@ -216,7 +216,7 @@ async def test_the_only_one_who_is_left_said_404_and_is_asked_to_load(play: Play
 
 async def test_a_holder_that_dies_is_replaced_by_a_load_elsewhere(play: Playing) -> None:
     cold = Cold(play)
-    cold.p.gateway.heard(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    cold.p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     cold.p.ask(stream=False)
     assert await cold.p.refuses_connection() == "r0"
     assert await cold.agent("loaded") == "r1"
@@ -226,7 +226,7 @@ async def test_a_holder_that_dies_is_replaced_by_a_load_elsewhere(play: Playing)
 
 async def test_a_prompt_that_breaks_the_engine_does_not_walk_through_the_pool(play: Playing) -> None:
     cold = Cold(play)
-    cold.p.gateway.heard(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    cold.p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     cold.p.ask(stream=False)
     (await cold.p.connects()).refuses(500)
     await cold.p.settle()
@@ -244,7 +244,7 @@ async def test_a_replica_lost_during_its_load_sends_everyone_elsewhere(play: Pla
     cold = Cold(play)
     cold.p.ask(stream=False)
     first = (await cold.loader.next()).replica
-    cold.p.gateway.heard(heartbeat(first, sequence=3, phase="dead"))
+    cold.p.gateway.receive_heartbeat(heartbeat(first, sequence=3, phase="dead"))
     assert await cold.agent("loaded") != first
     (await cold.p.connects()).answers(200, sse.whole(BOT_V1))
     assert cold.p.client.status == 200 and cold.p.quiet()

@@ -162,7 +162,7 @@ class DetourMachine(ExchangeMachine):
             replica, sequence=self.beats, phase=phase, adapters=held, pool=pool, peer_port=9, adapter_room=1,
             running=1, waiting=self.waiting.get(replica, 0),
         )  # fmt: skip
-        self.play.gateway.heard(beat)
+        self.play.gateway.receive_heartbeat(beat)
 
     @invariant()
     def what_is_counted_is_what_is_open(self) -> None:
@@ -173,7 +173,7 @@ class DetourMachine(ExchangeMachine):
         )
         cold = sum(exchange._cold is not None and exchange._cold.waiting for exchange in open_now)
         assert gateway.services.adapter_loads is not None and gateway.services.adapter_loads.waiting == cold
-        tries = {exchange: [each for each in (exchange._attempt, exchange._second) if each and not each.over]
+        tries = {exchange: [each for each in (exchange.tries.attempt, exchange.tries.second) if each and not each.over]
                  for exchange in open_now}  # fmt: skip
         assert sum(gateway.services.router.load.in_flight.values()) == sum(map(len, tries.values()))
         working = sum(bool(under_way) for under_way in tries.values())
@@ -193,7 +193,7 @@ class DetourMachine(ExchangeMachine):
         quotas = self.play.gateway.services.quotas
         assert quotas.settled_by_engine.requests + quotas.settled_by_count.requests == len(self.asked)
         admission = self.play.gateway.services.admission
-        running = sum(room.admission.gate.running for room in admission._rooms.values())
+        running = sum(pool_queue.admission.gate.running for pool_queue in admission._pool_queues.values())
         assert not running and not admission.waiting
 
 

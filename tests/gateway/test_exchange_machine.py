@@ -158,7 +158,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.beats += 1
         held = self.adapters.get(replica, (BOT_V1, BOT_V2))
         beat = heartbeat(replica, sequence=self.beats, phase=phase, adapters=held, peer_port=9, adapter_room=1)
-        self.play.gateway.heard(beat)
+        self.play.gateway.receive_heartbeat(beat)
 
     @invariant()
     def what_is_counted_is_what_is_open(self) -> None:

@@ -78,7 +78,7 @@ async def test_a_replica_whose_engine_ended_has_nothing(play: Playing) -> None:
     p = play("r0")
     await answered(p, conversation(1, 1), whole(600, 0))
     assert len(p.gateway.services.prefixes) > 0
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
-    p.gateway.heard(heartbeat("r0", sequence=3))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=3))
     await answered(p, conversation(1, 2), whole(660, 0))
     assert counted(p, "shoal_prefix_predicted_tokens_total") == 0

@@ -67,7 +67,7 @@ async def test_without_a_rollout_there_is_no_header_and_no_evidence(play: Playin
     p = play("r0")
     p.ask(stream=False)
     (await p.connects()).answers(200, sse.whole(BOT_V1))
-    assert b"x-shoal-rollout" not in p.client.headers and p.gateway.services.rollouts.evidence.beats() == []
+    assert b"x-shoal-rollout" not in p.client.headers and p.gateway.services.rollouts.evidence.heartbeats() == []
 
 
 async def test_a_retry_stays_with_the_version(play: Playing) -> None:
@@ -115,7 +115,7 @@ async def test_counting_tokens_is_no_evidence(play: Playing) -> None:
         p.ask(route=TOKENIZE, stream=False, header_x_request_id=f"r{number}")
         (await engine_of(p)).answers(200, b'{"count":1}')
         assert p.client.status == 200 and b"x-shoal-rollout" in p.client.headers
-    assert p.gateway.services.rollouts.evidence.beats() == []
+    assert p.gateway.services.rollouts.evidence.heartbeats() == []
 
 
 async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
@@ -141,7 +141,7 @@ async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
 def without_candidate(play: Playing, loader: PlayedLoader | None = None) -> Play:
     p = play("r0", "r1", loader=loader, **in_rollout())
     for name in ("r0", "r1"):
-        p.gateway.heard(heartbeat(name, sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+        p.gateway.receive_heartbeat(heartbeat(name, sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     return p
 
 
@@ -155,7 +155,7 @@ async def test_a_new_session_is_answered_by_control_and_stays_there(play: Playin
     assert p.client.body == sse.whole("acme/bot")
     assert (p.client.headers[b"x-shoal-model"], p.client.headers[b"x-shoal-rollout"]) == (b"acme/bot@v1", FELL_BACK)
     assert groups(p) == ((1, 1), (1, 0)), "the candidate was asked for and was not there; control answered"
-    p.gateway.heard(heartbeat("r0", sequence=3, adapters=(BOT_V1, BOT_V2)))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1, BOT_V2)))
     ask(p, "control", session=session).client_left()
 
 
@@ -165,7 +165,7 @@ async def test_a_session_that_heard_the_candidate_waits_for_it(play: Playing) ->
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
-    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     ask(p, "candidate", stream=False, session=session)
     call = await loader.next()
     assert call.engine_name == BOT_V2
@@ -189,12 +189,12 @@ async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing
     """r0 refuses the candidate's connection; r1 lacks both versions, and its agent only says that it has loaded one."""
     loader = PlayedLoader()
     p = play("r0", "r1", loader=loader, **in_rollout())
-    p.gateway.heard(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     exchange = ask(p, "candidate", stream=False)
     assert await p.refuses_connection() == "r0"
     p.after(30.0)  # r0 would be asked again, were it not for this request's failure there
     for replica in ("r0", "r1"):
-        p.gateway.heard(heartbeat(replica, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+        p.gateway.receive_heartbeat(heartbeat(replica, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     lacking = await engine_of(p)
     lacking.refuses(404)
     await p.settle()
@@ -204,14 +204,14 @@ async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing
     lacking.refuses(404)
     await p.settle()
     assert lacking.replica_id == "r1" and [each["model"] for each in lacking.requests] == [BOT_V1, BOT_V1]
-    assert exchange.attempts == 3 and exchange.ended, "as many as the policy allows, whichever version"
+    assert exchange.tries.count == 3 and exchange.ended, "as many as the policy allows, whichever version"
     assert p.client.status == 503 and p.quiet()
 
 
 async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(play: Playing) -> None:
     """Its engine drains: that is no evidence against it, and only the request itself knows."""
     p = play("r0", "r1", **in_rollout())
-    p.gateway.heard(heartbeat("r1", sequence=2, adapters=()))
+    p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
     exchange = ask(p, "candidate", stream=False)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2, "", "abort", 0))
     await p.settle()
@@ -221,7 +221,7 @@ async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(pl
 
 async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
-    p.gateway.heard(heartbeat("r1", sequence=2, adapters=()))
+    p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
     ask(p, "candidate", stream=False)
     lacking = await engine_of(p)
     lacking.refuses(404)
@@ -231,7 +231,7 @@ async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Play
 
 async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="dead"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
     ask(p, "candidate")
     assert p.client.error["code"] == "no_capacity" and groups(p) == ((0, 0), (0, 0))
 
@@ -285,7 +285,7 @@ async def test_whoever_has_heard_the_beginning_belongs_to_it(play: Playing) -> N
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.token(BOT_V2, "hello"))
-    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     ask(p, "candidate", session=session).client_left()  # at once: it waits for the candidate
     exchange.client_left()
     ask(p, "candidate", session=session).client_left()
@@ -298,7 +298,7 @@ async def waiting_for_the_candidate(play: Playing, loader: PlayedLoader) -> Play
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
-    p.gateway.heard(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     ask(p, "candidate", stream=False, session=session)
     await loader.next()
     return p

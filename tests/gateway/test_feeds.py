@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from functions.fleet import rollout_beat, session_pins
+from functions.fleet import rollout_heartbeat, session_pins
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway import feeds
@@ -76,7 +76,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
         ask(p, "candidate", stream=False)
         (await engine_of(p)).answers(200, b'{"choices":[]}')
         await until(lambda: bus.stats_told)
-    first = rollout_beat.decode(bus.stats_told[0])
+    first = rollout_heartbeat.decode(bus.stats_told[0])
     assert [(said.rollout, said.candidate.requests) for said in first.rollouts] == [(ROLLOUT, 1)]
     bus.away = True
     with pytest.raises(BusUnavailable):
@@ -87,7 +87,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     bus.stats_told.clear()
     async with running(feeds.publish_evidence, p.gateway.services, bus):
         await until(lambda: bus.stats_told)
-    assert len(rollout_beat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
+    assert len(rollout_heartbeat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
 
 
 async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
@@ -97,14 +97,14 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
     bus.away = True
     with pytest.raises(BusUnavailable):
         await feeds.publish_pins(gateway.services, bus)
-    assert pins.untold == 1
+    assert pins.unpublished == 1
     assert gateway.services.metrics.registry.get_sample_value("shoal_bus_lost_total", {"what": "pins"}) == 1
     bus.away = False
     async with running(feeds.publish_pins, gateway.services, bus):
         await until(lambda: bus.pins_told)
     message, ttl_s = bus.pins_told[0]
     batch = session_pins.decode(message)
-    assert (batch.sent_unix_s, ttl_s, pins.untold) == (NOW_UNIX_S, 300.0, 0)
+    assert (batch.sent_unix_s, ttl_s, pins.unpublished) == (NOW_UNIX_S, 300.0, 0)
     assert session_pins.hashes_in(batch.pins[0]) == [b"12345678"]
 
 
@@ -112,7 +112,7 @@ async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
     gateway, bus = World(policies=in_rollout()).gateway, Bus()
     gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
     await feeds.publish_pins_once(gateway.services, bus)
-    assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.untold == 0
+    assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.unpublished == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:

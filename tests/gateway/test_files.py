@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.form import FormInvalid, UploadForm
-from functions.gateway.batch.files.upload import UploadPlaces, check_fields, filename_of
+from functions.gateway.batch.files.upload import UploadSlots, check_fields, filename_of
 from functions.gateway.errors import Refused
 
 BOUNDARY = "xyz"
@@ -91,7 +91,7 @@ def test_a_files_name_is_only_ever_shown() -> None:
 
 
 def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
-    places = UploadPlaces(most=2, most_per_tenant=1)
+    places = UploadSlots(most=2, most_per_tenant=1)
     with places.taken("acme"):
         with pytest.raises(Refused) as own, places.taken("acme"):
             raise AssertionError
@@ -103,7 +103,7 @@ def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
 
 
 def test_no_tenant_has_two_places_where_others_would_have_none() -> None:
-    places = UploadPlaces(most=8, most_per_tenant=2)
+    places = UploadSlots(most=8, most_per_tenant=2)
     with ExitStack() as held:
         for tenant in ("a", "a", "b", "b", "c", "c", "d"):
             held.enter_context(places.taken(tenant))

@@ -8,7 +8,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.overload.gateway_share import RoomLadder
 from functions.decisions.overload.ladder import Rungs
 from functions.decisions.routing.fallback import shift_targets
-from functions.fleet.pool_beat import PoolStats
+from functions.fleet.pool_heartbeat import PoolStats
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, THIRD, falls_back, goes, with_large
 from tests.gateway.engine_rig import Play
@@ -20,7 +20,7 @@ TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL,
 
 
 def told(p: Play) -> dict[str, PoolStats]:
-    beats = p.gateway.services.admission.pools.beats(("gw", 1), 1.0, [], {})
+    beats = p.gateway.services.admission.pools.heartbeats(("gw", 1), 1.0, [], {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
@@ -30,7 +30,7 @@ def sends_on(monkeypatch: pytest.MonkeyPatch, p: Play, ratio: float) -> None:
 
 def waits(p: Play, replica: str, waiting: int, pool: PoolName = POOL) -> None:
     beat = heartbeat(replica, pool=pool, sequence=50, running=0, waiting=waiting, service_ms=100.0)
-    p.gateway.heard(beat)
+    p.gateway.receive_heartbeat(beat)
 
 
 async def test_who_is_not_of_the_ladders_share_goes_only_where_it_is_faster(
@@ -59,7 +59,9 @@ async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
     play: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
-    p.gateway.heard(heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001))
+    p.gateway.receive_heartbeat(
+        heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001)
+    )
     ratios, look = [], RoomLadder.look
 
     def looks(ladder: RoomLadder, admission: Admission, now_s: float, *, shiftable_ratio: float) -> Rungs:

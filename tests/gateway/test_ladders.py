@@ -30,7 +30,7 @@ def shed(p: Play, reason: str) -> float:
 def small() -> Play:
     """With KV blocks for one of these requests."""
     play = Play(admission=(PROMISED,))
-    play.gateway.heard(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))
+    play.gateway.receive_heartbeat(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))
     return play
 
 
@@ -48,7 +48,9 @@ async def goes_on(p: Play, seconds: float, *, interactive: float, batch: float, 
         for engine in p.engines[-1:]:
             finishes(engine)
         p.world.clock.forward(QUARTER_S)
-        p.gateway.heard(heartbeat("r0", sequence=100 + quarter + int(p.world.clock() * 1000), kv_blocks_total=1))
+        p.gateway.receive_heartbeat(
+            heartbeat("r0", sequence=100 + quarter + int(p.world.clock() * 1000), kv_blocks_total=1)
+        )
         p.gateway.sweep()
     return found
 

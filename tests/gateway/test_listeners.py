@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.server import StartFailed, _bind_all, _own_name
+from functions.gateway.configured import own_name
+from functions.gateway.listeners import StartFailed, bind_all
 from functions.gateway.settings import GatewaySettings
 
 NOWHERE = Path("nowhere")
@@ -31,7 +32,7 @@ def taken(*, shared: bool) -> Iterator[int]:
 
 def test_two_processes_may_share_the_ports_of_clients() -> None:
     with taken(shared=True) as port, taken(shared=True) as plain_port:
-        listeners = _bind_all(settings(port=port, plain_port=plain_port, metrics_port=0, reuse_port=True))
+        listeners = bind_all(settings(port=port, plain_port=plain_port, metrics_port=0, reuse_port=True))
         assert [listener.getsockname()[1] for listener in listeners] == [port, plain_port]
         for listener in listeners:
             listener.close()
@@ -40,7 +41,7 @@ def test_two_processes_may_share_the_ports_of_clients() -> None:
 @pytest.mark.parametrize("given", [{"reuse_port": False}, {}])
 def test_unless_they_say_so_they_do_not(given: dict[str, bool]) -> None:
     with taken(shared=True) as port, pytest.raises(StartFailed, match=f"{port}.*SHOAL_GATEWAY_PORT"):
-        _bind_all(settings(port=port, metrics_port=0, **given))
+        bind_all(settings(port=port, metrics_port=0, **given))
 
 
 def test_the_metrics_port_is_each_processes_own() -> None:
@@ -49,11 +50,11 @@ def test_the_metrics_port_is_each_processes_own() -> None:
         taken(shared=True) as metrics_port,
         pytest.raises(StartFailed, match="SHOAL_GATEWAY_METRICS_PORT"),
     ):
-        _bind_all(settings(port=port, metrics_port=metrics_port, reuse_port=True))
+        bind_all(settings(port=port, metrics_port=metrics_port, reuse_port=True))
 
 
 def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
-    alone, shared = _own_name(settings(port=8443)), _own_name(settings(port=8443, reuse_port=True))
+    alone, shared = own_name(settings(port=8443)), own_name(settings(port=8443, reuse_port=True))
     assert alone.endswith("-8443")
     assert shared.startswith(f"{alone}-") and shared.removeprefix(f"{alone}-").isdigit()
 
@@ -61,7 +62,7 @@ def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
 def test_what_the_kernel_keeps_for_a_slow_reader_is_bounded() -> None:
     """Left alone, Linux takes in 4 MiB for each client that does not read."""
     with taken(shared=True) as port:
-        (listener,) = _bind_all(settings(port=port, metrics_port=0, reuse_port=True))
+        (listener,) = bind_all(settings(port=port, metrics_port=0, reuse_port=True))
     with listener, socket.create_connection(listener.getsockname()), _accepted(listener) as served:
         assert 0 < served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * 256 * 1024  # Linux doubles it
 

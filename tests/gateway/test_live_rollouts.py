@@ -353,13 +353,13 @@ async def test_without_a_bus_each_gateway_keeps_its_own_and_tells_all_once_it_is
             assert await groups(live, sessions) == first
             lost = live.gateway.services.metrics.registry.get_sample_value
             await until(lambda: lost("shoal_bus_lost_total", {"what": "pins"}), "the metric does not say so")
-            assert live.call(lambda: live.gateway.services.rollouts.splits.pins.untold) > 0
+            assert live.call(lambda: live.gateway.services.rollouts.splits.pins.unpublished) > 0
             with valkey_server(tmp_path, port):
                 async with ValkeyBus(url) as bus:
                     following = asyncio.ensure_future(follow(bus, book))
                     await until(lambda: book.evidence(ROLLOUT, 0).control.requests > 0, "nothing is told")
                     await until(
-                        lambda: live.call(lambda: live.gateway.services.rollouts.splits.pins.untold) == 0,
+                        lambda: live.call(lambda: live.gateway.services.rollouts.splits.pins.unpublished) == 0,
                         "pins are not told",
                     )
                     following.cancel()

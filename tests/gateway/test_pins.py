@@ -26,11 +26,11 @@ ONE = session(1)
 
 
 def told(pins: SessionPins) -> list[bytes]:
-    return [hash_ for entry in pins.to_tell() for hash_ in hashes_in(entry)]
+    return [hash_ for entry in pins.to_publish() for hash_ in hashes_in(entry)]
 
 
 def batch_of(pins: SessionPins, sent_unix_s: float = NOW_UNIX_S) -> PinBatch:
-    return PinBatch("other", sent_unix_s, tuple(pins.to_tell()))
+    return PinBatch("other", sent_unix_s, tuple(pins.to_publish()))
 
 
 def test_a_pin_holds_for_its_time_after_the_last_request() -> None:
@@ -69,7 +69,7 @@ def test_each_group_is_told_as_what_it_is() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
     pins.hold(ROLLOUT, ONE, "candidate", TTL_S)
     pins.hold(ROLLOUT, session(2), "control", TTL_S)
-    theirs.heard(batch_of(pins), NOW_UNIX_S)
+    theirs.received(batch_of(pins), NOW_UNIX_S)
     assert [theirs.group_of(ROLLOUT, it) for it in (ONE, session(2))] == ["candidate", "control"]
     assert told(theirs) == [], "what was heard is not told again"
 
@@ -77,8 +77,8 @@ def test_each_group_is_told_as_what_it_is() -> None:
 def test_what_the_bus_did_not_take_keeps_its_group() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
     pins.hold(ROLLOUT, ONE, "candidate", TTL_S)
-    pins.not_told(pins.to_tell())
-    theirs.heard(batch_of(pins), NOW_UNIX_S)
+    pins.publish_failed(pins.to_publish())
+    theirs.received(batch_of(pins), NOW_UNIX_S)
     assert theirs.group_of(ROLLOUT, ONE) == "candidate"
 
 
@@ -86,7 +86,7 @@ def test_another_gateways_pins_hold_for_what_is_left_of_their_time() -> None:
     clock, mine = Clock(), SessionPins(Clock())
     mine.hold(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)
-    theirs.heard(batch_of(mine), NOW_UNIX_S + 100)
+    theirs.received(batch_of(mine), NOW_UNIX_S + 100)
     clock.forward(199)
     assert theirs.group_of(ROLLOUT, ONE) == "control"
     clock.forward(1)
@@ -98,9 +98,9 @@ def test_a_batch_whose_time_is_over_or_that_comes_from_the_future() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
     mine.hold(ROLLOUT, ONE, "control", TTL_S)
     batch = batch_of(mine)
-    theirs.heard(batch, NOW_UNIX_S + TTL_S)
+    theirs.received(batch, NOW_UNIX_S + TTL_S)
     assert len(theirs) == 0
-    theirs.heard(batch, NOW_UNIX_S - 10_000)
+    theirs.received(batch, NOW_UNIX_S - 10_000)
     assert theirs.group_of(ROLLOUT, ONE) == "control"
 
 
@@ -108,7 +108,7 @@ def test_what_a_gateway_knows_itself_stays() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
     mine.hold(ROLLOUT, ONE, "candidate", TTL_S)
     theirs.hold(ROLLOUT, ONE, "control", TTL_S)
-    mine.heard(batch_of(theirs), NOW_UNIX_S)
+    mine.received(batch_of(theirs), NOW_UNIX_S)
     assert mine.group_of(ROLLOUT, ONE) == "candidate"
 
 
@@ -117,7 +117,7 @@ def test_a_session_that_moves_to_another_gateway_is_told_of_by_that_one() -> Non
     clock, mine = Clock(), SessionPins(Clock())
     mine.hold(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)
-    theirs.heard(batch_of(mine), NOW_UNIX_S)
+    theirs.received(batch_of(mine), NOW_UNIX_S)
     clock.forward(100)
     theirs.hold(ROLLOUT, ONE, "control", TTL_S)
     assert told(theirs) == []
@@ -132,7 +132,7 @@ def test_an_ended_rollout_holds_nobody() -> None:
     pins.hold(OTHER, ONE, "control", TTL_S)
     pins.drop_rollouts({ROLLOUT})
     assert pins.group_of(ROLLOUT, ONE) is None and pins.group_of(OTHER, ONE) == "control"
-    assert [entry.rollout for entry in pins.to_tell()] == [OTHER]
+    assert [entry.rollout for entry in pins.to_publish()] == [OTHER]
 
 
 def test_pins_are_bounded_and_the_longest_silent_goes() -> None:
@@ -146,7 +146,7 @@ def test_pins_are_bounded_and_the_longest_silent_goes() -> None:
     hostile = SessionPins(Clock())
     for number in range(5):
         hostile.hold(ROLLOUT, session(number), "control", TTL_S)
-    pins.heard(batch_of(hostile), NOW_UNIX_S)
+    pins.received(batch_of(hostile), NOW_UNIX_S)
     assert len(pins) == 3
 
 
@@ -171,16 +171,16 @@ def test_batches_are_bounded_and_lose_nothing() -> None:
     assert {*first, *second} == wanted and told(pins) == []
     for number in range(MAX_ROLLOUTS_PER_BATCH + 5):
         pins.hold(RolloutId(f"ro-{number:08}"), ONE, "control", TTL_S)
-    assert [len(pins.to_tell()), len(pins.to_tell())] == [MAX_ROLLOUTS_PER_BATCH, 5]
+    assert [len(pins.to_publish()), len(pins.to_publish())] == [MAX_ROLLOUTS_PER_BATCH, 5]
 
 
 def test_what_the_bus_did_not_take_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = SessionPins(Clock())
     for number in range(5):
         pins.hold(ROLLOUT, session(number), "control", TTL_S)
-    pins.not_told(pins.to_tell())
-    assert pins.untold == 5 and len(told(pins)) == 5
-    monkeypatch.setattr(pins_module, "MAX_UNTOLD", 3)
+    pins.publish_failed(pins.to_publish())
+    assert pins.unpublished == 5 and len(told(pins)) == 5
+    monkeypatch.setattr(pins_module, "MAX_UNPUBLISHED", 3)
     for number in range(5, 10):
         pins.hold(ROLLOUT, session(number), "control", TTL_S)
-    assert (pins.untold, pins.lost_total) == (3, 2)
+    assert (pins.unpublished, pins.lost_total) == (3, 2)

@@ -9,9 +9,9 @@ import pytest
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import WAITING
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet import pool_beat
+from functions.fleet import pool_heartbeat
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, PoolStats
 from functions.gateway import feeds
 from functions.gateway.admission.pool_stats import SLOT_S, SLOTS, PoolActivity, expected_wait_s
 from functions.gateway.routing.fallback import Degraded
@@ -24,7 +24,7 @@ SENDER = ("gw-1", 7)
 
 
 def told(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
-    beats = figures.beats(SENDER, 1.0, pools, {})
+    beats = figures.heartbeats(SENDER, 1.0, pools, {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
@@ -105,7 +105,7 @@ def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_for
 def test_many_pools_are_many_messages_of_one_second() -> None:
     figures = PoolActivity(Clock())
     pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_BEAT + 1)]
-    beats = figures.beats(SENDER, 1.0, pools, {})
+    beats = figures.heartbeats(SENDER, 1.0, pools, {})
     assert [len(beat.pools) for beat in beats] == [MAX_POOLS_PER_BEAT, 1]
     assert len({beat.sequence for beat in beats}) == 1
 
@@ -130,8 +130,8 @@ def test_a_wait_without_an_end_is_told_in_bounds() -> None:
     pool.admission.drain.per_replica, pool.admission.gate.replicas = 1e-9, 1
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
-    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
-    told_of, left_out = pool_beat.decode(pool_beat.encode(beat))
+    (beat,) = figures.heartbeats(SENDER, 1.0, [], {NAME: pool.admission})
+    told_of, left_out = pool_heartbeat.decode(pool_heartbeat.encode(beat))
     assert (told_of.pools[0].queue_s, left_out) == (3600.0, 0)
 
 
@@ -142,7 +142,7 @@ def test_what_waits_and_is_not_batch_is_told_apart() -> None:
         pool.come(kv=2_000, band=band)
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
-    (beat,) = figures.beats(SENDER, 1.0, [], {NAME: pool.admission})
+    (beat,) = figures.heartbeats(SENDER, 1.0, [], {NAME: pool.admission})
     stats = beat.pools[0]
     assert (stats.queued_tokens, stats.foreground_queued_tokens) == (6_000, 4_000)
 
@@ -153,7 +153,9 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     finishes(await p.connects())
     assert p.client.ended and HELLO
     stats = {
-        each.pool: each for beat in p.gateway.services.admission.pools.beats(SENDER, 1.0, [], {}) for each in beat.pools
+        each.pool: each
+        for beat in p.gateway.services.admission.pools.heartbeats(SENDER, 1.0, [], {})
+        for each in beat.pools
     }[POOL]
     assert stats.arrivals == 1
     assert stats.arriving_tokens > 0
@@ -178,5 +180,5 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
         async with asyncio.timeout(30.0):
             await feeds.publish_pools(world.gateway.services, bus)  # type: ignore[arg-type]
     except BusUnavailable:
-        beat, _ = pool_beat.decode(bus.messages[0])
+        beat, _ = pool_heartbeat.decode(bus.messages[0])
     assert [stats.pool for stats in beat.pools] == [POOL]

@@ -85,11 +85,11 @@ def test_nothing_is_known_across_tenants() -> None:
 @pytest.mark.parametrize("phase", ["starting", "dead"])
 def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
     known = prefixes()
-    known.heard(world.heartbeat("r0"))
-    known.heard(world.heartbeat("r1"))
+    known.receive_heartbeat(world.heartbeat("r0"))
+    known.receive_heartbeat(world.heartbeat("r1"))
     known.sent(chat("hello"), R0, 0.0)
     known.sent(chat("hello"), R1, 0.0)
-    known.heard(world.heartbeat("r0", phase=phase))
+    known.receive_heartbeat(world.heartbeat("r0", phase=phase))
     assert set(known.cached_tokens(chat("hello"), 0.0)) == {R1}
     known.forget(R1)
     assert known.cached_tokens(chat("hello"), 0.0) == {}
@@ -98,7 +98,7 @@ def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
 def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> None:
     known = prefixes()
     for name, blocks in (("r0", 100), ("r1", 100_000)):
-        known.heard(world.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
+        known.receive_heartbeat(world.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
     mine = chat("hello")
     known.sent(mine, R0, 0.0)
     for number in range(12):
@@ -144,5 +144,5 @@ def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
     assert len(known) == 0
     assert known.cached_tokens(chat("x"), 0.0) == {}
     known.sent(chat("x"), R0, 0.0)
-    known.heard(world.heartbeat("r0"))
+    known.receive_heartbeat(world.heartbeat("r0"))
     known.forget(R0)

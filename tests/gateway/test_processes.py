@@ -14,7 +14,7 @@ import pytest
 
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.fleet.valkey_bus import STATS_CHANNEL, ValkeyBus
-from functions.telemetry.trace_files import rows
+from functions.telemetry.trace_row import rows
 from tests.gateway import sse
 from tests.gateway.client_rig import STREAM_BODY, post
 from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well

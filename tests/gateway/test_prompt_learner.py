@@ -82,8 +82,8 @@ def test_what_cannot_be_known_exactly_is_learnt_as_such(learner: PromptLearner, 
 
 
 def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner) -> None:
-    lesson = lesson_of(BODY)
-    assert learner.learn(msgspec.structs.replace(lesson, body=json.dumps(BODY | {"cache_salt": "x"}).encode())) is None
+    job = lesson_of(BODY)
+    assert learner.learn(msgspec.structs.replace(job, body=json.dumps(BODY | {"cache_salt": "x"}).encode())) is None
 
 
 def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> None:
@@ -112,18 +112,18 @@ def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
 
 def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner) -> None:
     told: queue.Queue[Learnt] = queue.Queue()
-    lesson = lesson_of(BODY)
-    broken = msgspec.structs.replace(lesson, body=b"{", text_blocks=(1,))
+    job = lesson_of(BODY)
+    broken = msgspec.structs.replace(job, body=b"{", text_blocks=(1,))
     learner.start(told.put)
-    for item in (broken, lesson):
+    for item in (broken, job):
         assert learner.want(item)
-    assert told.get(timeout=60).text_blocks == lesson.text_blocks
+    assert told.get(timeout=60).text_blocks == job.text_blocks
     learner.close()
 
 
 def test_what_found_no_room_is_counted(tmp_path: Path) -> None:
-    idle, lesson = PromptLearner(tmp_path), lesson_of(BODY)
-    wanted = [idle.want(msgspec.structs.replace(lesson, text_blocks=(number,))) for number in range(1000)]
+    idle, job = PromptLearner(tmp_path), lesson_of(BODY)
+    wanted = [idle.want(msgspec.structs.replace(job, text_blocks=(number,))) for number in range(1000)]
     assert 0 < sum(wanted) < 1000
     assert idle.left_out_total == 1000 - sum(wanted)
 
@@ -147,11 +147,11 @@ def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkey
     monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1_000_000)
     learner = PromptLearner(model_dir(tmp_path))
     content = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=800_000))
-    lesson = lesson_of({"model": POOL, "messages": [{"role": "user", "content": content}]})
+    job = lesson_of({"model": POOL, "messages": [{"role": "user", "content": content}]})
     told: queue.Queue[Learnt] = queue.Queue()
     learner.start(told.put)
     began_s = last_s = time.perf_counter()
-    assert learner.want(lesson)
+    assert learner.want(job)
     longest_s = 0.0
     while told.empty():
         time.sleep(0.001)

@@ -11,8 +11,8 @@ import pytest
 from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.decisions.quota.token_bucket import burst_of
 from functions.decisions.request.features import RequestFeatures
-from functions.fleet.quota_leases import Answer, Group
-from functions.gateway.quota.accounts import Entry
+from functions.fleet.quota_leases import Group, LeaseAnswer
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from tests.gateway.quota_rig import ACME, Shared
 
@@ -94,7 +94,7 @@ async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
     account = shared.quotas[1].accounts[ACME]
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
-    held = bucket.room // bucket.grain
+    held = bucket.headroom // bucket.unit
     assert held <= burst_of(LIMIT), "a lease"
     shared.quotas, shared.leases = shared.quotas[:1], shared.leases[:1]
     delivered = await saturate(shared, 60.0, Random(2))
@@ -106,7 +106,9 @@ async def test_leases_held_as_a_minute_begins_are_all_that_comes_on_top() -> Non
     await shared.meet()
     dice = Random(11)
     before = await saturate(shared, 20.0, dice, factor=0.8)
-    held = sum(bucket.room // bucket.grain for quotas in shared.quotas for _, bucket in quotas.accounts[ACME].limited)
+    held = sum(
+        bucket.headroom // bucket.unit for quotas in shared.quotas for _, bucket in quotas.accounts[ACME].limited
+    )
     assert held <= 2 * burst_of(LIMIT)
     after = await saturate(shared, 59.9, dice)
     assert sum(tokens for _, tokens in after) <= LIMIT + burst_of(LIMIT) + max(0, held)
@@ -230,7 +232,7 @@ async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothin
     assert all(bucket.level <= 0 for _, bucket in quotas.accounts[ACME].limited)
 
 
-async def at_once(shared: Shared, gateway: int, requests: int) -> list[Entry]:
+async def at_once(shared: Shared, gateway: int, requests: int) -> list[RequestQuota]:
     """Those that came, of so many in one instant."""
     entered = await asyncio.gather(*(shared.enters(gateway, 10) for _ in range(requests)))
     return [entry for entry in entered if entry is not None]
@@ -262,7 +264,7 @@ async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monke
     first, second = await at_once(shared, 0, 2)
     answers = shared.broker.ask
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         answer = await answers(gateway_id, groups)
         assert not answer.granted[-1].ok
         shared.ends(first, 10)
@@ -302,7 +304,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
     """The bus's answer to the n-th call, from 0, comes after so many turns of the loop: others go out meanwhile."""
     answers, calls = shared.broker.ask, count()
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         call = next(calls)
         answer = await answers(gateway_id, groups)
         for _ in range(turns(call)):

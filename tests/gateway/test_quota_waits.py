@@ -8,7 +8,7 @@ from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
 from functions.decisions.request.features import RequestFeatures
 from functions.gateway.errors import OverQuota
-from functions.gateway.quota.accounts import Entry, TenantQuotas
+from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from tests.gateway.world import ACME_KEY, key_entry
 
 ACME = TenantId("acme")
@@ -39,7 +39,7 @@ def test_a_wait_is_as_long_as_it_says(
     quotas, tier = TenantQuotas(), QuotaEntry("tier", limits=of_tenant)
     key = structs.replace(key_entry(ACME_KEY, "acme"), limits=of_key)
 
-    def ask(prompt_tokens: int, output_tokens: int, now_s: float) -> Entry | OverQuota:
+    def ask(prompt_tokens: int, output_tokens: int, now_s: float) -> RequestQuota | OverQuota:
         try:
             entry = quotas.enter(ACME, tier, now_s, key)
         except OverQuota as refused:
@@ -53,11 +53,11 @@ def test_a_wait_is_as_long_as_it_says(
 
     for prompt_tokens, output_tokens, kv_token_s, gpu_s in before:
         entry = ask(prompt_tokens, output_tokens, 0.0)
-        if isinstance(entry, Entry):
+        if isinstance(entry, RequestQuota):
             entry.settle(None, output_tokens, kv_token_s, gpu_s, 0.0)
             entry.leave(0.0)
     refused = ask(*last, 0.0)
     assume(isinstance(refused, OverQuota) and refused.answer.status == 429)
     assert isinstance(refused, OverQuota)
     then_s = wait_told(refused)
-    assert isinstance(ask(*last, then_s), Entry)
+    assert isinstance(ask(*last, then_s), RequestQuota)

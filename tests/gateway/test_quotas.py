@@ -272,7 +272,7 @@ def output_used(play: Play) -> float:
     """Tokens that the tenant's account is charged with now."""
     bucket = play.gateway.services.quotas.accounts[ACME].buckets[OUTPUT]
     assert bucket is not None
-    return bucket.level / bucket.grain
+    return bucket.level / bucket.unit
 
 
 def settled(play: Play, kind: str, by: str) -> float | None:
@@ -451,7 +451,7 @@ async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged
         registry = p.gateway.services.metrics.registry
         assert registry.get_sample_value(f"shoal_quota_settled_{name}_total", {"by": "engine"}) == charged
     bucket = p.gateway.services.quotas.accounts[ACME].buckets[GPU]
-    assert bucket is not None and bucket.level == bucket.grain // 4
+    assert bucket is not None and bucket.level == bucket.unit // 4
 
 
 # keys

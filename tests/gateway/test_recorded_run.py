@@ -11,7 +11,7 @@ from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.setting import PoolSetting, Setting
 from functions.simulator.fleet.simulation import simulate
 from functions.simulator.workload.traces import block_tokens_of, read_trace
-from functions.telemetry.trace_files import rows
+from functions.telemetry.trace_row import rows
 from tests.gateway.processes import valkey
 from tests.gateway.recorded_run import BLOCKS, REPLICAS, SECTIONS, SHORT, TracedGateway, record
 from tests.gateway.world import POOL

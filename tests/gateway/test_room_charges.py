@@ -9,7 +9,7 @@ from functions.decisions.admission.ticket import cost_tokens
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import HELLO, Playing
-from tests.gateway.test_waiting_room import small
+from tests.gateway.test_admission_queue import small
 from tests.gateway.world import BOT_V1, quota
 
 ACME = TenantId("acme")

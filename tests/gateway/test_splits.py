@@ -7,7 +7,8 @@ import pytest
 
 from functions.decisions.catalogue import Catalogue
 from functions.gateway.errors import Refused
-from functions.gateway.intake.intake import Intake, WireRequest, as_control
+from functions.gateway.intake.intake import Intake, WireRequest
+from functions.gateway.intake.models import as_control
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Splits, SplitUse
@@ -180,7 +181,7 @@ def test_falling_back_makes_the_request_and_its_session_controls() -> None:
     assert split_of(control).header() == b"ro-0000test; stage=0; group=control; reason=candidate_unavailable"
     assert not door.splits.may_fall_back(control.split)
     assert split_of(door.admit(header="one")).group == "control"
-    assert [entry.rollout for entry in door.splits.pins.to_tell()] == [ROLLOUT], "the other gateways must know"
+    assert [entry.rollout for entry in door.splits.pins.to_publish()] == [ROLLOUT], "the other gateways must know"
 
 
 def test_a_session_that_has_heard_the_candidate_does_not_fall_back() -> None:

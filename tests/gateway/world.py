@@ -190,7 +190,7 @@ class World:
 
     def with_replicas(self, *names: str) -> "World":
         for name in names:
-            self.gateway.heard(heartbeat(name))
+            self.gateway.receive_heartbeat(heartbeat(name))
         return self
 
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import PoolBeat, PoolStats
-from functions.fleet.pool_report import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet import pool_heartbeat
+from functions.fleet.pool_board import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from functions.registry.fleet_watch import DESIRED_FOR_S
 from tests.fleet.builders import beat
 from tests.registry.world import World, serving
@@ -29,7 +29,7 @@ async def report(world: World) -> PoolReport:
 
 async def test_sums_and_replicas_are_told(world: World) -> None:
     world.fleet.take(heartbeats.encode(beat(phase="warm")))
-    world.fleet.pools.take(pool_beat.encode(PoolBeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
+    world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
     world.now_s = 2.0
     told = await report(world)
     assert told.pools["a"].arrivals_per_s == 2.0
@@ -38,7 +38,7 @@ async def test_sums_and_replicas_are_told(world: World) -> None:
 
 
 async def test_a_pool_of_which_nobody_spoke_lately_is_not_there(world: World) -> None:
-    world.fleet.pools.take(pool_beat.encode(PoolBeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
+    world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
     world.now_s = 60.0
     assert (await report(world)).pools == {}
 

@@ -7,8 +7,8 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
-from functions.fleet import rollout_beat
-from functions.fleet.rollout_beat import RolloutBeat, StageStats
+from functions.fleet import rollout_heartbeat
+from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from tests.registry.backends import url
 from tests.registry.catalogue_world import World, digest
 from tests.registry.world import TOKEN, error_of
@@ -24,7 +24,7 @@ def beat() -> Iterator[bytes]:
         slow.add(value_ms)
     counts = wire_of(GroupStats(3, 1, slow, QuantileSketch(), QuantileSketch()))
     stage = StageStats(RolloutId("ro-00000000"), 0, counts, GroupWire(requests=9))
-    yield rollout_beat.encode(RolloutBeat("gw", 1, 1, 900.0, (stage,)))
+    yield rollout_heartbeat.encode(RolloutHeartbeat("gw", 1, 1, 900.0, (stage,)))
 
 
 async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: World, beat: bytes) -> None:

@@ -12,7 +12,7 @@ from functions.decisions.quota.account import QuotaAccount, fit
 from functions.decisions.quota.dimensions import INPUT, PERIODS_S
 from functions.decisions.quota.lease import shared_burst
 from functions.decisions.quota.outage import Regime
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, RateWish, Wish
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseRequest, RateRequest
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.simulation import Simulation
@@ -104,8 +104,8 @@ def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int,
     assert burst_micro <= bucket.burst * MICRO * 3 // 4
     for number, tokens, wait_us in asks:
         now_us += wait_us
-        rate = RateWish(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO)
-        wish = Wish("acme", NO_LIMIT, 0, 0, (rate,))
+        rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO)
+        wish = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
         answer = bus.model.ask(f"g{number}", [Group(False, (wish,))], now_us)
         granted += answer.granted[0].grants[0].granted_micro[0]
         assert granted <= burst_micro + now_us * bucket.limit // PERIODS_S[INPUT] + len(asks)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.telemetry.gap_histogram import Gaps
-from functions.telemetry.trace_files import TraceFiles, find, rows
-from functions.telemetry.trace_row import COLUMNS, RowInvalid, TraceRow, decode, encode
+from functions.telemetry.trace_row import COLUMNS, RowInvalid, TraceFiles, TraceRow, decode, encode, find, rows
 from functions.telemetry.trace_sink import TraceSink
 
 CONTRACT = (

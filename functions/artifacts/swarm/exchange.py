@@ -1,6 +1,6 @@
 """The one loop of a download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
 
-    1 ask      every `Ask` becomes a task: read from peer or store, verify, write
+    1 ask      every `PeerRequest` becomes a task: read from peer or store, verify, write
     2 wait     until one ends, news come from the tracker, or a tick passes (back-offs end without an event)
     3 settle   tell the decisions how each ended; a chunk's other ask is cancelled
 
@@ -23,7 +23,7 @@ from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
 from functions.artifacts.swarm.threads import Threads
 from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
 from functions.decisions.distribution.peers import Failure
-from functions.decisions.distribution.swarm import Ask, Swarm
+from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
 
 _TICK_S = 0.2
@@ -73,7 +73,7 @@ class Exchange:
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _hungry: asyncio.Event = field(default_factory=asyncio.Event)
     _bad_reads: Counter[int] = field(default_factory=Counter)
-    _running: dict[asyncio.Task[_Ended], Ask] = field(default_factory=dict)
+    _running: dict[asyncio.Task[_Ended], PeerRequest] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Until nothing is missing; ArtifactError where something cannot be had."""
@@ -110,7 +110,7 @@ class Exchange:
                 await self._news.wait()
         self._news.clear()
 
-    async def _carry_out(self, ask: Ask) -> _Ended:
+    async def _carry_out(self, ask: PeerRequest) -> _Ended:
         chunk = self.assembly.chunks[ask.chunk]
         try:
             if ask.peer is None:
@@ -134,7 +134,7 @@ class Exchange:
             return _Ended(fatal=error)
         return _Ended()
 
-    def _settle(self, ask: Ask, task: asyncio.Task[_Ended]) -> ArtifactError | None:
+    def _settle(self, ask: PeerRequest, task: asyncio.Task[_Ended]) -> ArtifactError | None:
         """Take note of how one ask ended; what makes going on useless."""
         if task.cancelled():
             self.swarm.dropped(ask)
@@ -159,7 +159,7 @@ class Exchange:
                 return ArtifactCorrupt(f"the store's copy is bad, publish it again: {ended.detail}")
         return None
 
-    def _arrived(self, ask: Ask, now_s: float) -> None:
+    def _arrived(self, ask: PeerRequest, now_s: float) -> None:
         size_bytes = self.assembly.chunks[ask.chunk].size_bytes
         if ask.peer is None:
             self.progress.from_store_bytes += size_bytes

@@ -13,7 +13,7 @@ from functions.artifacts.swarm.wire import (
     decode_answer,
     encode_announcement,
 )
-from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.swarm import PeerAnswer
 from functions.decisions.distribution.tracker import Announcement
 
 ANSWER_WITHIN_S = 5.0  # the tracker forgets who is silent for 15 s: one lost answer must leave time for the next
@@ -33,7 +33,7 @@ class TrackerClient:
     loopback_allowed: bool
     answer_within_s: float = ANSWER_WITHIN_S
 
-    async def announce(self, news: Announcement, *, leaving: bool = False) -> Answer:
+    async def announce(self, news: Announcement, *, leaving: bool = False) -> PeerAnswer:
         body = encode_announcement(news, self.count, leaving=leaving)
         try:
             async with (

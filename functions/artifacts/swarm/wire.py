@@ -12,7 +12,7 @@ import msgspec
 from functions.artifacts.swarm.addresses import ADDRESS_MAX_CHARS, AddressRefused, check_address
 from functions.decisions.distribution.chunk_bits import MAX_CHUNKS, decode, encode
 from functions.decisions.distribution.peers import PeerFacts
-from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.swarm import PeerAnswer
 from functions.decisions.distribution.tracker import Announcement
 
 SWARM_PATH = "/internal/v1/swarm/"
@@ -81,14 +81,14 @@ def decode_announcement(document: bytes, *, loopback_allowed: bool) -> tuple[Ann
     return body, Announcement(address, body.zone, have, body.room, body.avoid)
 
 
-def encode_answer(answer: Answer, count: int) -> bytes:
+def encode_answer(answer: PeerAnswer, count: int) -> bytes:
     peers = tuple(PeerEntry(peer.address, peer.zone, encode(peer.have, count)) for peer in answer.peers[:MAX_PEERS])
     return msgspec.json.encode(
         AnnounceAnswer(peers, encode(answer.grants, count), round(answer.again_after_s, 3), answer.nodes)
     )
 
 
-def decode_answer(document: bytes, count: int, *, loopback_allowed: bool) -> Answer:
+def decode_answer(document: bytes, count: int, *, loopback_allowed: bool) -> PeerAnswer:
     """The tracker's answer; MessageRefused.
 
     Peers whose address is not believed here are left out: a node on the registry's own machine may announce loopback,
@@ -101,7 +101,7 @@ def decode_answer(document: bytes, count: int, *, loopback_allowed: bool) -> Ans
             for peer in answer.peers
             if _is_believed(peer.address, loopback_allowed)
         )
-        return Answer(peers, decode(answer.grants, count), answer.again_after_s, answer.nodes)
+        return PeerAnswer(peers, decode(answer.grants, count), answer.again_after_s, answer.nodes)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise MessageRefused(str(error)) from error
 

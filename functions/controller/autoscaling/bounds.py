@@ -10,19 +10,19 @@ Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 a
 
 from collections.abc import Mapping
 
-from functions.decisions.autoscaling.accelerator_slots import Wish
+from functions.decisions.autoscaling.accelerator_slots import SlotDemand
 
-__all__ = ["Wish", "granted"]
+__all__ = ["SlotDemand", "granted"]
 
 
-def granted(wishes: Mapping[str, Wish], present: Mapping[str, int], most: int) -> dict[str, Wish]:
+def granted(wishes: Mapping[str, SlotDemand], present: Mapping[str, int], most: int) -> dict[str, SlotDemand]:
     """What each may have; `present` is how many serve now."""
     given = {name: min(wish.serving, max(wish.least, present.get(name, 0))) for name, wish in wishes.items()}
     left = most - sum(given.values())
     left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left)
     warm = dict.fromkeys(wishes, 0)
     _give(warm, {name: wish.warm for name, wish in wishes.items()}, left)
-    return {name: Wish(given[name], warm[name], wish.least) for name, wish in wishes.items()}
+    return {name: SlotDemand(given[name], warm[name], wish.least) for name, wish in wishes.items()}
 
 
 def _give(given: dict[str, int], wanted: Mapping[str, int], left: int) -> int:

@@ -20,9 +20,8 @@ import msgspec
 
 from functions.controller.local.ledger import replace_file
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
-from functions.decisions.autoscaling.forecast_memory import Memory
+from functions.decisions.autoscaling.forecast_memory import KEPT_STARTS, Memory, Source, StartupTimes
 from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, DAY_S, KEPT, METHODS, WEEK_S, Score, Season
-from functions.decisions.autoscaling.startup_times import KEPT_STARTS, Source, StartupTimes
 
 # Codec of one pool's forecast memory: the bounds that `decisions.autoscaling.forecast` keeps to, checked on reading.
 

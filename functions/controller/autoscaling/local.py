@@ -22,7 +22,7 @@ from pathlib import Path
 
 from functions.api.loader import Loaded
 from functions.controller.autoscaling import kept
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.bounds import SlotDemand, granted
 from functions.controller.autoscaling.kept_forecasts import Forecasts
 from functions.controller.autoscaling.policies import Policies
 from functions.controller.autoscaling.roster import Roster, toward
@@ -49,8 +49,8 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
 from functions.controller.snapshot.source import SnapshotSource
-from functions.decisions.autoscaling.accelerator_slots import Held, Seated, seated, without_seat
-from functions.fleet.pool_report import PoolReport
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, seated, without_seat
+from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
 TELL_REGISTRY_EVERY_S = 10.0
@@ -176,7 +176,7 @@ class LocalScaling:
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
-    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
+    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, HeldSlots], leaving: int) -> dict[str, Roster]:
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
         allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
         self._held = {}
@@ -196,23 +196,23 @@ class LocalScaling:
             following[name] = then
         return following
 
-    def _fitting(self, wishes: Mapping[str, Wish], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
+    def _fitting(self, wishes: Mapping[str, SlotDemand], allowed: Mapping[str, Seated]) -> Mapping[str, Seated]:
         """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
         if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
             return allowed
-        asked = {name: Wish(each.serving, each.warm, wishes[name].least) for name, each in allowed.items()}
+        asked = {name: SlotDemand(each.serving, each.warm, wishes[name].least) for name, each in allowed.items()}
         fitting = granted(asked, {}, MAX_SLOTS)
         return {name: Seated(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
 
-    def _wish(self, name: str, declared: int) -> Wish:
+    def _wish(self, name: str, declared: int) -> SlotDemand:
         operators = self._reconciler.wanted.target.replicas
         if operators is not None:
-            return Wish(operators, 0, operators)
+            return SlotDemand(operators, 0, operators)
         wanted = self._wanted.get(name)
         if wanted is None:
             roster = self._roster(name, declared)  # nothing is heard yet: as it was
-            return Wish(roster.serving, len(roster.standby), declared)
-        return Wish(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
+            return SlotDemand(roster.serving, len(roster.standby), declared)
+        return SlotDemand(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
 
     def _may_grow(self) -> str:
         """Why no engine may be added now; "" where one may."""

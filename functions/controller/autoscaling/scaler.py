@@ -18,14 +18,13 @@ from functions.controller.autoscaling.signals import PoolUse, observe, pool_sign
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn
-from functions.decisions.autoscaling.forecast_memory import Memory, resumed
+from functions.decisions.autoscaling.forecast_memory import Memory, Source, StartupTimes, resumed
 from functions.decisions.autoscaling.policy import QUIET_S, ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
-from functions.decisions.autoscaling.startup_times import Source, StartupTimes
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
 from functions.decisions.overload import ladder
 from functions.decisions.overload.ladder import LadderState, Means, Rungs
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 
 _INTERACTIVE = 0
 DECIDE_EVERY_S = 15.0  # the ladder is asked each time

@@ -12,8 +12,8 @@ from typing import Literal
 from functions.controller.autoscaling.roster import Roster, Sleepers
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.autoscaling.standing import number_of
-from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
-from functions.fleet.pool_report import PoolReport, ReplicaReport
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, SlotDemand
+from functions.fleet.pool_board import PoolReport, ReplicaReport
 
 # Stuck replicas: how long each warm replica of a sleeping pool has been as it is, and which are waited for no longer.
 #
@@ -101,10 +101,10 @@ class Seating:
         """Of the warm ones that do not sleep."""
         return {number: self._state(number) for number in self.roster.standby - self.asleep}
 
-    def held(self) -> Held:
+    def held(self) -> HeldSlots:
         stuck = self.lasting.stuck
         loading = self.roster.standby - self.awake - self.asleep - self.unheard
-        return Held(
+        return HeldSlots(
             serving=self.roster.serving,
             loaded=len(self.awake),
             loading=len(loading),
@@ -147,7 +147,7 @@ def ending(engines: Iterable[str], pools: Mapping[str, Seating]) -> int:
     return sum(replica_id not in wanted for replica_id in engines)
 
 
-def in_words(wish: Wish, seated: Seated, pool: Seating, seats: int) -> str:
+def in_words(wish: SlotDemand, seated: Seated, pool: Seating, seats: int) -> str:
     """Why a pool has less than it should; "" where it has not."""
     if seated.serving < wish.serving and len(pool.asleep) > seated.wake:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"

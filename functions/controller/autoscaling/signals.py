@@ -15,8 +15,7 @@ from math import exp
 from functions.decisions.autoscaling.policy import STALE_S
 from functions.decisions.autoscaling.signals import PoolSignals, step_utilization
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
-from functions.fleet.pool_board import PoolSum
-from functions.fleet.pool_report import PoolReport, ReplicaReport
+from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport
 
 # Utilization of a pool, remembered from one look to the next.
 #

@@ -9,7 +9,7 @@ import httpx
 
 from functions.controller.autoscaling.roster import Roster
 from functions.controller.autoscaling.signals import replicas_of
-from functions.fleet.pool_report import PoolReport, ReplicaReport
+from functions.fleet.pool_board import PoolReport, ReplicaReport
 
 # Notifier of agents: one short request each, to the port where gateways and peers reach it.
 #

@@ -11,7 +11,7 @@ import msgspec
 
 from functions.controller.autoscaling.scaler import Wanted
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
-from functions.fleet.pool_report import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 
 _TIMEOUT = httpx.Timeout(3.0)  # asked for each second; what comes later is of no use
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.bounds import SlotDemand, granted
 
 
 class TooManyReplicas(Exception):
@@ -21,7 +21,7 @@ def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: in
     Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B comes with 4:
     B gets its 4 and A keeps 16.
     """
-    wishes = {name: Wish(asked.get(name, least), least=least) for name, least in declared.items()}
+    wishes = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
     return {name: wish.serving for name, wish in granted(wishes, {}, max_slots).items()}
 
 

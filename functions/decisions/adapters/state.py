@@ -22,7 +22,7 @@ class AdapterPolicy:
     grace_s: float = 30.0
     """How long a gateway may lag behind the snapshot: one long poll of 25 s, and room."""
     withdraw_s: float = 3.0
-    """Three beats: every gateway has heard that the adapter is no longer advertised."""
+    """Three heartbeats: every gateway has heard that the adapter is no longer advertised."""
     hold_s: float = 2.0
     """An adapter that was used this lately is nobody's victim: what was just loaded serves the requests behind it."""
     max_wants: int = 64

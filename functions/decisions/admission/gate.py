@@ -10,8 +10,9 @@ are not announced by engines; they are learnt per replica from its own queue, wh
     waiting > 2 + running / 16                          ->  seats = running + 2
     waiting = 0, and seats are what limits us           ->  seats = seats x 1.25 + 1
 
-Worked example (test_worked_example_of_seats): a beat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A beat
-says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during a step.)
+Worked example (test_worked_example_of_seats): a heartbeat says 32 running and 9 waiting: 9 > 4, so the seats are 34. A
+heartbeat says 33 and 0, and we use 0.9 of them or more: the next are 43. (Up to 4 that wait are those that came during
+a step.)
 
 A request is in one replica, however many choices it asks for: it counts for at most what one replica holds. Otherwise
 one that could never fit would have the whole pool emptied for it.
@@ -19,10 +20,10 @@ Worked example (test_worked_example_of_a_request_larger_than_a_replica): 4 repli
 be used: one that expects 300,000 waits until 9,000 are free, and counts for 9,000.
 
 What is not known does not limit: without block counts the KV limit is open, without a long queue the seats are. A pool
-always takes one request. Beats are a second old, our own counts are exact: other gateways' part is what the beats say
-beyond our own, the least of three looks, since ours rises and falls between beats. So several gateways, which do not
-talk, overlook of each other's requests what was dispatched since the last beat, and of their KV tokens what is reserved
-for output still to come; each may fill the same free room once within a second
+always takes one request. Heartbeats are a second old, our own counts are exact: other gateways' part is what the
+heartbeats say beyond our own, the least of three looks, since ours rises and falls between heartbeats. So several
+gateways, which do not talk, overlook of each other's requests what was dispatched since the last heartbeat, and of
+their KV tokens what is reserved for output still to come; each may fill the same free room once within a second
 (docs/explanation/admission.md has the figures).
 
 While nobody is crowded (no engine has a long queue, and whoever has little finds room), a tenant may be lent more than
@@ -106,7 +107,7 @@ class Gate:
         self.most_kv_tokens = inf  # that one request counts for
         self._limit(inf, inf, inf)
 
-    def has_room(self, ticket: Ticket, reads_less_than_its_part: bool) -> bool:
+    def has_capacity(self, ticket: Ticket, reads_less_than_its_part: bool) -> bool:
         if self.running == 0:
             return True
         kv_tokens = min(ticket.kv_tokens, self.most_kv_tokens)
@@ -154,7 +155,7 @@ class Gate:
             return
         self._looked_s = now_s
         self.replicas = len(ready)
-        self._learn_seats(ready, now_s)
+        self._learn_slots(ready, now_s)
         capacity_tokens = _total([float(replica.kv_capacity_tokens) or None for replica in ready])
         self._note_foreign(ready, capacity_tokens)
         foreign_requests = min(requests for requests, _ in self._foreign)
@@ -181,13 +182,13 @@ class Gate:
         self.part_kv_tokens = PART_RATIO * kv_tokens
         self.part_reading_tokens = PART_RATIO * reading_tokens
 
-    def _learn_seats(self, ready: Sequence[ReplicaView], now_s: float) -> None:
+    def _learn_slots(self, ready: Sequence[ReplicaView], now_s: float) -> None:
         limited = self.running >= _LIMITED_RATIO * self.request_limit
         seats = {}
         for replica in ready:
             known = self._seats.get(replica.id)
             is_news = self._seen.get(replica.id) is not replica
-            learnt = learnt_seats(known, replica.running, replica.waiting, limited) if is_news else known
+            learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_news else known
             if has_long_queue(replica.running, replica.waiting):
                 self.crowd(now_s)
             if learnt is not None:
@@ -215,8 +216,8 @@ def has_long_queue(running: int, waiting: int) -> bool:
     return waiting > _QUEUE + running // 16
 
 
-def learnt_seats(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
-    """A replica's seats after one more beat; None while nothing has limited it."""
+def learnt_slots(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
+    """A replica's seats after one more heartbeat; None while nothing has limited it."""
     if has_long_queue(running, waiting):
         return float(running + _QUEUE)
     if known is None or not limited or waiting:

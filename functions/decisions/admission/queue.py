@@ -60,20 +60,9 @@ class Admission:
     """One pool's, of one gateway. Owned by one event loop. Times are monotonic seconds."""
 
     __slots__ = (
-        "_blocked",
-        "_has_passed",
-        "_second_s",
-        "_strain",
-        "drain",
-        "gate",
-        "heaviest",
-        "kept_ratios",
-        "max_queued_tokens",
-        "queues",
-        "rules",
-        "tolerance",
-        "waiting",
-    )
+        "_blocked", "_has_passed", "_second_s", "_strain", "drain", "gate", "heaviest", "kept_ratios",
+        "max_queued_tokens", "queues", "rules", "tolerance", "waiting",
+    )  # fmt: skip
 
     def __init__(self, policy: AdmissionEntry, now_s: float) -> None:
         self.queues = tuple(FairQueue() for _ in bands.LENT_RATIO)
@@ -144,7 +133,7 @@ class Admission:
             if ticket.deadline_s <= now_s:
                 self._too_late(flow, ticket, now_s)
                 return ticket
-            if not self.gate.has_room(ticket, self._reads_little(flow, queue)):
+            if not self.gate.has_capacity(ticket, self._reads_little(flow, queue)):
                 self._blocked = -1 if starved[band] else band
                 self.gate.crowd(now_s)
                 return None
@@ -179,13 +168,13 @@ class Admission:
         if ticket.state == WAITING:
             self._unqueue(ticket, OVER)
 
-    def read(self, ticket: Ticket, took_s: float | None = None) -> None:
+    def first_token(self, ticket: Ticket, took_s: float | None = None) -> None:
         """Its first token came, `took_s` after it was dispatched."""
         if ticket.reading_tokens:
             self.gate.window.read(ticket, took_s)
-            self.put_off(ticket)
+            self.defer(ticket)
 
-    def put_off(self, ticket: Ticket) -> None:
+    def defer(self, ticket: Ticket) -> None:
         """Nobody reads its prompt any more, or for now: it waits for its adapter."""
         tokens = ticket.reading_tokens
         if not tokens or ticket.flow is None:
@@ -202,7 +191,7 @@ class Admission:
         if ticket.state != RUNNING or ticket.flow is None:
             return
         if ticket.reading_tokens:
-            self.read(ticket)
+            self.first_token(ticket)
         gate, queue, flow = self.gate, self.queues[ticket.band], ticket.flow
         kv_tokens = ticket.kv_tokens
         ticket.state = OVER
@@ -224,7 +213,7 @@ class Admission:
         self.gate.look(ready, slo_s, now_s)
         while (ticket := self.gate.window.due(now_s)) is not None:
             if ticket.state == RUNNING:
-                self.read(ticket)
+                self.first_token(ticket)
         since_s = interactive.oldest_arrived_s()
         interactive.newest_first = self._strain.look(now_s - since_s if since_s is not None else 0.0, slo_s, now_s)
         for queue in self.queues:
@@ -303,7 +292,7 @@ class Admission:
             return False
         if not bands.may_go(ticket.band, ratios, total, self.rules, self._floors_batch):
             return False
-        return self.gate.has_room(ticket, self._reads_little(flow, queue))
+        return self.gate.has_capacity(ticket, self._reads_little(flow, queue))
 
     def _turn(self, queue: FairQueue, now_s: float) -> Flow | None:
         while (flow := queue.peek()) is not None:

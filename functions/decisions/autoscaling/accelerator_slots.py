@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SlotDemand:
     """Of one pool."""
 
     serving: int
@@ -35,7 +35,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldSlots:
     """The engines that a pool has."""
 
     serving: int = 0  # that serve, start to, or are being woken for it
@@ -61,20 +61,22 @@ class Seated:
     wake: int = 0  # of its sleeping ones, those that may be woken
 
 
-def free_seats(held: Mapping[str, Held], ending: int, seats: int) -> int:
+def free_slots(held: Mapping[str, HeldSlots], ending: int, seats: int) -> int:
     return max(0, seats - ending - sum(each.awake for each in held.values()))
 
 
-def without_seat(held: Mapping[str, Held], ending: int, seats: int) -> dict[str, int]:
+def without_seat(held: Mapping[str, HeldSlots], ending: int, seats: int) -> dict[str, int]:
     """By pool, the sleeping replicas for which there is no seat to wake on: nobody can borrow them."""
-    free = free_seats(held, ending, seats)
+    free = free_slots(held, ending, seats)
     return {name: max(0, each.asleep - free) for name, each in held.items()}
 
 
-def seated(wishes: Mapping[str, Wish], held: Mapping[str, Held], ending: int, seats: int) -> dict[str, Seated]:
+def seated(
+    wishes: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, seats: int
+) -> dict[str, Seated]:
     """What each may have; `held` has every pool that `wishes` has, `ending` engines keep seats beside those."""
     pools = {name: _Pool(wish, held[name]) for name, wish in sorted(wishes.items())}
-    free = free_seats(held, ending, seats)
+    free = free_slots(held, ending, seats)
     for pool in pools.values():
         free -= pool.keep(free)
     free = _let_serve(list(pools.values()), max(0, free))
@@ -89,8 +91,8 @@ def seated(wishes: Mapping[str, Wish], held: Mapping[str, Held], ending: int, se
 class _Pool:
     """One pool while it is decided on; what takes seats returns how many."""
 
-    wish: Wish
-    held: Held
+    wish: SlotDemand
+    held: HeldSlots
     serving: int = 0
     loaded: int = 0  # warm from now on, as far as it has them: what serves too many is loaded and has its seat
     loading: int = 0

@@ -1,6 +1,6 @@
 """Scaling policy of one pool: its AutoscalingPolicy, the promised latency, and the start-up time. Pure.
 
-Neighbours: `decide` applies it; `startup_times` knows how long a start takes.
+Neighbours: `decide` applies it; `forecast_memory` knows how long a start takes.
 """
 
 from collections.abc import Sequence

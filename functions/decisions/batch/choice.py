@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-LEASE_S = 20.0  # four beats of 5 s
+LEASE_S = 20.0  # four heartbeats of 5 s
 BEAT_S = 5.0
 
 

@@ -14,7 +14,8 @@ Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1
 first; then 1 of B, since A is asked for something already. 2 and 3 wait for a grant.
 
 The shell (artifacts/swarm, or the simulator) calls `next` whenever something ended or a tick passed, does what the
-asks say, and tells how each ended. An `Ask` that was handed out is in flight until then. Times are monotonic seconds.
+requests say, and reports how each ended. A `PeerRequest` that was handed out is in flight until then. Times are
+monotonic seconds.
 """
 
 import hashlib
@@ -47,7 +48,7 @@ class SwarmPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PeerRequest:
     """Ask `peer` for `chunk`; no peer: read it from the store. `number` tells two asks for one chunk apart."""
 
     chunk: int
@@ -56,7 +57,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PeerAnswer:
     """What the tracker says: peers (a sample), and which chunks this node shall read from the store."""
 
     peers: tuple[PeerFacts, ...]
@@ -75,7 +76,9 @@ class Swarm:
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
     grants: int = 0
     peers: PeerBook = field(init=False)
-    _asks: dict[int, dict[int, tuple[Ask, float]]] = field(default_factory=dict)  # by chunk, by number: since when
+    _asks: dict[int, dict[int, tuple[PeerRequest, float]]] = field(
+        default_factory=dict
+    )  # by chunk, by number: since when
     _flying: int = 0
     _from_peers: int = 0
     _from_origin: int = 0
@@ -115,7 +118,7 @@ class Swarm:
         banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
         return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
 
-    def heard(self, answer: Answer, now_s: float) -> None:
+    def heard(self, answer: PeerAnswer, now_s: float) -> None:
         """The tracker has answered; its grants replace the earlier ones."""
         self._tracker_heard_s, self._tracker_answered, self._without_tracker = now_s, True, False
         self.grants = answer.grants & self.missing
@@ -132,16 +135,16 @@ class Swarm:
         """There is none to wait for."""
         self._without_tracker = True
 
-    def next(self, now_s: float, rng: Rng) -> list[Ask]:
+    def next(self, now_s: float, rng: Rng) -> list[PeerRequest]:
         """What to ask now; each is in flight from here on."""
         if self.is_alone(now_s) or self._without_tracker:
             self._designate(now_s, rng)
-        asks: list[Ask] = []
+        asks: list[PeerRequest] = []
         while (ask := self._from_store(now_s, rng) or self._from_a_peer(now_s, rng) or self._again(now_s)) is not None:
             asks.append(ask)
         return asks
 
-    def arrived(self, ask: Ask, now_s: float) -> list[Ask]:
+    def arrived(self, ask: PeerRequest, now_s: float) -> list[PeerRequest]:
         """The chunk is here and verified; returns other asks for it, which are of no use any more."""
         self._end(ask)
         self.have |= 1 << ask.chunk
@@ -153,7 +156,9 @@ class Swarm:
             self.peers.succeeded(ask.peer)
         return [other for other, _ in self._asks.get(ask.chunk, {}).values()]
 
-    def failed(self, ask: Ask, failure: Failure, now_s: float, *, after_s: float = 0.0, found: str = "") -> None:
+    def failed(
+        self, ask: PeerRequest, failure: Failure, now_s: float, *, after_s: float = 0.0, found: str = ""
+    ) -> None:
         """It did not come; for BUSY, the peer may be asked again in `after_s`."""
         self._end(ask)
         if ask.peer is not None:
@@ -162,17 +167,17 @@ class Swarm:
         self._origin_failures += 1
         self._origin_not_before_s = now_s + delay_s(self._origin_failures, ORIGIN_BACKOFF)
 
-    def dropped(self, ask: Ask) -> None:
+    def dropped(self, ask: PeerRequest) -> None:
         """It was given up on our own account: nobody's fault."""
         self._end(ask)
 
-    def _from_store(self, now_s: float, rng: Rng) -> Ask | None:
+    def _from_store(self, now_s: float, rng: Rng) -> PeerRequest | None:
         ready = self.grants & self.waits
         if not ready or self._from_origin >= self.policy.origin_requests or self._origin_not_before_s > now_s:
             return None
         return self._ask(pick(ready, self.count, rng), None, now_s)
 
-    def _from_a_peer(self, now_s: float, rng: Rng) -> Ask | None:
+    def _from_a_peer(self, now_s: float, rng: Rng) -> PeerRequest | None:
         waits = self.waits
         if not waits or self._from_peers >= self.policy.max_requests:
             return None
@@ -186,7 +191,7 @@ class Swarm:
                 return self._ask(chunk, _least_asked(group, chunk, rng), now_s)
         return None
 
-    def _again(self, now_s: float) -> Ask | None:
+    def _again(self, now_s: float) -> PeerRequest | None:
         """The end: everything is on its way, and one of the last few chunks has been for long."""
         if self.waits or not 0 < len(self._asks) <= self.policy.endgame_chunks:
             return None
@@ -219,9 +224,9 @@ class Swarm:
             if idle_s >= reader_rank(self.me, [peer.address for peer in hopeful], chunk) * self.policy.takeover_s:
                 self.grants |= 1 << chunk
 
-    def _ask(self, chunk: int, peer: Peer | None, now_s: float) -> Ask:
+    def _ask(self, chunk: int, peer: Peer | None, now_s: float) -> PeerRequest:
         self._asked += 1
-        ask = Ask(chunk, None if peer is None else peer.address, self._asked)
+        ask = PeerRequest(chunk, None if peer is None else peer.address, self._asked)
         self._asks.setdefault(chunk, {})[ask.number] = (ask, now_s)
         self._flying |= 1 << chunk
         if peer is None:
@@ -231,7 +236,7 @@ class Swarm:
             peer.in_flight += 1
         return ask
 
-    def _end(self, ask: Ask) -> None:
+    def _end(self, ask: PeerRequest) -> None:
         asks = self._asks[ask.chunk]  # an ask that is not in flight is the shell's mistake: KeyError
         del asks[ask.number]
         if not asks:

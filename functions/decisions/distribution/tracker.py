@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from functions.decisions.distribution.chunk_bits import Rng, full, pick
 from functions.decisions.distribution.peers import PeerFacts
-from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.swarm import PeerAnswer
 
 _ACCUSERS = 2  # one alone may be the bad one
 _FAR_SHARE = 4  # one in so many of a sample is of another zone
@@ -89,7 +89,7 @@ class Board:
         wanted_s = len(self._members) / self.policy.announcements_per_s
         return min(self.policy.again_max_s, max(self.policy.again_min_s, wanted_s))
 
-    def announce(self, news: Announcement, now_s: float, rng: Rng) -> Answer:
+    def announce(self, news: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
         """Take a node's news, and tell it what it needs; BoardFull for a newcomer too many."""
         self._excuse(now_s)
         self.heard_s = now_s
@@ -106,7 +106,7 @@ class Board:
             if not is_accused:
                 self._grant(member, news.room, held, now_s, rng)
         grants = sum(1 << chunk for chunk in member.grants)
-        return Answer(self._sample(member, news, rng), grants, self.again_after_s, len(self._members))
+        return PeerAnswer(self._sample(member, news, rng), grants, self.again_after_s, len(self._members))
 
     def leave(self, address: str) -> None:
         """The node says that it goes; what it was granted is free again."""

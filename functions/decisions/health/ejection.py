@@ -16,7 +16,7 @@ second request is told to go elsewhere. At 7 the probe fails: out until 17. The 
 A replica that says 429 or 503 is not ill but full: it counts as slower by REFUSAL_MS, for REFUSAL_S. Fast refusals
 would otherwise make it look like the fastest of all. Where it says for how long it wants to be left alone, it is.
 
-Neighbours: `functions.fleet.standing` keeps one for each replica in trouble, and gathers what outlier detection
+Neighbours: `functions.fleet.outlier_status` keeps one for each replica in trouble, and gathers what outlier detection
 (below) compares.
 """
 
@@ -33,7 +33,7 @@ FORGIVEN_AFTER_S = 60.0
 FAULTS_MAX = 5
 PROBE_S = 10.0  # after so long without an answer, another probe may go
 REFUSAL_MS = 5_000.0
-REFUSAL_S = 1.0  # until the next beat, which tells how full it is
+REFUSAL_S = 1.0  # until the next heartbeat, which tells how full it is
 _NEVER_S = float("-inf")
 _MAX_DOUBLINGS = 10
 
@@ -77,9 +77,9 @@ class Breaker:
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
-    def refuse(self, now_s: float, told_to_wait_s: float = 0.0) -> None:
+    def refuse(self, now_s: float, retry_after_s: float = 0.0) -> None:
         """It answered 429 or 503, and maybe when to come back."""
-        self._rests_until_s = max(self._rests_until_s, now_s + told_to_wait_s)
+        self._rests_until_s = max(self._rests_until_s, now_s + retry_after_s)
         self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
         self._probe_until_s = _NEVER_S  # it lives, but that was no answer: the next one may probe
 
@@ -144,7 +144,7 @@ CAP_RATIO = 0.1
 
 
 @dataclass(slots=True)
-class Seen:
+class RequestCounts:
     """What one replica did in the interval."""
 
     replica_id: ReplicaId
@@ -162,14 +162,14 @@ class Seen:
         self.ms_per_token_sum += ttft_ms / (computed_tokens + FLOOR_TOKENS)
 
 
-def outliers(seen: Sequence[Seen], pool_replicas: int, out_already: int) -> list[ReplicaId]:
+def outliers(seen: Sequence[RequestCounts], pool_replicas: int, out_already: int) -> list[ReplicaId]:
     """Who is to be ejected, the worst first; `out_already` are out for being outliers."""
     room = max(1, floor(CAP_RATIO * pool_replicas)) - out_already
     found = dict.fromkeys([*_failing(seen), *_slow(seen)])
     return list(found)[: max(0, room)]
 
 
-def _failing(seen: Sequence[Seen]) -> list[ReplicaId]:
+def _failing(seen: Sequence[RequestCounts]) -> list[ReplicaId]:
     judged = [(1.0 - each.failures / each.requests, each.replica_id) for each in seen if each.requests >= REQUESTS_MIN]
     if len(judged) < HOSTS_MIN:
         return []
@@ -181,7 +181,7 @@ def _failing(seen: Sequence[Seen]) -> list[ReplicaId]:
     return [replica_id for ratio, replica_id in sorted(judged) if ratio < bound]
 
 
-def _slow(seen: Sequence[Seen]) -> list[ReplicaId]:
+def _slow(seen: Sequence[RequestCounts]) -> list[ReplicaId]:
     judged = [(each.ms_per_token_sum / each.timed, each.replica_id) for each in seen if each.timed >= REQUESTS_MIN]
     if len(judged) < HOSTS_MIN:
         return []

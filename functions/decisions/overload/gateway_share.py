@@ -22,7 +22,7 @@ from functions.decisions.admission.queue import KEPT_BELOW_RATIO, Admission
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.overload.ladder import OFF, REFUSED_RATIO, LadderState, Means, Rungs, step
-from functions.decisions.overload.ladder_formulas import target_room_ratio
+from functions.decisions.overload.ladder_formulas import target_headroom_ratio
 
 LOOK_S = 0.5
 _FOLLOW = 0.2  # of each new mix of bands
@@ -123,4 +123,4 @@ def _shares(admission: Admission) -> tuple[float, ...]:
 
 def shiftable_ratio(use_ratios: Sequence[float]) -> float:
     """Of what comes here, what the pools would take that it would go to (`fallback.shift_targets`), each so full."""
-    return min(map(target_room_ratio, use_ratios), default=0.0)
+    return min(map(target_headroom_ratio, use_ratios), default=0.0)

@@ -76,7 +76,7 @@ def replicas_wanted(arriving_per_s: float, replica_per_s: float) -> int:
     return ceil(arriving_per_s / (FULL_RATIO * replica_per_s) - _ROUNDING)
 
 
-def target_room_ratio(use_ratio: float) -> float:
+def target_headroom_ratio(use_ratio: float) -> float:
     """How much of what is shifted another pool may be sent: all below three fifths of its own limits, none at four."""
     return min(1.0, max(0.0, (FULL_RATIO - use_ratio) / 0.2))
 

@@ -88,7 +88,9 @@ class QuotaAccount:
             if cost or index >= KV:  # these may cost nothing before the end, and then want no debt
                 if now_us > bucket.updated_us:
                     bucket.advance(now_us)
-                if cost + bucket.level > bucket.capacity and not bucket.has_room(cost):  # most need no call to see it
+                if cost + bucket.level > bucket.capacity and not bucket.has_headroom(
+                    cost
+                ):  # most need no call to see it
                     wait_s = bucket.wait_us(cost) / US_PER_S
                     if worst is None or wait_s > worst.retry_after_s:
                         worst = OverLimit(DIMENSIONS[index], bucket.limit, wait_s)
@@ -100,9 +102,9 @@ class QuotaAccount:
         if bucket is None:
             return None
         bucket.advance(now_us)
-        if bucket.has_room(bucket.grain):
+        if bucket.has_headroom(bucket.unit):
             return None
-        return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, bucket.wait_us(bucket.grain) / US_PER_S)
+        return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, bucket.wait_us(bucket.unit) / US_PER_S)
 
     def take(self, costs: Costs, now_us: int) -> None:
         """Spend; what is negative is given back."""
@@ -124,12 +126,12 @@ class QuotaAccount:
             raise ValueError("more requests ended than began")
         self.in_flight -= 1
 
-    def learn(self, tokens: int, kv_token_seconds: float, gpu_grains: int = 0) -> None:
+    def learn(self, tokens: int, kv_token_seconds: float, gpu_units: int = 0) -> None:
         """What a request of so many tokens held, and what it was charged in the end without having asked for it."""
         if tokens > 0:
             self.kv_s_per_token += _LEARN_RATIO * (kv_token_seconds / tokens - self.kv_s_per_token)
         if self.lease is not None and self.buckets[GPU] is not None:
-            self.lease.rate(GPU).asked += gpu_grains
+            self.lease.rate(GPU).asked += gpu_units
 
     def is_idle(self, now_us: int) -> bool:
         """Whether forgetting this would change no decision."""
@@ -137,7 +139,7 @@ class QuotaAccount:
             return False
         for _, bucket in self.limited:
             bucket.advance(now_us)
-            if not -bucket.grain < bucket.level <= 0:  # a lease keeps what is less than the wire can say
+            if not -bucket.unit < bucket.level <= 0:  # a lease keeps what is less than the wire can say
                 return False
         return True
 
@@ -157,16 +159,16 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
         account.slots = None if limit is None else min(limit, max(1, limit // regime.gateways))
     for index, bucket in account.limited:
         bucket.advance(now_us)
-        room, was_leased = bucket.room, bucket.leased
+        headroom, was_leased = bucket.headroom, bucket.leased
         if regime.step == "leased":
-            bucket.lease(bucket.level if was_leased else max(0, -room))
+            bucket.lease(bucket.level if was_leased else max(0, -headroom))
             continue
         of_bus = lease.rate(index)
-        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.grain)
+        granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
-        bucket.keep(rate, divisor, bucket.burst * bucket.grain // regime.gateways)
+        bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
         if was_leased:
-            bucket.level = max(0, bucket.capacity - room)
+            bucket.level = max(0, bucket.capacity - headroom)
 
 
 def _burst(index: int, limits: QuotaLimits, limit: int) -> int:

@@ -21,7 +21,7 @@ from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits
 Subject = Literal["prompt", "output", "min_output"]
 
 
-class Wish(NamedTuple):
+class LengthRequest(NamedTuple):
     """What a request says about its length; None where it says nothing."""
 
     output_tokens: int | None
@@ -38,7 +38,7 @@ class OverCap:
     cap_tokens: int
 
 
-def grant(wish: Wish, caps: QuotaLimits) -> int | OverCap | None:
+def grant(wish: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
     """The output tokens that the engine must be held to, None where the request stays within the caps by itself."""
     output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
     over = _over(wish.output_tokens, "output", caps) or _over(wish.min_output_tokens, "min_output", caps)

@@ -1,4 +1,20 @@
-"""Dimensions of a tenant's limits, their units, and what a request lacks of one."""
+"""Dimensions of a tenant's limits, their units, and what one request costs in the two that hold a replica.
+
+    kv_token_seconds = prompt x (prefill_s + decode_s)  +  output x decode_s / 2
+    gpu_seconds      = uncached x prefill_ms_per_token / 1000  +  decode_s / batch
+
+A prompt's blocks are held from the prefill to the end, also those that other requests share; output grows by a token
+a step, so over its decode half of it is held on the mean (vLLM allocates a block when a token needs it, and frees all
+at the end). One decode step computes a token for every sequence of the batch, so that each sequence's part of it is
+step / batch, and of all its steps decode_s / batch. `batch` is the mean of what its replica's heartbeats said was
+running when it was sent and when it ended.
+
+So the parts of all requests make up the replica's busy time: while n decode, n parts of 1 / n pass in each second, and
+the prefills follow each other. Idle time is nobody's.
+Worked example (test_worked_example_from_the_prologue): 1,000 prompt tokens, 600 cached, 0.5 ms each; 200 tokens of
+output in 4 s, 8 streams at a time. 400 x 0.0005 + 4 / 8 = 0.7 s. It waited 0.2 s for its prefill: it held
+1,000 x 4.2 + 200 x 4 / 2 = 4,600 KV-token-seconds.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -21,11 +37,11 @@ DIMENSIONS: tuple[Dimension, ...] = (
     "gpu_seconds_per_hour",
 )
 PERIODS_S = (60, 60, 60, 60, 3600)
-GRAINS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, token or second
+UNITS = tuple(period_s * US_PER_S for period_s in PERIODS_S)  # of one request, token or second
 NO_COST = (0, 0, 0, 0, 0)
 FREES_UP_S = 1.0  # when one of a tenant's own requests ends is its own doing: a second is as good a guess as any
 
-Costs = tuple[int, int, int, int, int]  # grains, by dimension
+Costs = tuple[int, int, int, int, int]  # units, by dimension
 
 
 class OverLimit(NamedTuple):
@@ -34,3 +50,14 @@ class OverLimit(NamedTuple):
     dimension: Dimension
     limit: int
     retry_after_s: float
+
+
+def kv_token_seconds(prompt_tokens: int, output_tokens: int, prefill_s: float, decode_s: float) -> float:
+    """Tokens held in KV cache times the seconds for which they were."""
+    prefill_s, decode_s = max(0.0, prefill_s), max(0.0, decode_s)
+    return prompt_tokens * (prefill_s + decode_s) + output_tokens * decode_s / 2.0
+
+
+def gpu_seconds(uncached_tokens: int, prefill_ms_per_token: float, decode_s: float, batch: float) -> float:
+    """The request's part of its replica's busy seconds; `batch` is how many decoded with it, itself included."""
+    return max(0, uncached_tokens) * prefill_ms_per_token / 1000.0 + max(0.0, decode_s) / max(1.0, batch)

@@ -57,7 +57,7 @@ class LimitedAccount(Protocol):
 
 
 class RateLease:
-    """One limit's: what was asked for here, and what the bus said last. Amounts are grains."""
+    """One limit's: what was asked for here, and what the bus said last. Amounts are units."""
 
     __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "round_us")
 
@@ -72,17 +72,17 @@ class RateLease:
 
     def want(self, bucket: TokenBucket, idle: bool) -> int:
         """How much more to ask for, negative: to give back. Once a round: it forgets what was asked for."""
-        room = -bucket.level
+        headroom = -bucket.level
         self.demand = _KEEP_RATIO * self.demand + (1 - _KEEP_RATIO) * self.asked
         largest, self.asked, self.largest = self.largest, 0, 0
         if idle:
             self.demand = 0.0
-            return -room  # debt is asked for, to be paid
-        burst = bucket.burst * bucket.grain
+            return -headroom  # debt is asked for, to be paid
+        burst = bucket.burst * bucket.unit
         ask = min(burst, max(min(int(_AHEAD * self.demand), burst // _BURST_DIVISOR), largest))
-        if room < ask:
-            return ask - room
-        return ask - room if room > 2 * ask else 0
+        if headroom < ask:
+            return ask - headroom
+        return ask - headroom if headroom > 2 * ask else 0
 
     def granted(self, bucket: TokenBucket, amount: int, left: int) -> None:
         """The bus's answer."""
@@ -133,7 +133,7 @@ class AccountLease:
             found = _no_place(account, self.denied_s(CONCURRENCY, now_us))
         for index, bucket in account.limited:
             rate = self.rate(index)
-            cost = costs[index] if index != REQUESTS else bucket.grain
+            cost = costs[index] if index != REQUESTS else bucket.unit
             rate.asked += cost
             if (not cost and index < KV) or bucket.level + (cost if index != REQUESTS else 0) <= 0:
                 continue
@@ -149,15 +149,15 @@ class AccountLease:
         if is_full and self.denied_s(CONCURRENCY, now_us) > 0.0:
             return _no_place(account, FREES_UP_S)
         bucket = account.buckets[REQUESTS]
-        if bucket is not None and bucket.level + bucket.grain > 0:
+        if bucket is not None and bucket.level + bucket.unit > 0:
             wait_s = self.denied_s(REQUESTS, now_us)
             if wait_s > 0.0:
-                self.rate(REQUESTS).asked += bucket.grain
+                self.rate(REQUESTS).asked += bucket.unit
                 return OverLimit("requests_per_minute", bucket.limit, wait_s)
         return None
 
     def missing(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
-        """What to ask for, once for one request whose costs have been taken: by dimension, in grains or places.
+        """What to ask for, once for one request whose costs have been taken: by dimension, in units or places.
 
         `place`: how many were under way when it had entered. Of several that ask at once each asks for places up to
         its own, so that as many come as there are places for.
@@ -168,7 +168,7 @@ class AccountLease:
             if place > account.slots:
                 found[CONCURRENCY] = place - account.slots
         for index, bucket in account.limited:
-            cost = costs[index] if index != REQUESTS else bucket.grain
+            cost = costs[index] if index != REQUESTS else bucket.unit
             if cost and bucket.level > 0:
                 found[index] = min(bucket.level, cost)  # what others owe is asked for with them
         return found

@@ -50,14 +50,14 @@ def regime_of(lost_for_s: float | None, gateways: int) -> Regime:
 class Granted(NamedTuple):
     """What the bus last gave of a limit."""
 
-    per_s: float  # grains
+    per_s: float  # units
     is_scarce: bool  # less than half of a burst was left for everybody
 
 
-def rate_of(step: Step, limit_grains_per_us: int, granted: Granted, gateways: int) -> tuple[int, int]:
-    """At which rate a bucket empties without the bus: grains, and in how many microseconds."""
-    share_per_s = limit_grains_per_us * 1_000_000 / max(1, gateways)
+def rate_of(step: Step, limit_units_per_us: int, granted: Granted, gateways: int) -> tuple[int, int]:
+    """At which rate a bucket empties without the bus: units, and in how many microseconds."""
+    share_per_s = limit_units_per_us * 1_000_000 / max(1, gateways)
     of_last_rate = step == "last_rate" and granted.per_s >= 1.0
     if of_last_rate and (granted.is_scarce or granted.per_s > share_per_s):
-        return min(int(granted.per_s), limit_grains_per_us * 1_000_000), 1_000_000
-    return limit_grains_per_us, max(1, gateways)
+        return min(int(granted.per_s), limit_units_per_us * 1_000_000), 1_000_000
+    return limit_units_per_us, max(1, gateways)

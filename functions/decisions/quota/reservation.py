@@ -20,12 +20,12 @@ Illegal moves (reserving twice, anything after the end) change nothing.
 from typing import Literal
 
 from functions.decisions.quota.account import QuotaAccount
-from functions.decisions.quota.dimensions import DIMENSIONS, GPU, GRAINS, INPUT, KV, NO_COST, OUTPUT, Costs, OverLimit
+from functions.decisions.quota.dimensions import DIMENSIONS, GPU, INPUT, KV, NO_COST, OUTPUT, UNITS, Costs, OverLimit
 from functions.decisions.request.features import RequestFeatures
 
 EXTENSION_TOKENS = 256
 State = Literal["entered", "reserved", "extended", "settled"]
-_INPUT_GRAIN, _OUTPUT_GRAIN = GRAINS[INPUT], GRAINS[OUTPUT]
+_INPUT_GRAIN, _OUTPUT_GRAIN = UNITS[INPUT], UNITS[OUTPUT]
 
 
 class Reservation:
@@ -59,7 +59,7 @@ class Reservation:
             0,
             features.prompt_tokens * _INPUT_GRAIN,
             output_tokens * _OUTPUT_GRAIN,
-            int((features.prompt_tokens + output_tokens) * first.kv_s_per_token * GRAINS[KV]),
+            int((features.prompt_tokens + output_tokens) * first.kv_s_per_token * UNITS[KV]),
             0,  # at the end: until then nobody knows with how many it shares its steps
         )
 
@@ -115,8 +115,8 @@ class Reservation:
             0,
             (input_tokens - self.input_tokens) * _INPUT_GRAIN,
             (output_tokens - self.output_tokens) * _OUTPUT_GRAIN,
-            int(kv_token_seconds * GRAINS[KV]) - held_kv,
-            int(gpu_seconds * GRAINS[GPU]) - held_gpu,
+            int(kv_token_seconds * UNITS[KV]) - held_kv,
+            int(gpu_seconds * UNITS[GPU]) - held_gpu,
         )
         for account in self._accounts:
             account.take(rest, now_us)

@@ -3,7 +3,7 @@
     level(now) = max(0, level - elapsed_us x limit)      capacity = min(limit, max(burst, largest)) x period
     a cost may come while  level + min(cost, capacity) <= capacity
 
-A token is `period_s` million grains, so that a limit of L tokens a period empties L grains each microsecond: nothing
+A token is `period_s` million units, so that a limit of L tokens a period empties L units each microsecond: nothing
 is ever rounded. What may come in any t seconds, with q the largest cost that comes:
 
     spent(t) <= limit x t / period + max(capacity, q)
@@ -33,16 +33,16 @@ def burst_of(limit: int, largest: int = 0) -> int:
 
 
 class TokenBucket:
-    """Times are whole microseconds of a monotonic clock; amounts are grains unless a name says otherwise."""
+    """Times are whole microseconds of a monotonic clock; amounts are units unless a name says otherwise."""
 
-    __slots__ = ("burst", "capacity", "grain", "leased", "level", "limit", "rate_divisor", "rate_grains", "updated_us")
+    __slots__ = ("burst", "capacity", "leased", "level", "limit", "rate_divisor", "rate_units", "unit", "updated_us")
 
     def __init__(self, limit: int, burst: int, period_s: int, now_us: int) -> None:
         self.limit = limit
         self.burst = burst
-        self.grain = period_s * US_PER_S  # of one token
-        self.capacity = burst * self.grain
-        self.rate_grains, self.rate_divisor = limit, 1  # emptied each microsecond
+        self.unit = period_s * US_PER_S  # of one token
+        self.capacity = burst * self.unit
+        self.rate_units, self.rate_divisor = limit, 1  # emptied each microsecond
         self.level = 0
         self.leased = False
         self.updated_us = now_us
@@ -54,17 +54,17 @@ class TokenBucket:
             return
         self.updated_us = now_us
         if self.level > 0 and not self.leased:
-            level = self.level - elapsed_us * self.rate_grains // self.rate_divisor
+            level = self.level - elapsed_us * self.rate_units // self.rate_divisor
             self.level = level if level > 0 else 0
 
     @property
-    def room(self) -> int:
+    def headroom(self) -> int:
         """What may come at once, as of the last `advance`; negative while in debt."""
         return self.capacity - self.level
 
-    def has_room(self, cost: int) -> bool:
-        room = self.capacity - self.level
-        return cost <= room or (cost > self.capacity > 0 and room >= self.capacity)
+    def has_headroom(self, cost: int) -> bool:
+        headroom = self.capacity - self.level
+        return cost <= headroom or (cost > self.capacity > 0 and headroom >= self.capacity)
 
     def spend(self, cost: int, now_us: int) -> None:
         """The same as `advance` and `add`, in one call."""
@@ -80,15 +80,15 @@ class TokenBucket:
 
     def wait_us(self, cost: int) -> int:
         """Until `cost` may come; a period where no time would bring it."""
-        if self.has_room(cost):
+        if self.has_headroom(cost):
             return 0
-        if self.rate_grains <= 0:
-            return self.grain  # as many microseconds as the period has
-        return -(-(min(cost, self.capacity) - self.room) * self.rate_divisor // self.rate_grains)
+        if self.rate_units <= 0:
+            return self.unit  # as many microseconds as the period has
+        return -(-(min(cost, self.capacity) - self.headroom) * self.rate_divisor // self.rate_units)
 
     def full_again_us(self) -> int:
         """Until everything that may come at once is there again."""
-        return self.level * self.rate_divisor // self.rate_grains if self.level > 0 and self.rate_grains > 0 else 0
+        return self.level * self.rate_divisor // self.rate_units if self.level > 0 and self.rate_units > 0 else 0
 
     def change(self, limit: int, burst: int) -> None:
         """Another limit from now on; what was spent stays spent, as far as the new one could have borne it.
@@ -98,15 +98,15 @@ class TokenBucket:
         self.limit, self.burst = limit, burst
         if self.leased:
             return
-        self.keep(limit, 1, burst * self.grain)
+        self.keep(limit, 1, burst * self.unit)
         self.level = min(self.level, self.capacity)
 
-    def keep(self, rate_grains: int, rate_divisor: int, capacity: int) -> None:
+    def keep(self, rate_units: int, rate_divisor: int, capacity: int) -> None:
         """Empty at this rate, the limit's or a part of it, from a level that is none of a lease's."""
-        self.rate_grains, self.rate_divisor, self.capacity = rate_grains, rate_divisor, capacity
+        self.rate_units, self.rate_divisor, self.capacity = rate_units, rate_divisor, capacity
         self.leased, self.level = False, max(self.level, 0)
 
     def lease(self, level: int) -> None:
         """Hold what is granted and no more; time empties nothing."""
-        self.rate_grains, self.rate_divisor, self.capacity = 0, 1, 0
+        self.rate_units, self.rate_divisor, self.capacity = 0, 1, 0
         self.leased, self.level = True, level

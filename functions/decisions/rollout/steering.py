@@ -75,7 +75,7 @@ class Steered:
 
 
 @dataclass(slots=True)
-class _Place:
+class _ChannelState:
     """What one channel shows."""
 
     version: VersionEntry
@@ -100,7 +100,7 @@ def steer(
     before = {model.id: model for model in (previous.models if previous is not None else ()) if model.type == "lora"}
     policies = {entry.name: entry for entry in wanted.rollouts}
     models: list[ModelEntry] = []
-    places: list[_Place] = []
+    places: list[_ChannelState] = []
     for model in wanted.models:
         policy = policies.get(model.rollout, DEFAULT_ROLLOUT)
         steering = _Model(model, before.get(model.id), declared.get(model.id), policy, rows)
@@ -130,7 +130,7 @@ def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
 def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
     splits = {split.channel: split for split in model.splits}
     named = {version for channel, version in model.channels.items() if is_incoming(channel)}
-    places: dict[str, _Place] = {}
+    places: dict[str, _ChannelState] = {}
     for channel, name in model.channels.items():
         row, split, here = rows.latest.get((model.id, channel)), splits.get(channel), _named(model, name)
         if row is None or row.pool != model.pool or _has_another(model, _start_of(row), _end_of(row)):
@@ -141,7 +141,7 @@ def _moved_with(model: ModelEntry, rows: Rows) -> ModelEntry:
                 place.incoming = None  # it is named already
         elif split is not None and not row.is_active:
             is_through = row.state == "completed" and split.rollout == row.id
-            places[channel] = _Place(_end_of(row) if is_through else here)
+            places[channel] = _ChannelState(_end_of(row) if is_through else here)
     return _shown(model, places) if places else model
 
 
@@ -155,7 +155,7 @@ class _Model:
     policy: RolloutEntry
     rows: Rows
 
-    def places(self) -> dict[str, _Place]:
+    def places(self) -> dict[str, _ChannelState]:
         channels = dict(self.entry.channels)
         places = {channel: self._place(channel, _named(self.entry, name)) for channel, name in channels.items()}
         for channel in (self.declared or {}).keys() - channels.keys():
@@ -164,7 +164,7 @@ class _Model:
                 places[channel] = standing_in
         return places
 
-    def _where_it_was(self, channel: str) -> _Place | None:
+    def _where_it_was(self, channel: str) -> _ChannelState | None:
         """Of a channel whose declared version has no artifact: it stays where it is."""
         row = self.rows.latest.get((self.entry.id, channel))
         if row is not None and row.is_active:
@@ -172,9 +172,9 @@ class _Model:
         was = self._previous(channel)
         if was is None or self._is_another(was):
             return None
-        return _Place(was, held=f"{self.entry.id}:{channel} stays {was.name}: what is declared has no artifact")
+        return _ChannelState(was, held=f"{self.entry.id}:{channel} stays {was.name}: what is declared has no artifact")
 
-    def _place(self, channel: str, target: VersionEntry) -> _Place:
+    def _place(self, channel: str, target: VersionEntry) -> _ChannelState:
         row = self.rows.latest.get((self.entry.id, channel))
         was = self._previous(channel)
         if row is not None and row.is_active:
@@ -184,9 +184,9 @@ class _Model:
             row = None  # it was flipped without a rollout since
         if row is not None and row.to_digest == target.digest and row.to_version == target.name:
             if row.state == "rolled_back" and not self._is_another(_start_of(row)):
-                return _Place(_start_of(row))
+                return _ChannelState(_start_of(row))
             if row.state == "completed":
-                return _Place(target)
+                return _ChannelState(target)
         start = was
         if start is None and row is not None:
             start = _end_of(row) if row.state == "completed" else _start_of(row)
@@ -194,28 +194,28 @@ class _Model:
         is_over = row is not None and row.state == "rolled_back" and self.declared is not None
         return _after_superseding(row, place) if row is not None and is_over else place
 
-    def _under_way(self, channel: str, target: VersionEntry, row: Rollout) -> _Place:
+    def _under_way(self, channel: str, target: VersionEntry, row: Rollout) -> _ChannelState:
         if row.pool != self.entry.pool or self._is_another(_start_of(row)) or self._is_another(_end_of(row)):
-            return _Place(target, commands=(_tell(row, Superseded()),))
+            return _ChannelState(target, commands=(_tell(row, Superseded()),))
         if self.declared is None or (row.to_digest == target.digest and row.to_version == target.name):
             return _at(row)
         if row.from_digest == target.digest:
             reason = f"{self.entry.declared_in or 'git'} points {channel} at {target.name} again"
-            return _Place(target, commands=(_tell(row, Withdrawn(reason)),))
+            return _ChannelState(target, commands=(_tell(row, Withdrawn(reason)),))
         was = self._previous(channel)
         start = was if was is not None and was.digest not in {row.from_digest, row.to_digest} else _start_of(row)
         place = self._moved(channel, start, target, row.id)
         return _after_superseding(row, place)
 
-    def _moved(self, channel: str, start: VersionEntry | None, target: VersionEntry, previous_id: str) -> _Place:
+    def _moved(self, channel: str, start: VersionEntry | None, target: VersionEntry, previous_id: str) -> _ChannelState:
         """On the way from `start` to `target`, or there already."""
         if start is None or start.digest == target.digest or self._is_another(start):
-            return _Place(target)
+            return _ChannelState(target)
         if len(self.policy.stages) == 1 or self.declared is None:
-            return _Place(target)
+            return _ChannelState(target)
         held = f"{self.entry.id}:{channel} stays {start.name}: the registry does not tell of its rollouts"
         if not self.rows.are_known:
-            return _Place(start, held=held)
+            return _ChannelState(start, held=held)
         spec = RolloutSpec(
             model=self.entry.id,
             channel=channel,
@@ -231,7 +231,7 @@ class _Model:
             previous=previous_id,
         )
         words = f"{self.entry.id}:{channel} stays {start.name} until the registry has the rollout to {target.name}"
-        return _Place(start, commands=(Create(spec),), held=words)
+        return _ChannelState(start, commands=(Create(spec),), held=words)
 
     def _previous(self, channel: str) -> VersionEntry | None:
         """Where the channel was, if the model was in this pool."""
@@ -244,9 +244,9 @@ class _Model:
         return _has_another(self.entry, version)
 
 
-def _at(row: Rollout) -> _Place:
+def _at(row: Rollout) -> _ChannelState:
     """The rollout's place."""
-    place = _Place(_start_of(row), incoming=_end_of(row), is_loading=row.state == "loading")
+    place = _ChannelState(_start_of(row), incoming=_end_of(row), is_loading=row.state == "loading")
     if row.percent:
         place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
     return place
@@ -256,7 +256,7 @@ def _has_another(model: ModelEntry, *versions: VersionEntry) -> bool:
     return any(own.name == one.name and own.digest != one.digest for own in model.versions for one in versions)
 
 
-def _shown(model: ModelEntry, places: Mapping[str, _Place]) -> ModelEntry:
+def _shown(model: ModelEntry, places: Mapping[str, _ChannelState]) -> ModelEntry:
     """The model with its channels where they are; the others as they were."""
     is_still = all(place.split is None and place.incoming is None for place in places.values())
     is_there = all(model.channels.get(channel) == place.version.name for channel, place in places.items())
@@ -303,7 +303,7 @@ def _to_tell(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
             yield row
 
 
-def _after_superseding(row: Rollout, place: _Place) -> _Place:
+def _after_superseding(row: Rollout, place: _ChannelState) -> _ChannelState:
     """The channel goes elsewhere than the rollout: one is over before the other begins."""
     created = next((id_of(command.spec) for command in place.commands if isinstance(command, Create)), "")
     return replace(place, commands=(_tell(row, Superseded(created)), *place.commands))

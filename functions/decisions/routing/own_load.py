@@ -18,7 +18,7 @@ from functions.api.ids import ReplicaId
 _NOBODY: Mapping[ReplicaId, int] = MappingProxyType({})
 
 
-class Place:
+class InFlightSlot:
     """One request at one replica."""
 
     __slots__ = ("prefill_tokens", "replica_id", "sent_s")
@@ -38,30 +38,30 @@ class OwnLoad:
         self.in_flight = dict(in_flight)  # requests
         self.ahead_tokens: dict[ReplicaId, int] = {}
 
-    def enter(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> Place:
+    def enter(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> InFlightSlot:
         """A request goes there, with so many tokens to compute before its first."""
         self.in_flight[replica_id] = self.in_flight.get(replica_id, 0) + 1
         if prefill_tokens:
             self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens
-        return Place(replica_id, prefill_tokens, sent_s)
+        return InFlightSlot(replica_id, prefill_tokens, sent_s)
 
-    def start(self, place: Place) -> None:
+    def start(self, slot: InFlightSlot) -> None:
         """Its first token came, or must have; does nothing the second time."""
-        tokens = place.prefill_tokens
+        tokens = slot.prefill_tokens
         if not tokens:
             return
-        place.prefill_tokens = 0
-        left = self.ahead_tokens[place.replica_id] - tokens
+        slot.prefill_tokens = 0
+        left = self.ahead_tokens[slot.replica_id] - tokens
         if left:
-            self.ahead_tokens[place.replica_id] = left
+            self.ahead_tokens[slot.replica_id] = left
         else:
-            del self.ahead_tokens[place.replica_id]
+            del self.ahead_tokens[slot.replica_id]
 
-    def leave(self, place: Place) -> None:
+    def leave(self, slot: InFlightSlot) -> None:
         """It is over: once for each place."""
-        self.start(place)
-        left = self.in_flight[place.replica_id] - 1
+        self.start(slot)
+        left = self.in_flight[slot.replica_id] - 1
         if left:
-            self.in_flight[place.replica_id] = left
+            self.in_flight[slot.replica_id] = left
         else:
-            del self.in_flight[place.replica_id]
+            del self.in_flight[slot.replica_id]

@@ -8,10 +8,10 @@ One unit, milliseconds to first token, so that every term can be measured and co
     crowding  = (tokens ahead + prompt - (1 + BEHIND) x cached, where positive) x prefill_ms x outstanding / CROWD
     score     = predicted + crowding - BEHIND x cached x prefill_ms - session's credit + zone's and refusals' penalties
 
-The least score answers. Tokens ahead are this gateway's own (`own_load`). Strangers are what the beat counts beyond
-that: other gateways' requests, of which only the number is known; at a KV cache that is full, whoever waits counts.
-`outstanding` is the larger of the beat's count and our own; those that run cost a newcomer little, a share of the step.
-What is cached need not be computed, which spares the time of those behind as well: hence BEHIND.
+The least score answers. Tokens ahead are this gateway's own (`own_load`). Strangers are what the heartbeat counts
+beyond that: other gateways' requests, of which only the number is known; at a KV cache that is full, whoever waits
+counts. `outstanding` is the larger of the heartbeat's count and our own; those that run cost a newcomer little, a
+share of the step. What is cached need not be computed, which spares the time of those behind as well: hence BEHIND.
 Crowding is what a prompt takes from those that run: each of them waits for its next token while the prompt is read. So
 the longest prompts go where the fewest run, and those that come often end up with a replica almost to themselves.
 Worked example (test_worked_example_from_the_prologue): A runs 20 at 40 ms between two ends, and 1,000 tokens of ours

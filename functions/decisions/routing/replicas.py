@@ -1,9 +1,9 @@
 """Replicas of a pool as routing sees them: one frozen view each, and an index for partial walks.
 
 `PoolView` is a picture of one moment, for whoever looks at all of a pool. `PoolIndex` is kept up to date by whoever
-hears the beats (`functions.fleet.view`), at O(1) a beat, so that a decision neither filters nor copies: its ready
-replicas as rows of plain numbers, who holds which adapter, and the sum that its utilization is made of.
-It is valid until the next beat: decide within one call.
+hears the heartbeats (`functions.fleet.view`), at O(1) a heartbeat, so that a decision neither filters nor copies: its
+ready replicas as rows of plain numbers, who holds which adapter, and the sum that its utilization is made of.
+It is valid until the next heartbeat: decide within one call.
 
 Neighbours: `choice` reads rows; `functions.fleet.view` puts and drops them.
 """

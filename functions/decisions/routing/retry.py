@@ -6,8 +6,8 @@ retries may add at most a fixed share to a pool's traffic, so that a failing poo
 attempts and which share are the RoutingPolicy's to say (`retry`); a share of nothing means no retries, floor or not.
 
 An engine that is full may say for how long it wants to be left alone (`Retry-After`). Nothing goes to it meanwhile, but
-never for longer than RETRY_AFTER_MAX_S: a beat a second tells how full it is, and a slip of a digit must not cost a
-replica for a day.
+never for longer than RETRY_AFTER_MAX_S: a heartbeat a second tells how full it is, and a slip of a digit must not cost
+a replica for a day.
 Worked example (test_worked_example_of_retry_after): `2.5` are 2.5 s, `86400` are 30, a date or nonsense is not heard.
 """
 
@@ -44,7 +44,7 @@ RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 
 
-def told_to_wait_s(retry_after: bytes) -> float:
+def retry_after_s(retry_after: bytes) -> float:
     """The seconds that a Retry-After header asks for, within bounds; 0 where it says none."""
     if len(retry_after) > _SECONDS_MAX_BYTES or not retry_after.replace(b".", b"", 1).isdigit():
         return 0.0

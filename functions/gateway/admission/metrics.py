@@ -1,4 +1,4 @@
-"""What Prometheus sees of the waiting rooms: how long requests waited, and how much waits now.
+"""Metrics of the admission queues: waiting times of requests, and what waits now.
 
 Most requests do not wait: for them a count is kept and nothing is computed (a histogram's observe() costs 1 us). The
 histogram is put together when somebody asks for it.

@@ -1,8 +1,8 @@
-"""What this gateway has seen of each pool in the last half minute, for whoever decides on the pool's size.
+"""Activity of each pool at this gateway over the last half minute, for autoscaling.
 
 Counted in slots of a few seconds, of which the latest make the window: adding is a look into two dicts, and once a
-second the slots are added up (`beats`). A pool that nobody has asked anything of for a while is still told of, with
-nothing: that is knowledge too.
+second the slots are added up (`heartbeats`). A pool without requests for a while is still in them, with zeros: that is
+knowledge too.
 
 The expected wait is that of a request that is not batch, which waits by design. Where a rate is known, it is what is
 queued ahead of it divided by what the pool works off; and never less than the oldest one has waited already.
@@ -20,7 +20,7 @@ from functions.decisions.admission.queue import Admission
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.fleet.pool_beat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolBeat, PoolStats
+from functions.fleet.pool_heartbeat import MAX_POOLS_PER_BEAT, WHY_MAX_CHARS, PoolHeartbeat, PoolStats
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.fallback import Degraded
 
@@ -68,7 +68,7 @@ class PoolActivity:
 
         `reason` is a label of shoal_shed_total."""
         self._shed(admitted.model.pool, reason, admitted.service_class)
-        if degraded is not None and (asked := degraded.asked.model.pool) != admitted.model.pool:
+        if degraded is not None and (asked := degraded.requested.model.pool) != admitted.model.pool:
             self._shed(asked, degraded.why, admitted.service_class)
 
     def _shed(self, pool: PoolName, reason: str, service_class: str) -> None:
@@ -90,14 +90,14 @@ class PoolActivity:
         if admitted.stream and events > 1:
             slot.gaps.add((timeline.ended_s - timeline.first_token_s) * 1000 / (events - 1))
 
-    def beats(
+    def heartbeats(
         self,
         sender: tuple[str, int],
         now_unix_s: float,
         pools: Iterable[PoolName],
         rooms: Mapping[PoolName, Admission],
         ladders: Mapping[PoolName, Rungs] = _NO_LADDERS,
-    ) -> list[PoolBeat]:
+    ) -> list[PoolHeartbeat]:
         """What is to be said now of these pools and of those that were asked for, in as many messages as that takes.
 
         `sender` is the gateway's id and its process's incarnation."""
@@ -106,7 +106,7 @@ class PoolActivity:
         self._sequence += 1
         told = [self._stats(pool, rooms.get(pool), ladders.get(pool, OFF), now_s) for pool in sorted(self._slots)]
         parts = [told[at : at + MAX_POOLS_PER_BEAT] for at in range(0, len(told), MAX_POOLS_PER_BEAT)]
-        return [PoolBeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
+        return [PoolHeartbeat(*sender, self._sequence, now_unix_s, tuple(part)) for part in parts]
 
     # inside
 

@@ -1,14 +1,14 @@
-"""Where admitted requests wait for room in their pool, one room a pool.
+"""Admission queues of a gateway, one a pool: requests wait there for capacity.
 
     submit -> dispatched() at once, or later, or turned_away(answer, reason)
            -> first_token() when that comes; ended() when it is over, and released() when it goes to another pool:
               one that still waits is withdrawn, and of one that was dispatched the slot is the next one's
 
-`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever room may have
-come, and counts what `waiting_room_metrics` shows. Nobody is dispatched from inside another's end: the loop does that
-next, so that neither can fail for the other's sake, and a thousand refusals are no recursion.
+`functions.decisions.admission.queue` decides; this makes tickets of exchanges, asks it again whenever capacity may have
+come, and counts what `metrics` shows. No request is dispatched from inside another's end: the loop does that next, so
+that neither can fail for the other's sake, and a thousand refusals are no recursion.
 
-Requests that compute nothing (tokenize) pass by. Retries do too: their place is theirs until they end.
+Requests that compute nothing (tokenize) pass by. Retries do too: a request keeps its slot until it ends.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from functions.gateway.request.request import Admitted, Ended, Timeline
 
 _BAND_OF = {name: index for index, name in enumerate(BANDS)}
 _FREE = frozenset(route.path for route in (TOKENIZE, DETOKENIZE, COUNT_TOKENS))  # these take no step of the engine
-_IDLE_S = 600.0  # a room that nobody has come to for so long is closed
+_IDLE_S = 600.0  # a queue without a request for so long is closed
 
 
 class PoolTicket(Ticket, eq=False, kw_only=True):
     """A request's, which knows whose it is; its request lets go of it at the end."""
 
-    room: "_Room"
-    request: "Waiting | None"
+    pool_queue: "_PoolQueue"
+    request: "QueuedRequest | None"
 
 
-class Waiting(Protocol):
-    """What the rooms ask of an exchange."""
+class QueuedRequest(Protocol):
+    """An exchange, as the queues see it."""
 
     admitted: Admitted
     catalogue: Catalogue
@@ -55,13 +55,13 @@ class Waiting(Protocol):
     ticket: PoolTicket | None  # from when it is submitted until it leaves the pool
 
     def dispatched(self) -> None:
-        """There is room: route it."""
+        """There is capacity: route it."""
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """There is none, nor will there be in time. `reason` is a label of shoal_shed_total."""
 
 
-class _Room:
+class _PoolQueue:
     """One pool's."""
 
     __slots__ = ("_weights", "admission", "catalogue", "ladder", "last_s", "serving", "waits")
@@ -97,49 +97,49 @@ class AdmissionQueues:
         self._clock = clock
         self._new_ladder = new_ladder
         self._fleet = fleet
-        self._rooms: dict[PoolName, _Room] = {}
+        self._pool_queues: dict[PoolName, _PoolQueue] = {}
         self._count = 0
         self.pools = PoolActivity(clock)
 
-    def submit(self, exchange: Waiting) -> None:
-        """Dispatch it now, keep it until there is room, or turn it away."""
+    def submit(self, exchange: QueuedRequest) -> None:
+        """Dispatch it now, keep it until there is capacity, or turn it away."""
         admitted = exchange.admitted
         if admitted.route.output is None and admitted.route.path in _FREE:
             exchange.dispatched()
             return
         now_s = self._clock()
-        room = self._rooms.get(admitted.model.pool)
-        if room is None or room.catalogue is not exchange.catalogue:
-            room = self._room(exchange, now_s)
-        ticket = self._ticket(exchange, room, now_s)
+        pool_queue = self._pool_queues.get(admitted.model.pool)
+        if pool_queue is None or pool_queue.catalogue is not exchange.catalogue:
+            pool_queue = self._pool_queue(exchange, now_s)
+        ticket = self._ticket(exchange, pool_queue, now_s)
         self.pools.arrived(admitted.model.pool, ticket.kv_tokens, deferrable=admitted.service_class == "batch")
-        verdict = room.admission.arrive(ticket, now_s)
+        verdict = pool_queue.admission.arrive(ticket, now_s)
         if verdict == "dispatch":
             exchange.ticket = ticket
-            room.waits.passed[ticket.band] += 1
+            pool_queue.waits.passed[ticket.band] += 1
             exchange.dispatched()
         elif verdict == "wait":
             exchange.ticket = ticket
         else:
             self._turn_away(exchange, verdict)
 
-    def first_token(self, exchange: Waiting) -> None:
+    def first_token(self, exchange: QueuedRequest) -> None:
         """Its first token has come."""
         ticket = exchange.ticket
         if ticket is not None:
-            room = ticket.room
-            room.admission.read(ticket, self._clock() - ticket.dispatched_s)
-            if room.admission.waiting:
-                self._serve_soon(room)
+            pool_queue = ticket.pool_queue
+            pool_queue.admission.first_token(ticket, self._clock() - ticket.dispatched_s)
+            if pool_queue.admission.waiting:
+                self._serve_soon(pool_queue)
 
-    def defer(self, exchange: Waiting) -> None:
+    def defer(self, exchange: QueuedRequest) -> None:
         """It waits for its adapter: the prompts that engines read meanwhile are others'."""
         ticket = exchange.ticket
         if ticket is not None:
-            room = ticket.room
-            room.admission.put_off(ticket)
-            if room.admission.waiting:
-                self._serve_soon(room)
+            pool_queue = ticket.pool_queue
+            pool_queue.admission.defer(ticket)
+            if pool_queue.admission.waiting:
+                self._serve_soon(pool_queue)
 
     def ended(self, ended: Ended) -> None:
         """A request has ended, however it ended."""
@@ -147,7 +147,7 @@ class AdmissionQueues:
             self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
         self.pools.ended(ended)
 
-    def released(self, exchange: Waiting, cost: int | None) -> None:
+    def released(self, exchange: QueuedRequest, cost: int | None) -> None:
         """It leaves this pool. `cost` is what it took (`cost_tokens`), None: as much as was expected."""
         ticket, exchange.ticket = exchange.ticket, None
         if ticket is not None:
@@ -155,34 +155,38 @@ class AdmissionQueues:
 
     def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
         """It waits no more, or its slot is free."""
-        room = ticket.room
+        pool_queue = ticket.pool_queue
         ticket.request = None  # the queue may keep a withdrawn ticket for a while, and must not keep a body with it
         if ticket.state == WAITING:
-            room.admission.withdraw(ticket)
-            self._serve_soon(room)
+            pool_queue.admission.withdraw(ticket)
+            self._serve_soon(pool_queue)
             return
-        room.admission.ended(ticket, cost)
-        if room.admission.waiting:
-            self._serve_soon(room)
+        pool_queue.admission.ended(ticket, cost)
+        if pool_queue.admission.waiting:
+            self._serve_soon(pool_queue)
 
     def sweep(self, now_s: float) -> None:
-        """A few times a second: who has waited for too long, and what the fleet's beats have changed."""
-        for pool, room in list(self._rooms.items()):
+        """A few times a second: who has waited for too long, and what the fleet's heartbeats have changed."""
+        for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
-            room.admission.look(ready, now_s)
-            room.ladder.look(room.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, room))
-            for ticket in list(room.admission.late(now_s)):
-                self._too_late(room, ticket, now_s)
-            self._serve(room)
-            if now_s - room.last_s > _IDLE_S and not room.admission.waiting and not room.admission.gate.running:
-                del self._rooms[pool]
+            pool_queue.admission.look(ready, now_s)
+            pool_queue.ladder.look(pool_queue.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, pool_queue))
+            for ticket in list(pool_queue.admission.late(now_s)):
+                self._too_late(pool_queue, ticket, now_s)
+            self._serve(pool_queue)
+            if (
+                now_s - pool_queue.last_s > _IDLE_S
+                and not pool_queue.admission.waiting
+                and not pool_queue.admission.gate.running
+            ):
+                del self._pool_queues[pool]
 
     # the overload ladder
 
     def shift_ratio(self, pool: PoolName) -> float:
         """The share of the pool's requests that its ladder sends to other pools at this moment."""
-        room = self._rooms.get(pool)
-        return room.ladder.shift_ratio(room.admission) if room is not None else 0.0
+        pool_queue = self._pool_queues.get(pool)
+        return pool_queue.ladder.shift_ratio(pool_queue.admission) if pool_queue is not None else 0.0
 
     def shifted(self, admitted: Admitted) -> None:
         """It was asked of its pool, and another one gets it: it counts as offered all the same."""
@@ -193,10 +197,10 @@ class AdmissionQueues:
         self._offered(admitted, -1)
 
     def _offered(self, admitted: Admitted, requests: int) -> None:
-        room, features = self._rooms.get(admitted.model.pool), admitted.features
-        if room is not None:
+        pool_queue, features = self._pool_queues.get(admitted.model.pool), admitted.features
+        if pool_queue is not None:
             prompt_tokens, expected_tokens = features.prompt_tokens, features.expected_output_tokens
-            queue = room.admission.queues[_BAND_OF[admitted.service_class]]
+            queue = pool_queue.admission.queues[_BAND_OF[admitted.service_class]]
             queue.arrived += requests
             queue.arrived_cost += requests * cost_tokens(prompt_tokens, expected_tokens)
             tokens, is_batch = requests * (prompt_tokens + expected_tokens), admitted.service_class == "batch"
@@ -204,43 +208,43 @@ class AdmissionQueues:
 
     def ladders(self) -> dict[PoolName, Rungs]:
         """What is in force in each pool that anybody has asked for lately."""
-        return {pool: room.ladder.rungs for pool, room in list(self._rooms.items())}
+        return {pool: pool_queue.ladder.rungs for pool, pool_queue in list(self._pool_queues.items())}
 
-    def _shiftable_ratio(self, pool: PoolName, room: _Room) -> float:
+    def _shiftable_ratio(self, pool: PoolName, pool_queue: _PoolQueue) -> float:
         """Of what comes for the pool, what its fallbacks would take."""
-        steps = room.catalogue.routing_for(pool).fallback
+        steps = pool_queue.catalogue.routing_for(pool).fallback
         targets = shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
-        rooms = [self._rooms.get(target) for target in targets]
-        return shiftable_ratio([target.admission.used_ratio if target is not None else 0.0 for target in rooms])
+        pool_queues = [self._pool_queues.get(target) for target in targets]
+        return shiftable_ratio([target.admission.used_ratio if target is not None else 0.0 for target in pool_queues])
 
     @property
     def waiting(self) -> int:
-        return sum(room.admission.waiting for room in self._rooms.values())
+        return sum(pool_queue.admission.waiting for pool_queue in self._pool_queues.values())
 
     def figures(self) -> list[tuple[PoolName, Admission, WaitTimes]]:
         """For the metrics."""
-        return [(pool, room.admission, room.waits) for pool, room in list(self._rooms.items())]
+        return [(pool, pool_queue.admission, pool_queue.waits) for pool, pool_queue in list(self._pool_queues.items())]
 
-    def _room(self, exchange: Waiting, now_s: float) -> _Room:
+    def _pool_queue(self, exchange: QueuedRequest, now_s: float) -> _PoolQueue:
         pool, catalogue = exchange.admitted.model.pool, exchange.catalogue
-        room = self._rooms.get(pool)
-        if room is None:
-            room = self._rooms[pool] = _Room(catalogue, pool, now_s, self._new_ladder())
+        pool_queue = self._pool_queues.get(pool)
+        if pool_queue is None:
+            pool_queue = self._pool_queues[pool] = _PoolQueue(catalogue, pool, now_s, self._new_ladder())
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
-            room.admission.look(ready, now_s)
-        elif catalogue.epoch >= room.catalogue.epoch:  # an older one: the request began before a swap
-            room.obey(catalogue, pool)
-        return room
+            pool_queue.admission.look(ready, now_s)
+        elif catalogue.epoch >= pool_queue.catalogue.epoch:  # an older one: the request began before a swap
+            pool_queue.obey(catalogue, pool)
+        return pool_queue
 
-    def _ticket(self, exchange: Waiting, room: _Room, now_s: float) -> PoolTicket:
+    def _ticket(self, exchange: QueuedRequest, pool_queue: _PoolQueue, now_s: float) -> PoolTicket:
         admitted = exchange.admitted
         features = admitted.features
         band = _BAND_OF[admitted.service_class]
-        deadline_s = now_s + room.admission.rules[band].max_wait_s
+        deadline_s = now_s + pool_queue.admission.rules[band].max_wait_s
         if admitted.deadline_ms is not None:
             deadline_s = min(deadline_s, exchange.timeline.received_s + admitted.deadline_ms / 1000)
         self._count += 1
-        room.last_s = now_s
+        pool_queue.last_s = now_s
         tenant, prompt_tokens, expected_tokens = (
             admitted.caller.tenant,
             features.prompt_tokens,
@@ -249,7 +253,7 @@ class AdmissionQueues:
         return PoolTicket(
             self._count,
             tenant,
-            room.weight(tenant),
+            pool_queue.weight(tenant),
             band,
             prompt_tokens,
             prompt_tokens + expected_tokens,
@@ -258,43 +262,43 @@ class AdmissionQueues:
             now_s,
             admitted.stream,
             admitted.upstream_body,
-            room=room,
+            pool_queue=pool_queue,
             request=exchange,
         )
 
-    def _serve_soon(self, room: _Room) -> None:
-        if not room.serving:
-            room.serving = True
-            asyncio.get_running_loop().call_soon(self._serve, room)
+    def _serve_soon(self, pool_queue: _PoolQueue) -> None:
+        if not pool_queue.serving:
+            pool_queue.serving = True
+            asyncio.get_running_loop().call_soon(self._serve, pool_queue)
 
-    def _serve(self, room: _Room) -> None:
-        """Dispatch whoever has room now."""
-        room.serving = False
+    def _serve(self, pool_queue: _PoolQueue) -> None:
+        """Dispatch those for which there is capacity now."""
+        pool_queue.serving = False
         now_s = self._clock()
-        while (ticket := room.admission.next(now_s)) is not None:
+        while (ticket := pool_queue.admission.next(now_s)) is not None:
             if ticket.state == OVER:
-                self._too_late(room, ticket, now_s)
+                self._too_late(pool_queue, ticket, now_s)
                 continue
             exchange = _request_of(ticket)
             waited_s = now_s - ticket.arrived_s
             exchange.timeline.queued_s += waited_s
-            room.waits.waited(ticket.band, waited_s)
+            pool_queue.waits.waited(ticket.band, waited_s)
             exchange.dispatched()
 
-    def _too_late(self, room: _Room, ticket: Ticket, now_s: float) -> None:
+    def _too_late(self, pool_queue: _PoolQueue, ticket: Ticket, now_s: float) -> None:
         exchange = _request_of(ticket)
         exchange.ticket = cast(PoolTicket, ticket).request = None
         waited_s = now_s - ticket.arrived_s
         exchange.timeline.queued_s += waited_s
-        room.waits.waited(ticket.band, waited_s)
-        self._turn_away(exchange, room.admission.refuse_late(ticket, now_s))
+        pool_queue.waits.waited(ticket.band, waited_s)
+        self._turn_away(exchange, pool_queue.admission.refuse_late(ticket, now_s))
 
-    def _turn_away(self, exchange: Waiting, refuse: Refuse) -> None:
+    def _turn_away(self, exchange: QueuedRequest, refuse: Refuse) -> None:
         exchange.turned_away(_refusal(refuse, exchange.admitted), refuse.reason)
 
 
-def _request_of(ticket: Ticket) -> Waiting:
-    return cast(Waiting, cast(PoolTicket, ticket).request)
+def _request_of(ticket: Ticket) -> QueuedRequest:
+    return cast(QueuedRequest, cast(PoolTicket, ticket).request)
 
 
 _MESSAGES = {

@@ -4,8 +4,8 @@
     service       what all parts share; made once, where a store is configured
     log           what is true of a batch: numbered records in S3, each written once
     conductor     takes up batches that nobody works on; a `run` each
-    run           validate, ask, put together; beats while it lives, stops when it is cancelled or overtaken
-    asking        one line as a request like any other, at the batch's pace
+    run           validate, answer, put together; a heartbeat while it lives, stops when it is cancelled or overtaken
+    line_sender   one line as a request like any other, at the batch's pace (`pacer`)
     parts         answers become durable
     composing     parts become files
     collecting    what is old goes

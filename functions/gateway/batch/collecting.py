@@ -1,4 +1,4 @@
-"""What is old goes: files and batches past their retention, parts and bytes that somebody's end left behind.
+"""Garbage collection: files and batches past their retention, orphaned parts and bytes.
 
 Any gateway may do it, and several may at once: deleting is the same however often it is done. What an open batch reads
 or writes is left alone, whatever its age. Ages are told by the store's clock alone, of which an object
@@ -17,7 +17,7 @@ from functions.artifacts.s3_large import abort_stale
 from functions.decisions.batch.choice import MAX_WINDOW_S, OpenBatch
 from functions.gateway.batch.files import names
 from functions.gateway.batch.log import LogBroken
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 
 _log = logging.getLogger(__name__)
 _DAY_S = 24 * 3600.0
@@ -26,7 +26,7 @@ _CLOCKS_APART_S = 3600.0  # of ages counted in days; clocks that are set at all 
 
 
 class Collecting:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: BatchServices) -> None:
         self._shared = shared
         self._store = shared.store
 
@@ -84,10 +84,10 @@ class Collecting:
         """What a batch reads whose record is none. What it wrote is younger than any file that goes."""
         _log.warning("the log of batch %s cannot be read: %s", one.id, error)
         try:
-            beat = await self._shared.log.beat(one.tenant, one.id)
+            progress = await self._shared.log.progress(one.tenant, one.id)
         except LogBroken:
             return set()
-        return {beat.input_file_id} if beat is not None else set()
+        return {progress.input_file_id} if progress is not None else set()
 
     async def _delete(self, prefix: str, before_unix_s: float, but: set[str]) -> int:
         gone = 0

@@ -1,4 +1,4 @@
-"""Parts become two files: answers, and failures. Each line once, however often it was asked; then the parts may go.
+"""Output files of a batch, composed of its parts: answers, and failures. Each line once; then the parts may go.
 
 Both are written as they are read, a few MiB of each in memory. Whoever is killed in between leaves nothing that counts:
 the next one writes files of its own, which count once the record of the batch's end names them, and clears away what
@@ -19,13 +19,13 @@ from functions.artifacts.s3_large import LargeWriter
 from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.parts import Done
 from functions.decisions.batch.record import BatchRecord, Tally
-from functions.gateway.batch.asking import result_text
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
-from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.parts import Parts
+from functions.gateway.batch.line_sender import result_text
+from functions.gateway.batch.parts import ResultParts
 from functions.gateway.batch.reading import lines_of
+from functions.gateway.batch.shared import BatchMetrics
 
 _log = logging.getLogger(__name__)
 _EXPIRED = {
@@ -59,7 +59,7 @@ class Composing:
         self._output = shelf.begin(record.tenant, record.output_file_id)
         self._errors = shelf.begin(record.tenant, record.error_file_id)
 
-    async def run(self, parts: Parts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
+    async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
         """`check_holder` raises where the batch is another's by now. Raises PartMissing; then nothing was kept."""
         done = Done()
         try:
@@ -77,7 +77,7 @@ class Composing:
                 await self._store.call(writer.abort)
         return Composed(tally, has_output, has_errors)
 
-    async def _take(self, done: Done, parts: Parts, key: str) -> None:
+    async def _take(self, done: Done, parts: ResultParts, key: str) -> None:
         answers, failures = bytearray(), bytearray()
         for result in done.take(await parts.read(key)):
             (answers if result.is_success else failures).extend(result.text + b"\n")

@@ -1,4 +1,4 @@
-"""Takes up batches: those made here at once, and those that nobody has touched for a while, wherever they were made.
+"""Scheduling of batches on a gateway: those made here at once, and those whose owner is gone, wherever they were made.
 
 A gateway that is killed leaves its batches as they were; any other, or itself when it is back, finds their markers
 unchanged and claims them, one of several that try. A store that cannot be read says nothing about anybody. A batch
@@ -16,7 +16,7 @@ from functions.decisions.batch.choice import Markers, OpenBatch, choose
 from functions.decisions.batch.record import BatchRecord, IllegalMove
 from functions.gateway.batch.log import LogBroken, Overtaken
 from functions.gateway.batch.run import BatchRun
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchServices
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES_ROUTE, Route
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _UNBEGUN_S = 3600.0  # a first record may come that long after its marker; no re
 class Conductor:
     """Owned by one event loop."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: BatchServices) -> None:
         self._shared = shared
         self._owner = f"{shared.services.gateway_id}-{secrets.token_hex(4)}"
         self._markers = Markers()

@@ -1,4 +1,4 @@
-"""Every bound that files and batches keep, with its reason. Frozen; one instance per process."""
+"""Bounds of files and batches, each with its reason. Frozen; one instance per process."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is true of a batch: numbered records in the store, of which the last counts.
+"""Log of a batch: numbered records in the store, of which the last counts.
 
 A record is written only where its number is free: of two gateways that move a batch at once, one is told that it was
 overtaken and looks again. That is all the agreement there is, and it needs no clock. Beside the log lies a marker for
@@ -48,7 +48,7 @@ class InDoubt(StoreUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class BatchProgress:
     """What a marker holds."""
 
     input_file_id: str
@@ -65,7 +65,7 @@ class BatchLog:
         after it: a record that took long may have been given up, marker and all. Raises InDoubt, and TooManyOpen where
         the tenant has more than `most` with it: then there is none of it.
         """
-        await self.touch(record, Beat(record.input_file_id))
+        await self.touch(record, BatchProgress(record.input_file_id))
         if most is not None:
             await self._count(record, most)
         try:
@@ -73,7 +73,7 @@ class BatchLog:
         except StoreUnavailable as error:
             raise InDoubt(str(error)) from error
         try:
-            await self.touch(record, Beat(record.input_file_id))
+            await self.touch(record, BatchProgress(record.input_file_id))
         except StoreUnavailable as error:
             _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
 
@@ -114,11 +114,11 @@ class BatchLog:
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
 
-    async def touch(self, record: BatchRecord, beat: Beat) -> None:
-        await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(beat))
+    async def touch(self, record: BatchRecord, progress: BatchProgress) -> None:
+        await self._store.put(names.marker_key(record.tenant, record.id), msgspec.json.encode(progress))
 
-    async def beat(self, tenant: str, batch_id: str) -> Beat | None:
-        return await self._read(names.marker_key(tenant, batch_id), Beat)
+    async def progress(self, tenant: str, batch_id: str) -> BatchProgress | None:
+        return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
         """It is over: nobody need look at it."""
@@ -132,7 +132,9 @@ class BatchLog:
         are as many as tenants may have at a time (`BatchLimits.open_per_tenant`), a thousand to a call of the store."""
         batches: list[OpenBatch] = []
         async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):
-            found = [OpenBatch(*_place(one.key), one.modified_unix_s) for one in page if one.key.count("/") > 1]
+            found = [
+                OpenBatch(*_tenant_and_batch(one.key), one.modified_unix_s) for one in page if one.key.count("/") > 1
+            ]
             batches += [one for one in found if names.is_id("batch", one.id)]
         return batches
 
@@ -155,7 +157,7 @@ class BatchLog:
             raise LogBroken(str(error)) from error
 
 
-def _place(key: str) -> tuple[str, str]:
+def _tenant_and_batch(key: str) -> tuple[str, str]:
     """Tenant and batch of a marker."""
     _, tenant, batch_id = key.split("/", 2)
     return tenant, batch_id

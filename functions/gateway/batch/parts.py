@@ -1,4 +1,4 @@
-"""Answers on their way to the store: gathered into parts, counted as done only once they are durable.
+"""Result parts on their way to the store: answers count as done only once they are durable.
 
 A part is written when it is full or its oldest answer has waited for long enough. Where the store is gone, the same
 part is tried until it is back; meanwhile answers gather here up to a bound, and no further line begins.
@@ -26,7 +26,7 @@ class PartMissing(StoreUnavailable):
     """A part that was there is not: the batch may be over elsewhere. Look at its log, recall, and begin again."""
 
 
-class Parts:
+class ResultParts:
     """Of one run. `claim` is the number of the record by which it holds the batch."""
 
     def __init__(self, store: FileStore, record: BatchRecord, limits: BatchLimits, clock: Callable[[], float]) -> None:

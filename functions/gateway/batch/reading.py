@@ -1,4 +1,4 @@
-"""An input file, line by line, as its blocks come from the store; a store that is gone is waited for."""
+"""Lines of an input file, as its blocks come from the store; an outage of the store is waited out."""
 
 import asyncio
 import logging

@@ -21,7 +21,7 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
 from functions.gateway.batch.files.store import refused
-from functions.gateway.batch.log import Beat, InDoubt, LogBroken, Overtaken, TooManyOpen
+from functions.gateway.batch.log import BatchProgress, InDoubt, LogBroken, Overtaken, TooManyOpen
 from functions.gateway.batch.service import Batches
 from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
 from functions.gateway.http.headers import check_json_body
@@ -36,9 +36,9 @@ _STAMPED: tuple[Status, ...] = (
 )  # fmt: skip
 
 
-def shown(record: BatchRecord, beat: Beat | None = None) -> dict[str, Any]:
-    """`beat`: how far it is, while it is not over."""
-    tally = record.tally if record.is_over or beat is None else beat.tally
+def shown(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
+    """`progress`: how far it is, while it is not over."""
+    tally = record.tally if record.is_over or progress is None else progress.tally
     return {
         "id": record.id,
         "object": "batch",
@@ -83,7 +83,7 @@ _log = logging.getLogger(__name__)
 _KEPT_MAX = 2000  # batches of one tenant, those that are over included
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client asks for."""
 
     input_file_id: str
@@ -134,12 +134,12 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         _, caller = identify_lookup(services, request)
         try:
             record = await _cancelled(batches, caller.tenant, batch_id)
-            return shown(record, await batches.log.beat(record.tenant, record.id))
+            return shown(record, await batches.log.progress(record.tenant, record.id))
         except (StoreUnavailable, LogBroken) as error:
             raise refused(error) from error
 
 
-async def _created(batches: Batches, caller: Caller, asked: Asked) -> BatchRecord:
+async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchRecord:
     tenant, limits = caller.tenant, batches.limits
     seconds = _check(asked)
     file = await batches.shelf.find(tenant, asked.input_file_id)
@@ -190,7 +190,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
     return record
 
 
-def _check(asked: Asked) -> int:
+def _check(asked: BatchForm) -> int:
     """The window's seconds; raises Refused (400)."""
     if asked.endpoint not in ENDPOINTS:
         raise bad_request(f"'endpoint' is one of {', '.join(ENDPOINTS)}.", param="endpoint")
@@ -233,8 +233,8 @@ async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any
 
 async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
     record = await _found(batches, tenant, batch_id)
-    beat = None if record.is_over else await batches.log.beat(tenant, batch_id)
-    return shown(record, beat)
+    progress = None if record.is_over else await batches.log.progress(tenant, batch_id)
+    return shown(record, progress)
 
 
 async def _found(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
@@ -265,7 +265,7 @@ async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecor
     raise Refused(errors.unavailable("The batch is being moved. Try again.", "overloaded", 1))
 
 
-async def _asked(request: Request) -> Asked:
+async def _asked(request: Request) -> BatchForm:
     check_json_body(request.scope["headers"])
     body = bytearray()
     try:
@@ -278,7 +278,7 @@ async def _asked(request: Request) -> Asked:
         raise Refused(errors.request_timeout("The body")) from error
     parsed = parse_object(bytes(body), _DEPTH, _VALUES)
     try:
-        return msgspec.convert(parsed, Asked)
+        return msgspec.convert(parsed, BatchForm)
     except msgspec.ValidationError as error:
         raise bad_request(f"The body cannot be used: {error}.") from error
 

@@ -1,4 +1,4 @@
-"""One batch, worked on by this process until it is over, or until somebody else does.
+"""Run of one batch by this process, until it is over or another process owns it.
 
     claimed -> validated -> every line asked -> put together -> over
                   |             |
@@ -16,22 +16,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import orjson
-
 from functions.api.ids import KeyId, TenantId
 from functions.artifacts.errors import ArtifactMissing, StoreRefused, StoreUnavailable
 from functions.decisions.batch import record as batch_moves
 from functions.decisions.batch.choice import BEAT_S
-from functions.decisions.batch.lines import Line, RawLine, read_line
 from functions.decisions.batch.pace import BatchPace
 from functions.decisions.batch.record import BatchRecord, LineProblem, Status
-from functions.gateway.batch.asking import Asker, Question
 from functions.gateway.batch.composing import Composing, forget_files
-from functions.gateway.batch.log import Beat, LogBroken, Overtaken
-from functions.gateway.batch.parts import PartMissing, Parts
-from functions.gateway.batch.reading import lines_of
-from functions.gateway.batch.shared import Shared
-from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.line_round import LineRound, Stopped
+from functions.gateway.batch.line_sender import LineSender
+from functions.gateway.batch.log import BatchProgress, LogBroken, Overtaken
+from functions.gateway.batch.pacer import LinePacer
+from functions.gateway.batch.parts import PartMissing, ResultParts
+from functions.gateway.batch.shared import BatchServices
 from functions.gateway.batch.validation import Validation, line_bytes
 from functions.gateway.errors import Refused
 from functions.gateway.intake.routes import Route
@@ -40,33 +37,27 @@ _log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
 _REFUSED_AGAIN_S = 30.0  # the store is there and takes no write: until somebody has looked at it
 _ROUNDS = 3  # through the input file, where lines are left without result
-_LOOK_S = 0.05
 _LEAVE_S = 5.0
-_TASKS_PER_PLACE = 2  # lines that wait for their turn beside those in flight
 
 _Got = TypeVar("_Got")
-
-
-class _Stopped(Exception):
-    """No further line is asked: cancelled, or too late."""
 
 
 class BatchRun:
     """`record` is its own claim. `run` once; it raises nothing that a later claim would not mend."""
 
-    def __init__(self, shared: Shared, record: BatchRecord, route: Route) -> None:
+    def __init__(self, shared: BatchServices, record: BatchRecord, route: Route) -> None:
         self._shared = shared
         self._services = shared.services
         self._record = record
         self._route = route
-        self._parts = Parts(shared.store, record, shared.limits, shared.services.clock)
+        self._parts = ResultParts(shared.store, record, shared.limits, shared.services.clock)
         pace = BatchPace(float(shared.limits.lines_in_flight_per_batch))
         tenant = TenantId(record.tenant)
-        self.turns = Turns(
+        self.pacer = LinePacer(
             shared.services,
             tenant,
             pace,
-            places=shared.places,
+            slots=shared.slots,
             answers=shared.answers,
             open_batches=shared.open_batches,
             clock=shared.services.clock,
@@ -76,7 +67,6 @@ class BatchRun:
         self._is_looked_for, self._has_news = asyncio.Event(), asyncio.Event()
         self._is_recalled = self._is_cancelled = self._is_leaving = False
         self._leave_by_s = 0.0
-        self._asking: set[asyncio.Task[None]] = set()
 
     @property
     def tenant(self) -> str:
@@ -85,7 +75,7 @@ class BatchRun:
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._beat()), group.create_task(self._watch())]
+                beside = [group.create_task(self._heartbeat()), group.create_task(self._watch())]
                 await self._work()
                 for task in beside:
                     task.cancel()
@@ -160,7 +150,7 @@ class BatchRun:
         try:
             with self._services.intake.delegated.issued(TenantId(record.tenant), KeyId(record.key_id)) as credential:
                 for _ in range(_ROUNDS):
-                    if not await self._ask_round(credential):
+                    if not await self._round(credential).run():
                         ends_as = "expired"
                         break
                     if self._parts.done.tally.done == record.lines:
@@ -171,72 +161,11 @@ class BatchRun:
         if not self._is_leaving:
             await self._move(lambda record: batch_moves.ended(record, ends_as, self._now()), "in_progress")
 
-    async def _ask_round(self, credential: str) -> bool:
-        """Once through the input file; whether nobody stopped it."""
-        self._parts.go_on()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._parts.keep_writing())
-            try:
-                await self._ask_lines(self._asker(credential), group)
-            except _Stopped:
-                return False
-            finally:
-                await self._abort_lines()
-                self._parts.stop()
-        return True
-
-    async def _ask_lines(self, asker: Asker, group: asyncio.TaskGroup) -> None:
-        record, store = self._record, self._shared.store
-        async for raw in lines_of(store, record.tenant, record.input_file_id, line_bytes(self._services)):
-            if raw.ordinal in self._parts.done or raw.text is None:
-                continue
-            question = _question(raw, record.endpoint)
-            if question is not None:
-                await self._until_room(len(question.body))
-                self._begin(asker, question, group)
-        while self._asking:
-            self._check_time()
-            await asyncio.sleep(_LOOK_S)
-
-    def _begin(self, asker: Asker, question: Question, group: asyncio.TaskGroup) -> None:
-        held = contextlib.ExitStack()
-        held.enter_context(self._shared.bodies.taken(self.tenant, len(question.body)))
-
-        async def ask() -> None:
-            self._parts.add(await asker.ask(question))
-
-        task = group.create_task(ask())
-        task.add_done_callback(lambda _: held.close())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    async def _until_room(self, size_bytes: int) -> None:
-        """A line more may be held, and asked, without more being lost to a kill than was said."""
-        limits = self._shared.limits
-        while True:
-            self._check_time()
-            waiting = len(self._asking)
-            if (
-                not self._is_leaving
-                and waiting < _TASKS_PER_PLACE * limits.lines_in_flight_per_batch
-                and waiting + self._parts.undurable < limits.undurable_lines
-                and not self._parts.is_heavy
-                and (not waiting or self._shared.bodies.is_free(self.tenant, size_bytes))
-            ):
-                return
-            await asyncio.sleep(_LOOK_S)
-
     def _check_time(self) -> None:
         if self._is_leaving and self._services.clock() >= self._leave_by_s:
-            raise _Stopped
+            raise Stopped
         if self._is_cancelled or self._now() >= self._record.expires_s:
-            raise _Stopped
-
-    async def _abort_lines(self) -> None:
-        lines = list(self._asking)
-        for line in lines:
-            line.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+            raise Stopped
 
     async def _put_together(self) -> None:
         shared, record = self._shared, self._record
@@ -254,26 +183,34 @@ class BatchRun:
             record.status,
         )
 
-    def _asker(self, credential: str) -> Asker:
+    def _round(self, credential: str) -> LineRound:
         shared = self._shared
-        return Asker(
+        sender = LineSender(
             shared.services.clock,
             shared.handle,
             self._route,
             self._record.id,
             credential,
             self._pace,
-            self.turns,
+            self.pacer,
             shared.metrics,
             shared.dice,
+        )
+        return LineRound(
+            shared,
+            self._record,
+            self._parts,
+            sender,
+            check_time=self._check_time,
+            may_begin=lambda: not self._is_leaving,
         )
 
     # what is said to others, and by them
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             try:
-                await self._shared.log.touch(self._record, await self._how_far())
+                await self._shared.log.touch(self._record, await self._progress())
             except StoreUnavailable as error:
                 _log.warning("batch %s: its marker could not be touched: %s", self._record.id, error)
             with contextlib.suppress(TimeoutError):
@@ -281,14 +218,14 @@ class BatchRun:
                     await self._has_news.wait()
             self._has_news.clear()
 
-    async def _how_far(self) -> Beat:
+    async def _progress(self) -> BatchProgress:
         """Until it is known what is done: as far as the holder before said."""
         record = self._record
         before = None
         if not self._is_recalled:
             with contextlib.suppress(LogBroken):  # then it says how far we know
-                before = await self._shared.log.beat(record.tenant, record.id)
-        return before or Beat(record.input_file_id, record.lines, self._parts.done.tally)
+                before = await self._shared.log.progress(record.tenant, record.id)
+        return before or BatchProgress(record.input_file_id, record.lines, self._parts.done.tally)
 
     async def _watch(self) -> None:
         while True:
@@ -343,12 +280,3 @@ class BatchRun:
 
     def _now(self) -> int:
         return int(self._services.wall_clock())
-
-
-def _question(raw: RawLine, endpoint: str) -> Question | None:
-    """What was parsed is let go of before anybody waits. None: it could be read once, and is told of at the end."""
-    try:
-        line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
-    except orjson.JSONDecodeError:
-        return None
-    return Question(line.ordinal, line.custom_id, orjson.dumps(line.body)) if isinstance(line, Line) else None

@@ -1,4 +1,4 @@
-"""Files and batches as one thing that a gateway has, or has not: made once, where a store is configured."""
+"""Files and batches as one optional service of a gateway: made once, where a store is configured."""
 
 import random
 from functools import partial
@@ -9,15 +9,13 @@ from functions.gateway.batch.collecting import Collecting
 from functions.gateway.batch.conductor import Conductor
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
-from functions.gateway.batch.files.upload import UploadPlaces
+from functions.gateway.batch.files.upload import UploadSlots
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
-from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.places import HeldBytes, LinePlaces, ListingPlaces
-from functions.gateway.batch.shared import Shared
+from functions.gateway.batch.shared import BatchMetrics, BatchServices
 from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.services import RequestHandler, Services
-from functions.gateway.tenant_limits import TenantSlots
+from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
 
 class Batches:
@@ -31,24 +29,25 @@ class Batches:
         self.store, self._owners_store = FileStore(store), FileStore(store)
         self.shelf = Shelf(self.store, limits.file_retention_s)
         self.log = BatchLog(self.store)
-        self.uploads = UploadPlaces(limits.uploads_at_once, limits.uploads_per_tenant)
+        self.uploads = UploadSlots(limits.uploads_at_once, limits.uploads_per_tenant)
         # Who counts and then makes one is not overtaken between; what several gateways make at once is counted by their
         # markers (`BatchLog.open`).
         self.creations = TenantSlots(
             1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
         )
-        self.listings = ListingPlaces(limits.listings_per_tenant)
-        places = LinePlaces(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
-        bodies, answers = (HeldBytes(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
-        metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: places.held)
-        shared = Shared(
+        most = limits.listings_per_tenant
+        self.listings = TenantShares(most_per_tenant=most, refusal=partial(_many_listings, most))
+        slots = TenantShares(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
+        bodies, answers = (TenantShares(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
+        metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: slots.held)
+        shared = BatchServices(
             services,
             handle,
             limits,
             self._owners_store,
             Shelf(self._owners_store, limits.file_retention_s),
             BatchLog(self._owners_store),
-            places=places,
+            slots=slots,
             bodies=bodies,
             answers=answers,
             metrics=metrics,
@@ -77,8 +76,8 @@ class Batches:
         return None
 
     async def _reads(self, tenant: str, batch_id: str, file_id: str) -> bool:
-        beat = await self.log.beat(tenant, batch_id)
-        if beat is None or beat.input_file_id != file_id:
+        progress = await self.log.progress(tenant, batch_id)
+        if progress is None or progress.input_file_id != file_id:
             return False
         latest = await self.log.latest(tenant, batch_id)
         return latest is not None and not latest.is_over  # else its marker is about to go
@@ -96,3 +95,9 @@ class Batches:
 def _many(most: int) -> Refused:
     message = f"{most} batches of yours are being made. Wait for one to be made."
     return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))
+
+
+def _many_listings(most: int) -> Refused:
+    """Of files or batches: each may read a thousand records."""
+    message = f"{most} listings of yours are under way. Wait for one to end."
+    return Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))

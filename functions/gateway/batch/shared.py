@@ -1,29 +1,62 @@
-"""What all of a gateway's batches share."""
+"""What all of a gateway's batches share: services, bounds, the store, and their metrics.
 
-from collections import Counter
+Metrics have statuses and outcomes only, no tenant and no id.
+"""
+
+import collections
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from functions.decisions.batch.record import Status
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog
-from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.places import HeldBytes, LinePlaces
 from functions.gateway.services import RequestHandler, Services
+from functions.gateway.tenant_limits import TenantShares
+
+
+class BatchMetrics:
+    def __init__(self, registry: CollectorRegistry, running: Callable[[], int], in_flight: Callable[[], int]) -> None:
+        self._ended = Counter("shoal_batches", "Batches by how they ended", ["status"], registry=registry)
+        self._lines = Counter("shoal_batch_lines", "Lines by their result", ["outcome"], registry=registry)
+        self._again = Counter(
+            "shoal_batch_lines_asked_again", "Times that a line was told to wait, or failed and was retried",
+            registry=registry,
+        )  # fmt: skip
+        self._taken = Counter("shoal_batch_claims", "Batches taken up by this gateway", registry=registry)
+        Gauge("shoal_batches_running", "Batches this gateway works on", registry=registry).set_function(running)
+        Gauge("shoal_batch_lines_in_flight", "Their lines under way", registry=registry).set_function(in_flight)
+
+    def ended(self, status: Status) -> None:
+        self._ended.labels(status).inc()
+
+    def line(self, outcome: Literal["completed", "failed", "expired"]) -> None:
+        self._lines.labels(outcome).inc()
+
+    def asked_again(self) -> None:
+        self._again.inc()
+
+    def taken(self) -> None:
+        self._taken.inc()
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BatchServices:
     services: Services
     handle: RequestHandler  # of the requests that lines are
     limits: BatchLimits
     store: FileStore
     shelf: Shelf
     log: BatchLog
-    places: LinePlaces
-    bodies: HeldBytes  # of lines that wait for their answer
-    answers: HeldBytes  # room for those in flight
+    slots: TenantShares  # lines in flight
+    bodies: TenantShares  # bytes of lines that wait for their answer
+    answers: TenantShares  # bytes that those in flight may get
     metrics: BatchMetrics
     dice: Callable[[], float]  # in [0, 1)
-    open_batches: Counter[str] = field(default_factory=Counter)  # of each tenant, at all gateways: at the last look
+    open_batches: collections.Counter[str] = field(
+        default_factory=collections.Counter
+    )  # of each tenant, at all gateways: at the last look

@@ -1,4 +1,4 @@
-"""Is an input file in order? Each line as it would be judged as a request, before any is asked.
+"""Validation of an input file: each line as it would be judged as a request, before any is sent.
 
 Everything that is wrong is told with its line, up to a bound; one wrong line and nothing of the file is asked. What a
 line needs at the time that it is asked (a quota, a place, a model that still exists) is not looked at here.

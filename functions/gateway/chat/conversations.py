@@ -1,4 +1,4 @@
-"""A tenant's conversations, kept between requests so that each carries only what is new.
+"""Conversations of a tenant, kept between requests so that each carries only what is new.
 
 Kept where the tenant says so, for requests with a session id. The name that one lies under is an HMAC of tenant and
 session, and what lies there is sealed (AES-GCM, a key derived from the pepper, the name as associated data): whoever

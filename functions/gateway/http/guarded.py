@@ -24,6 +24,8 @@ _INVALID_HTTP = ErrorAnswer(400, "invalid_request_error", "invalid_http", "This 
 
 
 class GuardedHttpTools(HttpToolsProtocol):
+    due_s = 0.0  # at every sweep: a transport does not report that it closes
+
     def __init__(
         self,
         services: Services,

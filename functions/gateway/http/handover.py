@@ -1,4 +1,4 @@
-"""Restart without a refused connection: the listening sockets pass from the old gateway to the new one.
+"""Handover of the listening sockets to a new gateway process: a restart without a refused connection.
 
 The new process asks the old one, on a unix socket, for its listeners (SCM_RIGHTS): both then hold the same sockets and
 the same queue of connections that wait to be accepted. Once the new one accepts, it says so; the old one stops

@@ -1,4 +1,4 @@
-"""A request's headers: what is refused, and the few that mean something here.
+"""Headers of a request: what is refused, and the few that mean something here.
 
 A tenant is never taken from a header; headers of ours that only the platform may set never reach an engine, since
 nothing of the client's headers does: the upstream request carries headers of the gateway's own making.

@@ -1,4 +1,4 @@
-"""The fast lane's client side: one connection, its hot requests served here, all others handed to uvicorn.
+"""Fast lane to clients: one connection, its hot requests served here, all others handed to uvicorn.
 
 uvicorn is given this class as its `http=` protocol. httptools parses; a POST to a hot route is collected, admitted and
 spliced to an engine without an ASGI call in between. At the first request for anything else the connection moves to
@@ -45,34 +45,11 @@ class _NotHot(Exception):
 
 class LaneProtocol(asyncio.Protocol):
     __slots__ = (
-        "_app_state",
-        "_body",
-        "_body_bytes",
-        "_close_after",
-        "_completed",
-        "_config",
-        "_deadline_s",
-        "_exchange",
-        "_expects_continue",
-        "_gateway",
-        "_head_bytes",
-        "_headers",
-        "_loop",
-        "_parser",
-        "_phase",
-        "_pipelined",
-        "_raw",
-        "_received_s",
-        "_refused",
-        "_route",
-        "_services",
-        "_state",
-        "_transport",
-        "_unread_bytes",
-        "_upload",
-        "_url",
-        "_write_paused",
-    )
+        "_app_state", "_body", "_body_bytes", "_close_after", "_completed", "_config", "_exchange",
+        "_expects_continue", "_gateway", "_head_bytes", "_headers", "_loop", "_parser", "_phase", "_pipelined",
+        "_raw", "_received_s", "_refused", "_route", "_services", "_state", "_transport", "_unread_bytes", "_upload",
+        "_url", "_write_paused", "due_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -93,7 +70,7 @@ class LaneProtocol(asyncio.Protocol):
         self._exchange: Answering | None = None
         self._raw: bytes | None = b""  # the bytes of a head under way, for a hand-over; None once it is a hot one
         self._phase = "idle"
-        self._deadline_s = gateway.services.clock() + gateway.services.limits.head_s
+        self.due_s = gateway.services.clock() + gateway.services.limits.head_s
         self._close_after = self._refused = self._pipelined = self._completed = self._write_paused = False
         self._url = b""
         self._route: Route = cast(Route, None)  # set with the head, before any use
@@ -128,7 +105,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._raw is not None:
             self._raw += data
         if self._phase == "idle":
-            self._phase, self._deadline_s = "head", self._services.clock() + self._services.limits.head_s
+            self._phase, self.due_s = "head", self._services.clock() + self._services.limits.head_s
         self._completed = False
         try:
             self._parser.feed_data(data)
@@ -169,10 +146,10 @@ class LaneProtocol(asyncio.Protocol):
         """The server drains: finish what is under way, then close."""
         self._close_after = True
         if self._phase == "idle":
-            self._deadline_s = min(self._deadline_s, self._services.clock() + self._services.limits.lame_duck_s)
+            self.due_s = min(self.due_s, self._services.clock() + self._services.limits.lame_duck_s)
 
     def check(self, now_s: float) -> None:
-        if now_s < self._deadline_s:
+        if now_s < self.due_s:
             return
         if self._phase == "head":
             self._refuse(errors.request_timeout("The head"))
@@ -218,7 +195,7 @@ class LaneProtocol(asyncio.Protocol):
         self._route = route
         self._raw = None
         self._received_s = now_s = self._services.clock()
-        self._phase, self._deadline_s = "body", now_s + self._services.limits.body_s
+        self._phase, self.due_s = "body", now_s + self._services.limits.body_s
         announced = announced_bytes(self._headers)
         if announced is None or announced > FREE_BYTES or self._expects_continue:
             self._upload = self._gateway.precheck(self._headers)
@@ -241,7 +218,7 @@ class LaneProtocol(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self._close_after = True
         self._completed = True
-        self._phase, self._deadline_s = "busy", _NEVER_S  # its exchange has times of its own
+        self._phase, self.due_s = "busy", _NEVER_S  # its exchange has times of its own
         body = bytes(self._body)
         self._body = self._url = b""
         if self._upload is not None:
@@ -373,7 +350,7 @@ class LaneProtocol(asyncio.Protocol):
             self._transport.abort()
             return
         self._unread_bytes = left_bytes
-        self._deadline_s = now_s + self._services.limits.write_stall_s
+        self.due_s = now_s + self._services.limits.write_stall_s
 
     def _head_too_large(self) -> ErrorAnswer:
         return errors.headers_too_large(f"The head is over {self._services.limits.head_bytes} bytes.")
@@ -381,7 +358,7 @@ class LaneProtocol(asyncio.Protocol):
     def _enter(self, phase: str, within_s: float) -> None:
         """Go to a phase that may last so long."""
         self._phase = phase
-        self._deadline_s = self._services.clock() + within_s
+        self.due_s = self._services.clock() + within_s
 
     def _reset_request(self) -> None:
         self._url = b""

@@ -1,4 +1,4 @@
-"""Where an exchange writes its answer: the fast lane's connection, or an ASGI request.
+"""Sink of an exchange's answer: the fast lane's connection, or an ASGI request.
 
 Each call carries all that may go out together, so that an answer's head and its first event are one write.
 """

@@ -1,4 +1,4 @@
-"""How many bytes of request bodies this process holds while they arrive, all connections together.
+"""Memory bound on request bodies that are arriving, all connections of the process together.
 
 Each body has a bound of its own (`Limits.body_bytes`) and a time (`Limits.body_s`); 9,500 connections with such a body
 each would still be 37 GB. So large bodies share `Limits.uploads_bytes`:

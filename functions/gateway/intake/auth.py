@@ -1,4 +1,4 @@
-"""Whose request it is: keys that have proven themselves, and delegated credentials for work done in a caller's name.
+"""Authentication: keys that have proven themselves, and delegated credentials for work done in a caller's name.
 
 A caller who asks all day is not put to the proof each time (4 us). What is kept of a key is a hash of the header, never
 the key, and only of headers that were right: nobody can fill the memory with inventions, and a wrong key takes the

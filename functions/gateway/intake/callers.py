@@ -1,4 +1,4 @@
-"""Who calls a route that is no engine's: the same keys, the same refusals, and a bound of its own."""
+"""Callers of routes that are no engine's: the same keys, the same refusals, and a rate limit of their own."""
 
 from fastapi import Request
 

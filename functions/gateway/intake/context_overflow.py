@@ -1,4 +1,4 @@
-"""A chat that is longer than the context window, made to fit where its tenant wants that: the oldest turns go.
+"""Context overflow: a chat longer than the context window loses its oldest turns, where its tenant wants that.
 
     refuse (default)   nothing is done here; the tier's cap or the engine refuses with 400
     slide              `decisions.request.context_window` says which turns go; the answer's `x-shoal-context: slid=N`

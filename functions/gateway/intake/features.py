@@ -1,4 +1,4 @@
-"""A request's features, made at admission; what its answer taught, at the end.
+"""Features of a request, made at admission; what its answer taught, at the end.
 
 Nothing here tokenises: a prompt of text is as many tokens as its bytes make by what was learnt of this tenant and base
 model (`length_model`); token ids are counted. Only whole answers teach (status 200 with the engine's usage), and only
@@ -72,12 +72,12 @@ class Features:
         tenant: TenantId,
         salt: str | None,
         *,
-        asked_tokens: int = 0,
+        requested_tokens: int = 0,
         pairs: bool = False,
     ) -> RequestFeatures:
         """The features of a request whose fields and caps were checked; `salt` is its prefix cache's, None: shared.
 
-        `asked_tokens`: how long an answer its caller named, before caps bounded it. `pairs`: the model scores texts.
+        `requested_tokens`: the length of answer that its caller named, before caps. `pairs`: the model scores texts.
         """
         text, ids, media = prompt_text(parsed, output)
         prompt_bytes = len(text) + (read_again_bytes(parsed) if pairs else 0)
@@ -101,7 +101,7 @@ class Features:
             block_bytes,
             choices,
             ids is None and not media,
-            choices * min(asked_tokens, model.context_window_tokens),
+            choices * min(requested_tokens, model.context_window_tokens),
         )
 
     def ended(self, ended: Ended) -> None:

@@ -1,4 +1,4 @@
-"""Which values a request's fields may have: one table a route, read top to bottom.
+"""Field tables of chat and completions: which values a request's fields may have, read top to bottom.
 
 The engine checks much of this too, but it answers some broken values with 500 and others with a crash, and its limits
 are made for one trusted user. Fields that are not in a table pass on as they are (engines have many of their own),

@@ -1,4 +1,4 @@
-"""The field tables of the routes beside chat and completions: responses, messages, and those of pooling models.
+"""Field tables of the routes beside chat and completions: responses, messages, and those of pooling models.
 
 As in `fields`: what the engine would answer with 500, or spend without bound, is refused here in words; what is not in
 a table passes on. What a gateway in front of many engines cannot keep (stored responses, background work, tools that an

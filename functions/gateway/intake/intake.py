@@ -1,4 +1,4 @@
-"""From a request on the wire to one that may be routed: who calls, what for, which version answers.
+"""Intake: from a request on the wire to an admitted one, with its caller, its model and its version.
 
 In the order in which they may refuse: headers, key and scope (`recognise`), then body, fields, class, model and
 lengths (`admit`); between the two the gateway asks whether the tenant may send one more. Pure but for the clock's
@@ -18,7 +18,7 @@ from functions.api.snapshot import KeyEntry, QuotaEntry, ServiceClass
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.caps import within_key
 from functions.decisions.request.access import Caller
-from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, model_not_found, unauthorized
+from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, unauthorized
 from functions.gateway.http.headers import (
     RawHeaders,
     RequestHeaders,
@@ -26,13 +26,12 @@ from functions.gateway.http.headers import (
     check_json_body,
     read_headers,
 )
-from functions.gateway.intake import context_overflow, fields
+from functions.gateway.intake import context_overflow, fields, models
 from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
-from functions.gateway.intake.classified import classified
-from functions.gateway.intake.features import Features, for_other_model
+from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
-from functions.gateway.intake.lengths import asked_tokens, hold_to_caps
-from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, RERANK, ROUTES, SCORE, Route, routes_for
+from functions.gateway.intake.lengths import hold_to_caps, requested_tokens
+from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.request.request import Admitted
 from functions.gateway.routing.splits import Sender, Splits, SplitUse
@@ -98,8 +97,8 @@ class Intake:
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
         session = _session(known.read, parsed)
-        model = _resolve(catalogue, caller, parsed, len(wire.body))
-        _check_task(catalogue, model, route)
+        model = models.resolve(catalogue, caller, parsed, len(wire.body))
+        models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)
         split: SplitUse | None = None
         if model.split is not None:
@@ -108,12 +107,14 @@ class Intake:
         elif session is not None and model.is_adapter:  # a base model has one version
             self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = self._fit(catalogue, route, parsed, known, model)
-        asked = asked_tokens(parsed, route.output)
+        asked = requested_tokens(parsed, route.output)
         if known.quota is not None and route.output is not None:
             hold_to_caps(parsed, route.output, len(wire.body), known.quota, model.context_window_tokens)
         salt = self._cache_salt(catalogue, caller.tenant)
-        pairs = _reads_pairs(catalogue, model, route)
-        features = self.features.of(parsed, route.output, model, caller.tenant, salt, asked_tokens=asked, pairs=pairs)
+        pairs = models.reads_pairs(catalogue, model, route)
+        features = self.features.of(
+            parsed, route.output, model, caller.tenant, salt, requested_tokens=asked, pairs=pairs
+        )
         stream = route.streams and parsed.get("stream") is True
         wants_usage = (
             stream and route.stream_options and (parsed.get("stream_options") or {}).get("include_usage") is True
@@ -145,8 +146,8 @@ class Intake:
 
     def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
         """The model that a checked body names, where it answers this route; raises Refused (400, 404)."""
-        model = _resolve(catalogue, caller, parsed, 0)
-        _check_task(catalogue, model, route)
+        model = models.resolve(catalogue, caller, parsed, 0)
+        models.check_task(catalogue, model, route)
         return model
 
     def _fit(
@@ -182,18 +183,6 @@ class Intake:
         return hmac.digest(self._pepper, b"cache-salt\0" + tenant.encode(), hashlib.sha256).hex()[:32]
 
 
-def as_control(admitted: Admitted, splits: Splits) -> Admitted:
-    """The same request on the control version of its rollout: no replica has the candidate."""
-    if admitted.split is None:
-        return admitted
-    control = admitted.split.control
-    parsed = orjson.loads(admitted.upstream_body)
-    parsed["model"] = control.engine_name
-    split, body = splits.fall_back(admitted.split), orjson.dumps(parsed)
-    features = for_other_model(admitted.features, parsed, admitted.route.output, control.engine_name)
-    return msgspec.structs.replace(admitted, model=control, split=split, features=features, upstream_body=body)
-
-
 def _check_required(parsed: JsonObject, route: Route) -> None:
     for group in route.required:
         if parsed.get(group[0]) is None and all(parsed.get(name) is None for name in group):
@@ -204,33 +193,6 @@ def _session(read: RequestHeaders, parsed: JsonObject) -> str | None:
     """What the request belongs to, where it says so. `session_id` is ours: tenants' ids must not meet in an engine."""
     in_body = parsed.pop("session_id", None)
     return read.session or in_body or parsed.get("prompt_cache_key") or None
-
-
-def _resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
-    requested = parsed.get("model")
-    if type(requested) is not str or not requested:
-        raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
-    model = catalogue.resolve(caller.tenant, requested)
-    if model is None:
-        model = classified(catalogue, caller.tenant, requested, parsed, body_bytes)
-    if model is None:
-        raise model_not_found(requested)
-    return model
-
-
-def _reads_pairs(catalogue: Catalogue, model: ResolvedModel, route: Route) -> bool:
-    """Whether the model reads a query with each of its documents; one that embeds reads each text once."""
-    pool = catalogue.pools.get(model.pool) if route is SCORE or route is RERANK else None
-    return pool is not None and pool.task == "score"
-
-
-def _check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
-    """An engine answers a route that its model is not made for with 404, as if there were no such model."""
-    pool = catalogue.pools.get(model.pool)
-    if pool is not None and pool.task not in route.tasks:
-        usable = ", ".join(routes_for(pool.task))
-        message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
-        raise bad_request(message, param="model", code="wrong_model_type")
 
 
 def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> ServiceClass:

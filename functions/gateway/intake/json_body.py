@@ -1,4 +1,4 @@
-"""One JSON object from a body, or a reason why not.
+"""JSON object of a body, or a reason why not.
 
 Two parsers that read one body differently are a hole: the gateway would check one request and the engine would run
 another. So what is doubtful is refused (duplicate keys, NaN, Infinity, bad UTF-8, a byte order mark, lone surrogates,

@@ -1,4 +1,4 @@
-"""A request's length against its tenant's tier: how much is asked for, and what is passed on to the engine.
+"""Length of a request against its tenant's tier: what is requested, and what is passed on to the engine.
 
 Output is exact: the engine is given the cap as `max_tokens` where the request leaves more open. Context is exact where
 the cap is the pool's window or above, since the engine itself refuses; below that a prompt's text counts as 4 bytes a
@@ -14,7 +14,7 @@ import orjson
 
 from functions.api.snapshot import QuotaEntry
 from functions.decisions.quota import caps as quota_caps
-from functions.decisions.quota.caps import OverCap, Wish
+from functions.decisions.quota.caps import LengthRequest, OverCap
 from functions.gateway.errors import ErrorAnswer, OverQuota
 from functions.gateway.intake.json_body import JsonObject
 
@@ -48,7 +48,9 @@ def hold_to_caps(
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
     field = field_in_force(parsed, output.names)
-    wish = Wish(parsed.get(field), parsed.get("min_tokens"), output.default_tokens or window_tokens, prompt_tokens=0)
+    wish = LengthRequest(
+        parsed.get(field), parsed.get("min_tokens"), output.default_tokens or window_tokens, prompt_tokens=0
+    )
     granted = quota_caps.grant(wish, caps)
     if _prompt_matters(wish, granted, body_bytes, caps.max_context_tokens, window_tokens):
         granted = quota_caps.grant(wish._replace(prompt_tokens=prompt_tokens(parsed, output.prompt)), caps)
@@ -58,7 +60,7 @@ def hold_to_caps(
         parsed[field] = granted
 
 
-def asked_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
+def requested_tokens(parsed: JsonObject, output: OutputFields | None) -> int:
     """How long an answer the caller named; 0: none, or nothing is generated."""
     return (parsed.get(field_in_force(parsed, output.names)) or 0) if output is not None else 0
 
@@ -72,7 +74,7 @@ def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
 
 
 def _prompt_matters(
-    wish: Wish, granted: int | OverCap | None, body_bytes: int, context_cap: int | None, window_tokens: int
+    wish: LengthRequest, granted: int | OverCap | None, body_bytes: int, context_cap: int | None, window_tokens: int
 ) -> bool:
     """Whether prompt and output together might pass a context cap that the engine does not see."""
     if context_cap is None or context_cap >= window_tokens or isinstance(granted, OverCap):

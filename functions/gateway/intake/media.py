@@ -1,4 +1,4 @@
-"""What a request's images, sounds and files may point at: an engine would fetch it, from inside.
+"""References to images, sounds and files in a request: an engine would fetch them, from inside.
 
 `data:` URLs carry their bytes and count against the body; `https:` URLs pass unless their host is an address that is
 not of the public internet, or a name that only resolves inside. Names are not resolved here: on the hot path nothing

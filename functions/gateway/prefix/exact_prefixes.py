@@ -1,4 +1,4 @@
-"""What replicas hold of a prompt by the engines' own word: exact blocks (`events`) or their blooms (`bloom`).
+"""Exact prefixes: what replicas hold of a prompt by their engines' events (`events`) or their blooms (`bloom`).
 
 The request's path is two look-ups, without a tokenizer (measured: 8 us for a prompt of 86 blocks that nine of 32
 replicas hold to seven different depths, 13 us for one of 5,991 blocks; by blooms 25 and 39 us):
@@ -12,7 +12,7 @@ which came between the two turns, is not in it. The order of replicas is the sam
 None, and with it the gateway's own record, where the pool's tokenizer is not at hand, no replica has told anything, or
 the prompt cannot be known exactly (tools, pictures, other routes than chat and completions).
 
-Neighbours: `prefix_feeds` carries news and questions between this and the bus; `prefixes` asks.
+Neighbours: `functions.gateway.feeds` carries updates and requests between this and the bus; `index` asks.
 """
 
 import logging
@@ -21,11 +21,11 @@ from pathlib import Path
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue
-from functions.fleet.prefix_news import Ask, NewsInvalid, decode
+from functions.fleet.prefix_updates import NewsInvalid, PrefixRequest, decode
 from functions.fleet.prefix_view import PrefixView
 from functions.gateway.intake.routes import HOT_ROUTES
 from functions.gateway.prefix.prompt_chains import Learnt, PromptChains
-from functions.gateway.prefix.prompt_learner import Lesson, PromptLearner
+from functions.gateway.prefix.prompt_learner import PromptJob, PromptLearner
 from functions.gateway.request.request import Admitted
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ExactPrefixes:
         output, features = admitted.route.output, admitted.features
         if output is not None:
             self.learner.want(
-                Lesson(
+                PromptJob(
                     admitted.caller.tenant,
                     admitted.model.pool,
                     admitted.model.engine_name,
@@ -103,7 +103,7 @@ class ExactPrefixes:
         self.learnt_total += 1
         self._chains.put(learnt)
 
-    def heard(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         """One message from the bus; what is none is dropped and counted."""
         try:
             self.view.fold(decode(message), self._clock())
@@ -111,14 +111,14 @@ class ExactPrefixes:
             self.refused_total += 1
             _log.warning("dropped news of prefixes: %s", error)
 
-    def asks(self, catalogue: Catalogue) -> list[Ask]:
+    def asks(self, catalogue: Catalogue) -> list[PrefixRequest]:
         """What to ask of whom now, so that it goes on being told."""
-        asks: list[Ask] = []
+        asks: list[PrefixRequest] = []
         self._began.intersection_update(catalogue.pools)
         for pool in catalogue.pools:
             source = catalogue.routing_for(pool).prefix_source
             if source != "sent":
-                asks.append(Ask(pool, source, self.view.unknown(pool), everyone=pool not in self._began))
+                asks.append(PrefixRequest(pool, source, self.view.unknown(pool), everyone=pool not in self._began))
                 self._began.add(pool)
         return asks
 

@@ -1,4 +1,4 @@
-"""Which replica has how much of a prompt in its cache: three sources behind one question.
+"""Cached prefix of a prompt on each replica of a pool: three sources behind one question.
 
 A RoutingPolicy's `prefix.source` says which: what the replicas tell (`events`, `bloom`), or this gateway's own record
 of what it sent where (`sent`), which is also asked where the replicas have told nothing that could be compared.
@@ -70,8 +70,8 @@ class Prefixes:
         text_bytes = features.prompt_bytes + int(features.expected_output_tokens * START_BYTES_PER_TOKEN)
         record.enter(features.text_blocks, replica_id, text_bytes, features.text_block_bytes, now_s)
 
-    def heard(self, heartbeat: Heartbeat) -> None:
-        """What a beat says of a replica's cache: its size, and that it is gone with its engine."""
+    def receive_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """What a heartbeat says of a replica's cache: its size, and that it is gone with its engine."""
         replica_id, pool = ReplicaId(heartbeat.replica_id), PoolName(heartbeat.pool)
         if heartbeat.phase in ("starting", "dead") or self._pool_of.get(replica_id, pool) != pool:
             self.forget(replica_id)

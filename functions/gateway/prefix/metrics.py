@@ -1,4 +1,4 @@
-"""How much of the prompts came from caches, and whether that was foreseen: per pool, for Prometheus.
+"""Metrics of prefix caches: how much of the prompts came from them, and whether that was predicted, per pool.
 
     hit ratio = cached / prompt tokens, by the engines' own usage, of the last minute or so (they fade by e^(-t/60 s))
 

@@ -1,4 +1,4 @@
-"""How many of a prompt's tokens are settled by how much of its text: what two prompts with a common beginning share.
+"""Alignment of text and tokens: how many of a prompt's tokens are settled by how much of its text.
 
 A gateway sees that two prompts begin alike by the blocks of their text (`functions.decisions.prefix.block_names`); an
 engine shares KV by blocks of tokens. Between the two stand the chat template (`prompt_text` is what went into it, the

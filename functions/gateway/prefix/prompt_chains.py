@@ -1,4 +1,4 @@
-"""What was learnt of prompts: a block of text to the token blocks that it settles.
+"""Learnt prompts: a block of text to the token blocks that it settles.
 
 On the request's path a prompt is known by the hashes of its text blocks. Here the deepest one that was seen before
 leads to the chain of token blocks up to it, without a tokenizer. A prompt that grows turn by turn is found by its

@@ -1,4 +1,4 @@
-"""Prompts to token blocks, on a thread beside the event loop: render, tokenise, name, align.
+"""Tokenizing of prompts on a thread beside the event loop: render, tokenize, name, align.
 
 Nothing waits for it. A request whose prompt is new is routed by what is known (a former turn, or the gateway's own
 record) and taught here meanwhile; its next turn finds it. Waiting for the tokenizer instead would cost each first turn
@@ -108,7 +108,7 @@ MAX_LEARNT_CHARS = 256 * 1024  # of a rendered prompt: 64,000 tokens of English
 _JOIN_S = 5.0
 
 
-class Lesson(msgspec.Struct, frozen=True, gc=False):
+class PromptJob(msgspec.Struct, frozen=True, gc=False):
     """A request as far as it concerns its prompt."""
 
     tenant: TenantId
@@ -127,7 +127,7 @@ class PromptLearner:
 
     def __init__(self, models_dir: Path) -> None:
         self._models = PromptModels(models_dir)
-        self._queue: TokenizeQueue[Lesson] = TokenizeQueue()
+        self._queue: TokenizeQueue[PromptJob] = TokenizeQueue()
         self._thread: threading.Thread | None = None
         self.left_out_total = 0  # lessons that found the queue full
 
@@ -141,58 +141,58 @@ class PromptLearner:
             self._queue.close()
             self._thread.join(_JOIN_S)
 
-    def want(self, lesson: Lesson) -> bool:
+    def want(self, job: PromptJob) -> bool:
         """False where there is no room for it now."""
-        put = self._queue.put(lesson)
+        put = self._queue.put(job)
         self.left_out_total += not put
         return put
 
-    def learn(self, lesson: Lesson) -> Learnt | None:
+    def learn(self, job: PromptJob) -> Learnt | None:
         """None where the pool's tokenizer is not at hand or the body is another one than was admitted.
 
         A prompt that cannot be known exactly is learnt as one that settles nothing, so that it is not tried again.
         """
-        model = self._models.of(lesson.pool)
+        model = self._models.of(job.pool)
         if model is None:
             return None
-        body: dict[str, Any] = orjson.loads(lesson.body)
+        body: dict[str, Any] = orjson.loads(job.body)
         salt = body.get("cache_salt") or ""
-        text = prompt_text(body, lesson.output).text
-        if text_blocks(text, seed_of(salt, lesson.engine_name), lesson.text_block_bytes) != lesson.text_blocks:
+        text = prompt_text(body, job.output).text
+        if text_blocks(text, seed_of(salt, job.engine_name), job.text_block_bytes) != job.text_blocks:
             return None
-        ids, settled = _tokens(body, text, model, lesson)
-        seed = scope_seed(lesson.engine_name if lesson.is_adapter else "", salt)
-        names = chain(seed, ids, lesson.block_tokens)
+        ids, settled = _tokens(body, text, model, job)
+        seed = scope_seed(job.engine_name if job.is_adapter else "", salt)
+        names = chain(seed, ids, job.block_tokens)
         most = len(names)
-        blocks = tuple(min(most, tokens // lesson.block_tokens) for tokens in settled)
-        return Learnt(lesson.text_blocks, lesson.block_tokens, names[: max(blocks, default=0)], blocks)
+        blocks = tuple(min(most, tokens // job.block_tokens) for tokens in settled)
+        return Learnt(job.text_blocks, job.block_tokens, names[: max(blocks, default=0)], blocks)
 
     def _run(self, tell: Callable[[Learnt], object]) -> None:
         while True:
-            lesson = self._queue.take()
-            if lesson is None:
+            job = self._queue.take()
+            if job is None:
                 return
             try:
-                learnt = self.learn(lesson)
+                learnt = self.learn(job)
             except Exception:  # whatever a body or a template did, the next lesson is another
-                _log.exception("a prompt of %s could not be learnt", lesson.engine_name)
+                _log.exception("a prompt of %s could not be learnt", job.engine_name)
                 continue
             if learnt is not None:
                 tell(learnt)
 
 
-def _tokens(body: dict[str, Any], text: bytes, model: PromptModel, lesson: Lesson) -> tuple["array[int]", list[int]]:
+def _tokens(body: dict[str, Any], text: bytes, model: PromptModel, job: PromptJob) -> tuple["array[int]", list[int]]:
     """The prompt's token ids, and how many of them each text block settles."""
-    boundaries = range(lesson.text_block_bytes, len(text) + 1, lesson.text_block_bytes)
+    boundaries = range(job.text_block_bytes, len(text) + 1, job.text_block_bytes)
     nothing = array("q"), [0] * len(boundaries)
-    if lesson.output.prompt == "messages":
+    if job.output.prompt == "messages":
         messages = conversation(body)
         if messages is None or model.template is None:
             return nothing
         try:
             prompt = model.template.render(messages)
         except TemplateFailed as error:
-            _log.info("the chat template of %s: %s", lesson.pool, error)
+            _log.info("the chat template of %s: %s", job.pool, error)
             return nothing
         tokens = model.tokenizer.tokens(prompt[:MAX_LEARNT_CHARS], add_special_tokens=False)
         contents = [message["content"] for message in messages]

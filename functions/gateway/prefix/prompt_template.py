@@ -1,4 +1,4 @@
-"""A conversation to the prompt that the model reads, by the chat template of its own directory, as the engine does.
+"""Chat template of a model: a conversation to the prompt that the model reads, as the engine renders it.
 
 A template is code that came with a model. It runs in jinja2's immutable sandbox, on a thread of its own (`learner`),
 and is stopped when what it writes gets too long or takes too long: with each piece that it writes, and with each turn

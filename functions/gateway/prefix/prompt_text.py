@@ -1,4 +1,4 @@
-"""The text of a prompt, in one order, whatever route it came by: what is hashed for prefixes and measured for size.
+"""Text of a prompt, in one order, whatever route it came by: hashed for prefixes and measured for size.
 
 It is what a chat template is likely to make of the request, but for the template's own words: tools first, then each
 message's role and content. So two requests with a common beginning here have one in the engine, as far as the text

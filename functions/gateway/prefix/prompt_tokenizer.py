@@ -1,4 +1,4 @@
-"""A prompt's text to token ids as the engine makes them, and where in the text each token ends.
+"""Tokenizer of a model: text to token ids as the engine makes them, and where in the text each token ends.
 
 The model's own tokenizer does it. Special tokens (<|im_start|>) cut a text before anything else does, so what lies
 between two of them is tokenised alone: a conversation that grows by a turn costs its new turn, the rest is remembered.

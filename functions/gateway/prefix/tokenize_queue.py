@@ -1,4 +1,4 @@
-"""Prompts that wait to be learnt: bounded in number and bytes, each once, and no tenant before all others.
+"""Queue of prompts to tokenize: bounded in number and bytes, each once, and fair between tenants.
 
 A lesson takes as long as its prompt is long (half a second for 200 KB), so whoever sends long prompts could keep the
 one thread that learns to itself. Hence as in a fair queue: who has had least of the thread, in bytes, comes next, and
@@ -23,7 +23,7 @@ MAX_BYTES = 16 * 1024 * 1024  # four of the largest bodies
 SHARE_RATIO = 0.25  # of either, for one tenant
 
 
-class Waiting(Protocol):
+class TokenizeJob(Protocol):
     """What a lesson must say of itself."""
 
     @property
@@ -37,25 +37,25 @@ class Waiting(Protocol):
         """Never empty; the last one stands for the whole prompt."""
 
 
-Lesson = TypeVar("Lesson", bound=Waiting)
+Job = TypeVar("Job", bound=TokenizeJob)
 
 
-class _Line(Generic[Lesson]):
+class _Line(Generic[Job]):
     """One tenant's, in the order of arrival."""
 
-    __slots__ = ("lessons", "spent_bytes", "waiting_bytes")
+    __slots__ = ("jobs", "spent_bytes", "waiting_bytes")
 
     def __init__(self, spent_bytes: int) -> None:
-        self.lessons: deque[Lesson] = deque()
+        self.jobs: deque[Job] = deque()
         self.spent_bytes = spent_bytes
         self.waiting_bytes = 0
 
 
-class TokenizeQueue(Generic[Lesson]):
+class TokenizeQueue(Generic[Job]):
     """For any number of threads."""
 
     def __init__(self) -> None:
-        self._lines: dict[TenantId, _Line[Lesson]] = {}  # of those who wait
+        self._lines: dict[TenantId, _Line[Job]] = {}  # of those who wait
         self._known: set[int] = set()  # by their last text block
         self._bytes = 0
         self._is_closed = False
@@ -64,24 +64,24 @@ class TokenizeQueue(Generic[Lesson]):
     def __len__(self) -> int:
         return len(self._known)
 
-    def put(self, lesson: Lesson) -> bool:
+    def put(self, job: Job) -> bool:
         """False where there is no room for it; one that waits already is not put twice."""
-        size_bytes = len(lesson.body)
+        size_bytes = len(job.body)
         with self._changed:
-            if lesson.text_blocks[-1] in self._known:
+            if job.text_blocks[-1] in self._known:
                 return True
-            line = self._lines.get(lesson.tenant) or _Line(self._least_spent_bytes())
-            if self._is_closed or not self._has_room(line, size_bytes):
+            line = self._lines.get(job.tenant) or _Line(self._least_spent_bytes())
+            if self._is_closed or not self._has_capacity(line, size_bytes):
                 return False
-            self._lines[lesson.tenant] = line
-            line.lessons.append(lesson)
+            self._lines[job.tenant] = line
+            line.jobs.append(job)
             line.waiting_bytes += size_bytes
             self._bytes += size_bytes
-            self._known.add(lesson.text_blocks[-1])
+            self._known.add(job.text_blocks[-1])
             self._changed.notify()
         return True
 
-    def take(self) -> Lesson | None:
+    def take(self) -> Job | None:
         """The next one, as soon as there is one; None once the queue is closed."""
         with self._changed:
             while not self._lines and not self._is_closed:
@@ -91,15 +91,15 @@ class TokenizeQueue(Generic[Lesson]):
             lines = self._lines
             tenant = min(lines, key=lambda name: lines[name].spent_bytes)
             line = lines[tenant]
-            lesson = line.lessons.popleft()
-            size_bytes = len(lesson.body)
+            job = line.jobs.popleft()
+            size_bytes = len(job.body)
             line.spent_bytes += size_bytes
             line.waiting_bytes -= size_bytes
             self._bytes -= size_bytes
-            self._known.discard(lesson.text_blocks[-1])
-            if not line.lessons:
+            self._known.discard(job.text_blocks[-1])
+            if not line.jobs:
                 del lines[tenant]
-        return lesson
+        return job
 
     def close(self) -> None:
         """What waits is forgotten."""
@@ -107,12 +107,12 @@ class TokenizeQueue(Generic[Lesson]):
             self._is_closed = True
             self._changed.notify_all()
 
-    def _has_room(self, line: _Line[Lesson], size_bytes: int) -> bool:
+    def _has_capacity(self, line: _Line[Job], size_bytes: int) -> bool:
         """A tenant's first lesson may be of any size."""
         if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False
         own_bytes = line.waiting_bytes + size_bytes
-        return not line.lessons or (len(line.lessons) < MAX_JOBS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO)
+        return not line.jobs or (len(line.jobs) < MAX_JOBS * SHARE_RATIO and own_bytes <= MAX_BYTES * SHARE_RATIO)
 
     def _least_spent_bytes(self) -> int:
         return min((line.spent_bytes for line in self._lines.values()), default=0)

@@ -1,11 +1,11 @@
-"""What each tenant, and each key that has limits of its own, may still ask of this gateway.
+"""Quota accounts of tenants, and of keys with limits of their own, at this gateway.
 
     enter -> reserve -> progress ... -> settle -> leave       `leave` settles where nobody did
 
-The decisions are `functions.decisions.quota.account` and `quota_reservation`; this keeps the accounts, which outlive
-snapshots, and raises the 429 that `quota_answers` words. Alone, or without a bus, a gateway keeps limits exactly by
-itself; several share them out by leases (`quota_leasing`), and then `reserve` may answer False: what is missing has to
-be asked for, which takes milliseconds (`TenantQuotas.ask`).
+The decisions are `functions.decisions.quota.account` and `reservation`; this keeps the accounts, which outlive
+snapshots, and raises the 429 that `refusals` words. Alone, or without a bus, a gateway keeps limits exactly by itself;
+several share them out by leases (`leases`), and then `reserve` may answer False: what is missing has to be requested,
+which takes milliseconds (`TenantQuotas.ask`).
 
 The accounts are bounded by who may call: only tenants and keys of a snapshot get one, and the sweep forgets, a few at a
 time, those that would decide nothing any more. That is also how tenants go that have vanished from the snapshot.
@@ -18,7 +18,7 @@ from typing import Protocol
 from functions.api.ids import TenantId
 from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
 from functions.decisions.quota.account import UNLIMITED, QuotaAccount
-from functions.decisions.quota.dimensions import FREES_UP_S, GRAINS, REQUESTS, Costs, OverLimit
+from functions.decisions.quota.dimensions import FREES_UP_S, REQUESTS, UNITS, Costs, OverLimit
 from functions.decisions.quota.outage import Regime
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
@@ -26,11 +26,12 @@ from functions.decisions.request.features import RequestFeatures
 from functions.gateway import errors
 from functions.gateway.errors import Refused
 from functions.gateway.http.sink import MoreHeaders
-from functions.gateway.quota import refusals as quota_answers
+from functions.gateway.quota import refusals
+from functions.gateway.quota.metrics import Settled
 from functions.gateway.request.relay import Usage
 
-_ONE_REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
-_NO_REQUEST: Costs = (-GRAINS[REQUESTS], 0, 0, 0, 0)
+_ONE_REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
+_NO_REQUEST: Costs = (-UNITS[REQUESTS], 0, 0, 0, 0)
 _LOOKED_AT_PER_SWEEP = 256  # 50,000 idle accounts are gone in less than a minute, at 20 us a sweep
 _GOLDEN_RATIO = 0.6180339887498949  # its multiples spread evenly over 0..1, however many there are
 ALONE = Regime("share", 1)
@@ -54,27 +55,11 @@ class Leasing(Protocol):
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         """Keep this account's limits in today's way."""
 
-    def ask(self, entry: "Entry", done: Callable[[OverLimit | None], None]) -> None:
+    def ask(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
         """Ask for what the entry lacks; `done` is told once what it still lacks, None: nothing."""
 
 
-class Settled:
-    """What accounts were charged since the process began; each request once."""
-
-    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "kv_token_s", "output_tokens", "requests")
-
-    def __init__(self) -> None:
-        self.requests = self.input_tokens = self.cached_tokens = self.output_tokens = 0
-        self.kv_token_s = self.gpu_s = 0.0
-
-    def add(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        self.requests += 1
-        self.input_tokens += input_tokens
-        self.cached_tokens += cached_tokens
-        self.output_tokens += output_tokens
-
-
-class Entry:
+class RequestQuota:
     """One request that entered: its accounts, and what the answer says of their limits."""
 
     __slots__ = ("_cached_weight_ratio", "_quotas", "_tier", "accounts", "headers", "keys", "reservation")
@@ -106,7 +91,7 @@ class Entry:
         over = reservation.too_large(features)
         if over is not None:
             self._give_back(now_us)
-            raise quota_answers.larger_than_all(over, _whose(over, self.accounts, self._tier))
+            raise refusals.larger_than_all(over, _whose(over, self.accounts, self._tier))
         costs = reservation.costs(features)
         step = self._quotas.regime.step
         if step == "leased":
@@ -199,8 +184,8 @@ class Entry:
         """What was refused for one reason costs nothing of any limit."""
         self._give_back(now_us)
         accounts = self.accounts
-        headers = quota_answers.request_headers(accounts) + quota_answers.token_headers(accounts)
-        refused = quota_answers.over_quota(over, _whose(over, accounts, self._tier), self._quotas.dice(), headers)
+        headers = refusals.request_headers(accounts) + refusals.token_headers(accounts)
+        refused = refusals.over_quota(over, _whose(over, accounts, self._tier), self._quotas.dice(), headers)
         self.headers = refused.headers
         raise refused
 
@@ -209,7 +194,7 @@ class Entry:
             account.take(_NO_REQUEST, now_us)
 
     def _say_tokens(self) -> None:
-        more = quota_answers.token_headers(self.accounts)
+        more = refusals.token_headers(self.accounts)
         if more:
             self.headers = (*self.headers, *more)
 
@@ -228,24 +213,26 @@ class TenantQuotas:
     def regime(self) -> Regime:
         return self.leasing.regime if self.leasing is not None else ALONE
 
-    def enter(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> Entry:
+    def enter(
+        self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None
+    ) -> RequestQuota:
         """Count one more request of a tenant; raises OverQuota (429) where that is one too many."""
         now_us = int(now_s * US_PER_S)
         keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
         for account in accounts:
             account.in_flight += 1
             account.take(_ONE_REQUEST, now_us)
-        return Entry(self, keys, accounts, quota, quota_answers.request_headers(accounts))
+        return RequestQuota(self, keys, accounts, quota, refusals.request_headers(accounts))
 
     def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
         """Whether one more request could enter now, which is not counted; raises OverQuota (429) where not."""
         self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
 
-    def ask(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def ask(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         """Have what `reserve` lacked asked for; `done` is called once, later, with the refusal or None."""
         if self.leasing is None:
             raise ValueError("limits are not shared: there is nobody to ask")
-        self.leasing.ask(entry, _Asked(entry, now, done))
+        self.leasing.ask(entry, _LeaseReply(entry, now, done))
 
     def in_flight(self, tenant: TenantId) -> int:
         account = self.accounts.get(tenant)
@@ -277,7 +264,7 @@ class TenantQuotas:
         over = _over_on_entry(accounts, now_us, self.regime.step == "leased")
         if over is not None:
             whose = _whose(over, accounts, quota.name if quota is not None else "")
-            raise quota_answers.over_quota(over, whose, self.dice(), quota_answers.request_headers(accounts))
+            raise refusals.over_quota(over, whose, self.dice(), refusals.request_headers(accounts))
         return keys, accounts
 
     def _account(self, key: str, limits: QuotaLimits, now_us: int) -> QuotaAccount:
@@ -294,12 +281,12 @@ class TenantQuotas:
         return len(self.accounts)
 
 
-class _Asked:
+class _LeaseReply:
     """Tells whoever waits for an answer, in the words of the edge."""
 
     __slots__ = ("_done", "_entry", "_now")
 
-    def __init__(self, entry: Entry, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def __init__(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         self._entry, self._now, self._done = entry, now, done
 
     def __call__(self, over: OverLimit | None) -> None:

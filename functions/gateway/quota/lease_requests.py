@@ -1,9 +1,9 @@
-"""What this gateway wants of accounts' limits, as the bus is asked for it, and what becomes of its answers.
+"""Lease requests of this gateway to the bus, and what becomes of the answers.
 
     a round     wish_of_round -> the bus -> take_round         what is given back is gone from here before it is sent
     a request   missing -> the bus -> take_asked               or, where the bus is silent, judged_here
 
-Amounts here are grains, on the wire millionths. Neighbours: `quota_leasing` asks; `functions.decisions.quota.lease`
+Amounts here are quota units, on the wire millionths. Neighbours: `leases` asks; `functions.decisions.quota.lease`
 knows what to want; `functions.fleet.quota_leases` has the messages.
 """
 
@@ -13,14 +13,14 @@ from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit
 from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, shared_burst
 from functions.decisions.quota.token_bucket import US_PER_S
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, RateWish, Wish
-from functions.gateway.quota.accounts import Entry
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseRequest, RateRequest
+from functions.gateway.quota.accounts import RequestQuota
 
 _DENIED_AT_MOST_US = US_PER_S // 2  # a large request's wait must not keep small ones away
 _BACK_S = 1.0  # where nobody has said when
 
 
-def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> Wish:
+def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     """What is given back is gone from here at once: it must not be spent while the call is under way."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us)
@@ -30,28 +30,28 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> Wish:
         wanted_micro = int(lease.rate(index).want(bucket, idle) / period_s)
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
-        rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
+        rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
     limit = account.limits.concurrent_requests
     if limit is None:
-        return Wish(key, NO_LIMIT, 0, 0, tuple(rates))
+        return LeaseRequest(key, NO_LIMIT, 0, 0, tuple(rates))
     places = -lease.places if idle and not account.in_flight else lease.wants_places(account)
     if places < 0:
         account.slots = max(0, lease.places + places)
-    return Wish(key, limit, lease.places, places, tuple(rates))
+    return LeaseRequest(key, limit, lease.places, places, tuple(rates))
 
 
-def take_round(account: QuotaAccount, wish: Wish, granted: Granted, now_us: int) -> None:
+def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_us: int) -> None:
     lease, grant = _lease_of(account), granted.grants[0]
     _take_places(account, wish, grant.places)
     for rate_wish, amount, left in zip(wish.rates, grant.granted_micro, grant.left_micro, strict=True):
         bucket = account.buckets[rate_wish.dimension]
         if bucket is not None:  # no snapshot took the limit away meanwhile
-            grains = max(0, amount) * rate_wish.period_s
-            lease.rate(rate_wish.dimension).granted(bucket, grains, left * rate_wish.period_s)
+            units = max(0, amount) * rate_wish.period_s
+            lease.rate(rate_wish.dimension).granted(bucket, units, left * rate_wish.period_s)
             lease.rate(rate_wish.dimension).round_ended(now_us)
 
 
-def _take_places(account: QuotaAccount, wish: Wish, places: int) -> None:
+def _take_places(account: QuotaAccount, wish: LeaseRequest, places: int) -> None:
     if wish.places_limit != NO_LIMIT and account.slots is not None:
         _lease_of(account).places = account.slots = places
 
@@ -60,15 +60,15 @@ def is_done_with(account: QuotaAccount, now_us: int) -> bool:
     """Nobody has asked for a while, and nothing is held or owed."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us) and not account.in_flight and not lease.places
-    return idle and all(-bucket.grain < bucket.level <= 0 for _, bucket in account.limited)
+    return idle and all(-bucket.unit < bucket.level <= 0 for _, bucket in account.limited)
 
 
-def places_of(entry: Entry) -> tuple[int, ...]:
+def places_of(entry: RequestQuota) -> tuple[int, ...]:
     """How many of each of its accounts are under way, it among them: asked as it enters."""
     return tuple(account.in_flight for account in entry.accounts)
 
 
-def missing(entry: Entry, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[Wish]:
+def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[LeaseRequest]:
     """Of each account; empty where enough has come meanwhile. `taken`: `places_of` the entry."""
     for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
@@ -78,10 +78,12 @@ def missing(entry: Entry, taken: tuple[int, ...], active: Mapping[str, QuotaAcco
         rates = _rates(account, missing)
         limit = account.limits.concurrent_requests
         if places or rates:
-            yield Wish(key, limit if places and limit is not None else NO_LIMIT, account.lease.places, places, rates)
+            yield LeaseRequest(
+                key, limit if places and limit is not None else NO_LIMIT, account.lease.places, places, rates
+            )
 
 
-def owed(entries: Iterable[Entry], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
+def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
     """What the accounts of those who ask together owe: each account's once, however many there are."""
     found: dict[str, Group] = {}
     for entry in entries:
@@ -90,18 +92,20 @@ def owed(entries: Iterable[Entry], active: Mapping[str, QuotaAccount]) -> dict[s
                 continue
             debts = account.lease.owed(account, entry.reservation.held)
             if debts:
-                found[key] = Group(True, (Wish(key, NO_LIMIT, account.lease.places, 0, _rates(account, debts)),))
+                found[key] = Group(
+                    True, (LeaseRequest(key, NO_LIMIT, account.lease.places, 0, _rates(account, debts)),)
+                )
     return found
 
 
-def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateWish, ...]:
-    """Grains, by dimension."""
+def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateRequest, ...]:
+    """Units, by dimension."""
     rates = []
-    for index, grains in wanted.items():
+    for index, units in wanted.items():
         bucket = account.buckets[index]
         if bucket is not None:
-            micro = -(-grains // PERIODS_S[index])
-            rates.append(RateWish(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
+            micro = -(-units // PERIODS_S[index])
+            rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
     return tuple(rates)
 
 
@@ -132,12 +136,12 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
     return over
 
 
-def judged_here(entry: Entry, gateways: int) -> OverLimit | None:
+def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
     """Nobody has answered: may it come on credit? What it needs has been taken."""
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
-            owed = -bucket.room
-            if owed > bucket.burst * bucket.grain // (CREDIT_DIVISOR * gateways):
+            owed = -bucket.headroom
+            if owed > bucket.burst * bucket.unit // (CREDIT_DIVISOR * gateways):
                 return OverLimit(DIMENSIONS[index], bucket.limit, _BACK_S)
         limit = account.limits.concurrent_requests
         if limit is not None and account.in_flight > max(1, limit // gateways):

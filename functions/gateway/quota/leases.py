@@ -1,4 +1,4 @@
-"""This gateway's share of limits that several gateways keep together: rounds of asking ahead, and asking at once.
+"""Leases of limits that several gateways share: rounds that request ahead, and requests at once.
 
     each 250 ms +- 10 %     what every account in use wants, in as few calls as it takes
     a request finds none    one call for all that wait; after 20 ms without an answer they wait no longer
@@ -29,9 +29,9 @@ from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S
 from functions.decisions.quota.outage import Regime, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import Answer, Group, QuotaBroker
+from functions.fleet.quota_leases import Group, LeaseAnswer, QuotaBroker
 from functions.fleet.tasks import Supervised
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.lease_requests import (
     is_done_with,
     judged_here,
@@ -93,7 +93,7 @@ class QuotaLeases:
         if self.regime.step == "leased" and (account.limited or account.slots is not None):
             self._active[key] = account
 
-    def ask(self, entry: Entry, done: Done) -> None:
+    def ask(self, entry: RequestQuota, done: Done) -> None:
         pending = _Pending(entry, done)
         if len(self._waiting) >= _MAX_WAITING:
             self._judge(pending)
@@ -210,7 +210,7 @@ class QuotaLeases:
 
     # in touch or not
 
-    def _in_touch(self, answer: Answer) -> None:
+    def _in_touch(self, answer: LeaseAnswer) -> None:
         self._was_reached = True
         self._lost_s = None
         self.gateways = max(1, answer.gateways)
@@ -249,7 +249,7 @@ class _Pending:
 
     __slots__ = ("_done", "entry", "places", "told")
 
-    def __init__(self, entry: Entry, done: Done) -> None:
+    def __init__(self, entry: RequestQuota, done: Done) -> None:
         self.entry = entry
         self.places = places_of(entry)
         self._done = done

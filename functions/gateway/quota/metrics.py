@@ -1,23 +1,60 @@
-"""What Prometheus sees of limits: how they are kept now, what was asked of the bus, and what accounts were charged.
+"""Metrics of quotas: the step in force, requests to the bus, and charges to accounts.
 
 No tenant is named: sums over all of them. `shoal_quota_settled_tokens_total{by="engine"}` over all gateways is what the
 engines say they computed for answers that they finished, to the token; `count` is what was delivered of the others.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterator, Mapping
+from typing import Protocol, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from functions.decisions.quota.outage import Step
+from functions.decisions.quota.outage import Regime, Step
 
-if TYPE_CHECKING:
-    from functions.gateway.quota.accounts import TenantQuotas
+
+class Settled:
+    """What accounts were charged since the process began; each request once."""
+
+    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "kv_token_s", "output_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.input_tokens = self.cached_tokens = self.output_tokens = 0
+        self.kv_token_s = self.gpu_s = 0.0
+
+    def add(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        self.requests += 1
+        self.input_tokens += input_tokens
+        self.cached_tokens += cached_tokens
+        self.output_tokens += output_tokens
+
+
+class Leasing(Protocol):
+    """The part of the leases that is shown."""
+
+    gateways: int
+
+    @property
+    def asks(self) -> Mapping[str, int]: ...
+
+
+class Quotas(Protocol):
+    """The accounts, as far as they are shown."""
+
+    settled_by_engine: Settled
+    settled_by_count: Settled
+
+    @property
+    def leasing(self) -> Leasing | None: ...
+
+    @property
+    def regime(self) -> Regime: ...
+
+    def __len__(self) -> int: ...
 
 
 class QuotaCollector(Collector):
-    def __init__(self, quotas: "TenantQuotas") -> None:
+    def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
 
     def collect(self) -> Iterator[Metric]:

@@ -64,7 +64,7 @@ def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
     of: QuotaAccount | None = None
     for account in accounts:
         bucket = account.buckets[REQUESTS]
-        if bucket is not None and (least is None or bucket.room * least.limit < least.room * bucket.limit):
+        if bucket is not None and (least is None or bucket.headroom * least.limit < least.headroom * bucket.limit):
             least, of = bucket, account
     if least is None or of is None:
         return ()
@@ -81,7 +81,7 @@ def token_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
     of: QuotaAccount | None = None
     for account in accounts:
         for bucket in account.buckets[INPUT : OUTPUT + 1]:
-            if bucket is not None and (least is None or bucket.room * least.limit < least.room * bucket.limit):
+            if bucket is not None and (least is None or bucket.headroom * least.limit < least.headroom * bucket.limit):
                 least, of = bucket, account
     if least is None or of is None:
         return ()
@@ -99,12 +99,12 @@ def _left(account: QuotaAccount, index: int, bucket: TokenBucket) -> tuple[int, 
     Of a lease: what is in hand here, and what the bus had left when it was last asked.
     """
     if not bucket.leased or account.lease is None:
-        room = bucket.capacity - bucket.level
-        return bucket.limit, room // bucket.grain if room > 0 else 0, bucket.full_again_us()
-    remaining = bucket.room + account.lease.rate(index).left
+        headroom = bucket.capacity - bucket.level
+        return bucket.limit, headroom // bucket.unit if headroom > 0 else 0, bucket.full_again_us()
+    remaining = bucket.headroom + account.lease.rate(index).left
     at_once = shared_burst(index, bucket)
-    missing_us = max(0, at_once * bucket.grain - remaining) // max(1, bucket.limit)
-    return bucket.limit, max(0, min(at_once, remaining // bucket.grain)), missing_us
+    missing_us = max(0, at_once * bucket.unit - remaining) // max(1, bucket.limit)
+    return bucket.limit, max(0, min(at_once, remaining // bucket.unit)), missing_us
 
 
 def duration(us: int) -> bytes:

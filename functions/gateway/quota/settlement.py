@@ -1,4 +1,4 @@
-"""What an exchange that has ended cost, and the charge for it: the one place where requests are settled.
+"""Settlement of a request: what it cost, and the charge for it. The one place where that is decided.
 
 What the engine counted is charged; where it could not say (the client left, the replica was lost) what was delivered,
 an event a token, and the prompt as it was estimated, also where the client left before anything came, or its own
@@ -7,8 +7,8 @@ delivered cost the tenant nothing, and neither does the loser of two attempts at
 haste are not its own. What the small model of a cascade said before the larger one was asked is charged besides
 (`CascadeSpend`): the policy wants both.
 
-Neighbours: `functions.decisions.request.cost` has the formulae; an exchange asks `spent` once, at its end; `settle` is
-one of those who are given its `Ended`; the trace tells what it says.
+Neighbours: `functions.decisions.quota.dimensions` has the formulae; an exchange calls `spent` once, at its end;
+`settle` is one of the listeners that are given its `Ended`.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from functions.decisions.admission.ticket import cost_tokens, uncounted_cost_tokens
-from functions.decisions.request.cost import gpu_seconds, kv_token_seconds
-from functions.decisions.routing.retry import Failure
+from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.fleet.view import FleetView
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.relay import Usage
 from functions.gateway.request.request import NOTHING_SPENT, Admitted, CascadeSpend, Ended, Spent, Timeline
+from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 
 
@@ -33,8 +33,7 @@ class Served(Protocol):
     timeline: Timeline
     usage: Usage | None
     cascade_spend: CascadeSpend | None
-    all_failures: tuple[Failure, ...]
-    attempts: int
+    tries: Tries
     begun: bool
 
 
@@ -146,7 +145,7 @@ def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
 
 def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
     """Whether an engine has the request: it was sent, and has not failed there."""
-    return attempt.connected_s > 0.0 and len(exchange.all_failures) < exchange.attempts
+    return attempt.connected_s > 0.0 and len(exchange.tries.all_failures) < exchange.tries.count
 
 
 def _spent_on(usage: Usage, attempt: Attempt, served: _Period, fleet: FleetView) -> Spent:

@@ -1,4 +1,4 @@
-"""One try of one request on one replica: dial, send, read what comes, and tell the owner how it went.
+"""Attempt of a request on one replica: dial, send, read what comes, and report to the owner.
 
     begin -> connecting -> waiting -> (a stream) passing -> over
                  |            |            |
@@ -8,16 +8,16 @@ A connection that was idle may be closed by the engine just as it is taken: that
 dialled. But not where the engine had the request for longer than a closing takes, or takes no new connection either:
 then it broke with the request in its hands, which is what quarantine has to know.
 
-Nothing is said to a client here: the owner (the exchange) is told of an opening worth passing on, of what follows, and
-of exactly one end, after which the attempt holds neither a connection nor a place at its replica. `drop` ends it
-silently, at any time. An owner may have two attempts at once, so an attempt touches nothing of its owner but `Owner`.
+Nothing goes to a client from here: the owner (the exchange) is notified of an opening worth passing on, of what comes
+then, and of exactly one end, after which the attempt holds neither a connection nor a slot at its replica. `drop` ends
+it silently, at any time. An owner may have two attempts at once, so an attempt uses nothing of its owner but `Owner`.
 """
 
 from typing import Protocol
 
 from functions.decisions.routing.choice import Prediction
-from functions.decisions.routing.own_load import Place
-from functions.decisions.routing.retry import Failure, told_to_wait_s
+from functions.decisions.routing.own_load import InFlightSlot
+from functions.decisions.routing.retry import Failure, retry_after_s
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.request import replies
@@ -60,30 +60,10 @@ class Owner(Protocol):
 
 class Attempt:
     __slots__ = (
-        "_admitted",
-        "_before_last",
-        "_connection",
-        "_content_type",
-        "_last",
-        "_opening",
-        "_owner",
-        "_parts",
-        "_parts_bytes",
-        "_place",
-        "_relay",
-        "_renaming",
-        "_services",
-        "_status",
-        "_was_reset",
-        "begun",
-        "connected_s",
-        "gaps",
-        "over",
-        "prediction",
-        "replica",
-        "told_to_wait_s",
-        "waiting_since_s",
-    )
+        "_admitted", "_before_last", "_connection", "_content_type", "_last", "_opening", "_owner", "_parts",
+        "_parts_bytes", "_relay", "_renaming", "_services", "_slot", "_status", "_was_reset", "begun", "connected_s",
+        "gaps", "over", "prediction", "replica", "retry_after_s", "waiting_since_s",
+    )  # fmt: skip
 
     def __init__(
         self, services: Services, owner: Owner, admitted: Admitted, prediction: Prediction, renaming: Renaming
@@ -94,7 +74,7 @@ class Attempt:
         self._renaming = renaming
         self.prediction = prediction  # why this replica
         self.replica = prediction.replica
-        self._place: Place | None = None  # at the replica
+        self._slot: InFlightSlot | None = None  # at the replica
         self._connection: Connection | None = None
         self._relay: Relay | None = None
         self._status = 0
@@ -104,17 +84,17 @@ class Attempt:
         self._was_reset = False  # an idle connection broke as it was used
         self.begun = self.over = False  # begun: the owner has the opening of the stream
         self.connected_s = self.waiting_since_s = 0.0  # monotonic
-        self.told_to_wait_s = 0.0  # by an engine that is full
+        self.retry_after_s = 0.0  # by an engine that is full
         self.gaps: Gaps | None = None  # between the pieces of a stream
         self._before_last = self._last = b""  # pieces that were passed on
 
     def begin(self) -> None:
-        """Take a place at the replica, and ask it."""
-        self._place = self._services.router.sent(self._admitted, self.prediction)
+        """Take a slot at the replica, and send the request."""
+        self._slot = self._services.router.sent(self._admitted, self.prediction)
         self._connect()
 
     def drop(self) -> None:
-        """It is over: the engine stops at once, and nobody is told. Does nothing where it is."""
+        """It is over: the engine stops at once, and the owner is not notified. Does nothing where it is."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
@@ -123,7 +103,7 @@ class Attempt:
     @property
     def sent_s(self) -> float:
         """When it began; monotonic."""
-        return self._place.sent_s if self._place is not None else 0.0
+        return self._slot.sent_s if self._slot is not None else 0.0
 
     @property
     def done(self) -> bool:
@@ -202,7 +182,7 @@ class Attempt:
     def on_head(self, status: int, content_type: bytes) -> None:
         self._status, self._content_type = status, content_type
         if status in (429, 503) and self._connection is not None:
-            self.told_to_wait_s = told_to_wait_s(self._connection.retry_after)
+            self.retry_after_s = retry_after_s(self._connection.retry_after)
         stream = self._admitted.stream
         if status == 200:
             expected = b"text/event-stream" if stream else b"application/json"
@@ -275,8 +255,8 @@ class Attempt:
         elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
             self.begun, self._opening = True, b""
             self.gaps, self._last = Gaps(), opening
-            if self._place is not None:
-                self._services.router.started(self._place)
+            if self._slot is not None:
+                self._services.router.started(self._slot)
             self._owner.attempt_began(self, opening)
         else:
             self._opening = opening
@@ -364,5 +344,5 @@ class Attempt:
         if self.over:
             return
         self.over = True
-        if self._place is not None:
-            self._services.router.left(self._place)
+        if self._slot is not None:
+            self._services.router.left(self._slot)

@@ -1,4 +1,4 @@
-"""How each family of routes speaks: what passes of a stream, what a whole answer is, what an error looks like.
+"""Dialects of the route families: what passes of a stream, what a whole answer is, what an error looks like.
 
     OPENAI      chat and plain completions: `data:` events to `[DONE]`; tokenize and detokenize
     RESPONSES   named events to `response.completed`; the error event is flat, as OpenAI's SDK reads it

@@ -1,4 +1,4 @@
-"""More attempts than one: the pools' budgets for them, and second attempts beside slow first ones.
+"""Retry budgets of the pools, and hedging: second attempts beside slow first ones.
 
 A second one begins only where the pool's policy says `hedgeAfter`, only for interactive streams (a whole answer has no
 first byte before its end), one at a time, and out of the retry budget, so that a slow pool is not asked twice for
@@ -17,7 +17,7 @@ from functions.gateway.request.request import Admitted
 _MAX_POOLS = 1024
 
 
-class Sent(Protocol):
+class SentAttempt(Protocol):
     """An attempt, as far as it is late."""
 
     prediction: Prediction
@@ -57,7 +57,7 @@ class Hedging:
         self.begun_total = self.won_total = 0
         self._pools: dict[PoolName, FirstTokens] = {}
 
-    def is_late(self, admitted: Admitted, attempt: Sent, now_s: float) -> bool:
+    def is_late(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
         """Whether a first attempt that has not begun to answer should have."""
         after_s = admitted.routing.hedge_after_s
         if after_s is None or admitted.service_class != "interactive" or not admitted.stream or attempt.begun:
@@ -65,7 +65,7 @@ class Hedging:
         predicted_s = attempt.prediction.total_ms / 1000
         return now_s - attempt.sent_s >= self._pool(admitted.model.pool).wait_s(predicted_s, after_s)
 
-    def first_token(self, admitted: Admitted, attempt: Sent, now_s: float) -> None:
+    def first_token(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> None:
         """What the attempt's first token took; remembered where somebody will ask."""
         if admitted.routing.hedge_after_s is not None and admitted.stream:
             self._pool(admitted.model.pool).took(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)

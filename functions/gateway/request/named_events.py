@@ -1,4 +1,4 @@
-"""A streamed answer whose events have names: `event: response.output_text.delta`, then `data: {…}`.
+"""Streams whose events have names: `event: response.output_text.delta`, then `data: {…}`.
 
 `/v1/responses` and `/v1/messages` speak so. As in `relay`, events pass whole and as they came, but for the model's
 name, and an event that arrives in pieces waits for its end. A `Grammar` says which names end the stream, which are

@@ -1,4 +1,4 @@
-"""A prompt's fingerprint, and the refusal of one that has failed two replicas.
+"""Quarantine of prompts: their fingerprint, and the refusal of one that has failed two replicas.
 
 The fingerprint is that of the whole request as an engine would get it from the pool that was asked: the hashes of its
 blocks would do for long prompts, but two that begin alike must not be taken for each other. Wherever the request goes
@@ -25,7 +25,7 @@ from functions.gateway.request.request import Admitted, Ended
 _DEADLY = frozenset({Failure.RESET, Failure.REPLICA_LOST, Failure.ENGINE_ERROR})
 
 
-class Sent(Protocol):
+class SentRequest(Protocol):
     """A request that replicas have had in their hands."""
 
     def fingerprint(self) -> bytes: ...
@@ -44,7 +44,7 @@ class PromptQuarantine:
     def fingerprint(self, admitted: Admitted) -> bytes:
         return xxh3_128_digest(admitted.upstream_body, self._seed)
 
-    def failed(self, sent: Sent, replica: ReplicaId, failure: Failure, now_s: float) -> None:
+    def failed(self, sent: SentRequest, replica: ReplicaId, failure: Failure, now_s: float) -> None:
         if self.on and failure in _DEADLY:
             self._table.struck(sent.fingerprint(), replica, now_s)
 
@@ -53,7 +53,7 @@ class PromptQuarantine:
         if ended.status == 200 and ended.prediction is not None and len(self._table):
             self._table.answered(ended.fingerprint())
 
-    def holds(self, sent: Sent, now_s: float) -> bool:
+    def holds(self, sent: SentRequest, now_s: float) -> bool:
         return len(self._table) > 0 and self._table.held_for_s(sent.fingerprint(), now_s) > 0.0
 
     def check(self, admitted: Admitted, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""An engine's answer on its way to the client: pure, bytes in, bytes out.
+"""Relay of an engine's answer to the client: pure, bytes in, bytes out.
 
 A stream passes event by event and is never parsed: what arrives as whole events goes out as the same bytes, but for
 the model's name, which every event carries and which the client knows by another name. An event that arrives in

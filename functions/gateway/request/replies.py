@@ -1,4 +1,4 @@
-"""What goes out: requests to engines, headers to clients, and which answer each kind of failure earns."""
+"""Replies: requests to engines, headers to clients, and the answer that each kind of failure earns."""
 
 import zlib
 

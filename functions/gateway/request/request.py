@@ -1,4 +1,4 @@
-"""One request in three records: as it was admitted, when it passed each step, and how it ended.
+"""A request in three records: as it was admitted, when it passed each step, and how it ended.
 
     Admitted    what intake found it to be; never changed, a request for another pool or version is another `Admitted`
     Timeline    when it passed each step; written as it goes
@@ -23,7 +23,7 @@ from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
 from functions.decisions.routing.retry import Failure
 from functions.gateway.intake.routes import Route
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.relay import Usage
 from functions.gateway.routing.splits import SplitUse
 from functions.telemetry.gap_histogram import Gaps
@@ -127,8 +127,8 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
     code: str  # of the error that it ended with, or empty
     begun: bool  # the client has the beginning of a stream
-    ticket: Ticket | None  # its place in the admission queue, or among those dispatched
-    entry: Entry  # its reservation of the tenant's limits
+    ticket: Ticket | None  # in the admission queue, or among those dispatched
+    entry: RequestQuota  # its reservation of the tenant's limits
     attempts: int
     failures: tuple[Failure, ...]
     fingerprint: Callable[[], bytes]  # of its prompt, as the quarantine knows it

@@ -1,4 +1,4 @@
-"""Connections to engines: one request at a time each, kept for the next one, and never trusted.
+"""Connections to engines: one request at a time each, pooled, and never trusted.
 
 `UpstreamConnection` turns an engine's bytes into four calls on whoever owns the request (head, body, end, failure); the
 pool keeps idle connections per replica, newest first, and closes them before the engine would. Deciding what a failure
@@ -21,7 +21,7 @@ _SECOND_LOOK_S = 0.1
 _RECEIVE_BYTES = 32 * 1024
 
 
-class Answer(Protocol):
+class AnswerReceiver(Protocol):
     """Who receives an engine's answer."""
 
     def on_head(self, status: int, content_type: bytes) -> None: ...
@@ -39,7 +39,7 @@ class Connection(Protocol):
     fresh: bool  # it has not been idle yet
     retry_after: bytes  # of the answer under way
 
-    def send(self, answer: Answer, request: bytes) -> None:
+    def send(self, answer: AnswerReceiver, request: bytes) -> None:
         """Send one request; its answer goes to `answer`."""
 
     def abort(self) -> None:
@@ -99,7 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.fresh = True  # it has not been idle yet
         self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
+        self._answer: AnswerReceiver | None = None
         self._body: list[bytes] = []  # of one read
         self.on_body = self._body.append  # what the parser calls for each chunk, of which a read may have hundreds
         self._parser = httptools.HttpResponseParser(self)
@@ -111,7 +111,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # what the exchange calls
 
-    def send(self, answer: Answer, request: bytes) -> None:
+    def send(self, answer: AnswerReceiver, request: bytes) -> None:
         """Send one request; its answer goes to `answer`."""
         self._answer = answer
         self._content_type = self.retry_after = b""
@@ -202,7 +202,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail(Failure.BAD_ANSWER, "the engine switched protocols" if switched else f"not HTTP: {error}")
         self._close()
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: AnswerReceiver) -> None:
         self.resume()  # the client may have stopped reading just as the answer ended
         self._answer = None
         self._complete = False

@@ -1,10 +1,10 @@
 """Second copies of hot adapters, loaded in the background: no request waits for one.
 
 Routing says where a copy would pay (`functions.decisions.routing.choice`); here the replica's agent is asked, once per
-adapter at a time, at most MAX_AT_ONCE in all, and not again within PAUSE_S, whatever came of it: by then the beats tell
-of the copy, and the load has had time to move.
+adapter at a time, at most MAX_AT_ONCE in all, and not again within PAUSE_S, whatever came of it: by then the
+heartbeats tell of the copy, and the load has had time to move.
 
-Neighbours: `router` passes the wish on; `cold_load` is the other way to a replica's agent, for requests that wait.
+Neighbours: `router` passes the demand on; `adapter_loads` is the other way to an agent, for requests that wait.
 """
 
 import logging
@@ -53,7 +53,7 @@ class AdapterCopies:
             replica = self._fleet.replica(replica_id)
             if replica is None:
                 return
-            self._fleet.take_room(replica_id)
+            self._fleet.take_adapter_slot(replica_id)
             answer = await loader.load(replica, name, _WAIT_S)
             if answer.state == "loaded":
                 self._fleet.note_adapter(replica_id, name, self._clock())

@@ -1,4 +1,4 @@
-"""Adapters that no replica has loaded: asked for at an agent, once for all requests that wait for the same one.
+"""Loading of adapters that no replica has: requested of an agent, once for all requests that wait for the same one.
 
     wait -> (choose a replica -> ask its agent)* -> loaded: the requests are routed there at once
                   ^ no room, not yet known, draining, gone |-> refused, or the time is over: they are told why
@@ -55,7 +55,7 @@ class Waiter(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Load:
+class _AdapterLoad:
     """One adapter on its way."""
 
     request: RouteRequest  # the first one's: the others ask for the same adapter
@@ -94,7 +94,7 @@ class ColdLoads:
         self._own = own
         self._choice = choice
         self._on_end = on_end
-        self._loads: dict[tuple[PoolName, EngineName], _Load] = {}
+        self._loads: dict[tuple[PoolName, EngineName], _AdapterLoad] = {}
         self._refused: OrderedDict[EngineName, tuple[float, ColdFailed]] = OrderedDict()
         self.waiting = 0
 
@@ -111,7 +111,7 @@ class ColdLoads:
         """Wait for the adapter, or be told at once why not. None: one of the waiter's two methods will be called.
 
         `excluded` are not asked. The engines of those `lacking` have said that they do not have it, whatever their
-        beats say: those are asked when nobody else can load it.
+        heartbeats say: those are asked when nobody else can load it.
         """
         known = self._refused.get(request.engine_name)
         if known is not None and self._clock() < known[0]:
@@ -141,7 +141,7 @@ class ColdLoads:
 
     # inside
 
-    def _is_full(self, load: _Load | None, name: EngineName) -> bool:
+    def _is_full(self, load: _AdapterLoad | None, name: EngineName) -> bool:
         """Whether one more may not wait for this adapter, whose `load` is under way already or not."""
         limits = self._limits
         if self.waiting >= limits.cold_waiting or (load is None and len(self._loads) >= limits.cold_loads):
@@ -154,14 +154,14 @@ class ColdLoads:
 
     def _begin(
         self, request: RouteRequest, pool: PoolName, policy: RoutingEntry, excluded: frozenset[ReplicaId]
-    ) -> _Load:
+    ) -> _AdapterLoad:
         now_s = self._clock()
-        load = _Load(request, pool, policy, excluded, now_s, now_s + self._limits.cold_wait_s)
+        load = _AdapterLoad(request, pool, policy, excluded, now_s, now_s + self._limits.cold_wait_s)
         self._loads[pool, request.engine_name] = load
         self._tasks.once(f"cold load {request.engine_name}", self._run(load))
         return load
 
-    async def _run(self, load: _Load) -> None:
+    async def _run(self, load: _AdapterLoad) -> None:
         found: ReplicaView | ColdFailed = ColdFailed("failed")
         try:
             found = await self._find(load)
@@ -169,7 +169,7 @@ class ColdLoads:
             del self._loads[load.pool, load.request.engine_name]
             self._tell(load, found)
 
-    async def _find(self, load: _Load) -> ReplicaView | ColdFailed:
+    async def _find(self, load: _AdapterLoad) -> ReplicaView | ColdFailed:
         """Ask one agent after the other, until one has it or there is no sense in asking on."""
         asked: set[ReplicaId] = set()
         last, pause_s = ColdFailed("no_replica"), self._limits.cold_pause_s
@@ -197,7 +197,7 @@ class ColdLoads:
                 return last
         return last
 
-    def _choose(self, load: _Load, asked: set[ReplicaId]) -> ReplicaView | NoReplica:
+    def _choose(self, load: _AdapterLoad, asked: set[ReplicaId]) -> ReplicaView | NoReplica:
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | asked
         pool = self._fleet.pool(load.pool)
         chosen = self._choice(load.request, pool, load.policy, self._own, out | load.lacking)
@@ -205,7 +205,7 @@ class ColdLoads:
             return self._choice(load.request, pool, load.policy, self._own, out)
         return chosen
 
-    def _holder(self, load: _Load) -> ReplicaView | None:
+    def _holder(self, load: _AdapterLoad) -> ReplicaView | None:
         """Whoever has loaded it meanwhile, by itself or at somebody else's wish."""
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | load.lacking
         for replica in self._fleet.pool(load.pool).replicas:
@@ -213,9 +213,9 @@ class ColdLoads:
                 return replica
         return None
 
-    async def _ask(self, load: _Load, replica: ReplicaView) -> LoadAnswer:
+    async def _ask(self, load: _AdapterLoad, replica: ReplicaView) -> LoadAnswer:
         load.asked = replica.id
-        self._fleet.take_room(replica.id)
+        self._fleet.take_adapter_slot(replica.id)
         try:
             async with asyncio.timeout(None) as load.call:  # `replica_lost` may end it
                 return await self._loader.load(replica, load.request.engine_name, self._left_s(load))
@@ -224,10 +224,10 @@ class ColdLoads:
         finally:
             load.asked = load.call = None
 
-    def _left_s(self, load: _Load) -> float:
+    def _left_s(self, load: _AdapterLoad) -> float:
         return max(0.0, load.ends_s - self._clock())
 
-    def _tell(self, load: _Load, found: ReplicaView | ColdFailed) -> None:
+    def _tell(self, load: _AdapterLoad, found: ReplicaView | ColdFailed) -> None:
         self.waiting -= len(load.waiters)
         waiters, load.waiters = list(load.waiters), {}
         self._on_end("loaded" if isinstance(found, ReplicaView) else found.outcome, self._clock() - load.began_s)

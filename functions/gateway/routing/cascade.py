@@ -1,4 +1,4 @@
-"""A small model's answer under judgement: held back until its first tokens have shown whether it was sure of itself.
+"""Cascade judge: a small model's answer, held back until its first tokens have shown whether it was sure of itself.
 
 The small model is asked for log probabilities beside its answer. A `CascadeJudge` stands between the attempt and the
 exchange while these are read; the exchange sees nothing of an answer that is not kept, and of one that is kept exactly
@@ -30,7 +30,7 @@ from functions.decisions.routing.retry import Failure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
-from functions.gateway.request.attempt import Attempt
+from functions.gateway.request.attempt import Attempt, Owner
 from functions.gateway.request.relay import BadAnswer, Usage, WholeAnswer, usage_in
 from functions.gateway.request.request import Admitted, CascadeOutcome
 from functions.gateway.routing import fallback
@@ -44,16 +44,8 @@ _USAGE = b'"usage":{'
 Verdict = Literal["judging", "kept", "escalated", "unjudged"]
 
 
-class Judged(Protocol):
+class Judged(Owner, Protocol):
     """The exchange, as its judge sees it."""
-
-    def attempt_began(self, attempt: Attempt, first: bytes) -> None: ...
-    def attempt_streamed(self, attempt: Attempt, out: bytes) -> None: ...
-    def attempt_finished(self, attempt: Attempt) -> None: ...
-    def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None: ...
-    def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None: ...
-    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None: ...
-    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None: ...
 
     def attempt_held(self, attempt: Attempt) -> float:
         """Its first token has come, and is held back. When that is; monotonic seconds."""
@@ -100,19 +92,9 @@ class CascadeJudge:
     """Owner of the small model's attempts; what it learnt stays for the trace."""
 
     __slots__ = (
-        "_entropies",
-        "_exchange",
-        "_held",
-        "_held_bytes",
-        "_step",
-        "asking",
-        "doubt",
-        "first_token_s",
-        "larger",
-        "plain",
-        "usage",
-        "verdict",
-    )
+        "_entropies", "_exchange", "_held", "_held_bytes", "_step", "asking", "doubt", "first_token_s", "larger",
+        "plain", "usage", "verdict",
+    )  # fmt: skip
 
     def __init__(
         self, exchange: Judged, step: CascadeEntry, *, plain: Admitted, asking: Admitted, larger: Admitted
@@ -128,7 +110,7 @@ class CascadeJudge:
         self._held_bytes = 0
         self._entropies: list[float] = []
 
-    def asks_instead(self, other: Admitted) -> None:
+    def request_changed(self, other: Admitted) -> None:
         """The small model is asked in another version: what `asking` was rewritten to."""
         parsed = orjson.loads(self.plain.upstream_body)
         parsed["model"] = other.model.engine_name

@@ -1,15 +1,18 @@
-"""One request's wait for an adapter that no replica has: whether to wait at all, and what becomes of it.
+"""Wait of one request for an adapter that no replica has: whether to wait at all, and what becomes of it.
 
 Made by an exchange when it first has to wait; at most `_MAX_WAITS` times, since an adapter may be gone again before it
-is used. Neighbours: `exchange` begins, leaves and is told; `cold_load` has the adapter loaded.
+is used. Neighbours: `exchange` begins, leaves and is notified; `adapter_loads` has the adapter loaded.
 """
 
 from collections.abc import Callable, Mapping
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.routing.choice import NoReplica, ReplicaView, RouteRequest
+from functions.api.ids import ReplicaId
+from functions.api.snapshot import FallbackWhen
+from functions.decisions.routing.choice import NoReplica, ReplicaView
 from functions.decisions.routing.retry import WORTH_A_LOAD, Failure
-from functions.gateway.request.request import Admitted
+from functions.gateway.errors import ErrorAnswer
+from functions.gateway.request import replies
+from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdLoads
 
 _MAX_WAITS = 2
@@ -33,61 +36,80 @@ def _lacking(tried: Tried) -> frozenset[ReplicaId]:
 
 
 class ColdWait:
-    """`loaded` and `failed` are called at the end of a wait that was not left, with the seconds that it took.
+    """One of `loaded` and `failed` is called at the end of a wait that was not left; its seconds go to the timeline.
 
-    Without `cold` there is nobody to ask.
+    `failed`: why the pool cannot answer, the answer that says so, and the label of shoal_shed_total. Without `loads`
+    there is nobody to ask.
     """
 
-    __slots__ = ("_clock", "_cold", "_engine_name", "_failed", "_loaded", "_pool", "_since_s", "_waits")
+    __slots__ = ("_admitted", "_clock", "_failed", "_loaded", "_loads", "_since_s", "_timeline", "_waits")
 
     def __init__(
         self,
-        cold: ColdLoads | None,
+        loads: ColdLoads | None,
         clock: Callable[[], float],
+        timeline: Timeline,
         *,
-        loaded: Callable[[ReplicaView, float], None],
-        failed: Callable[[ColdFailed, float], None],
+        loaded: Callable[[ReplicaView], None],
+        failed: Callable[[FallbackWhen, ErrorAnswer, str], None],
     ) -> None:
-        self._cold = cold
+        self._loads = loads
         self._clock = clock
+        self._timeline = timeline
         self._loaded = loaded
         self._failed = failed
         self._waits = 0
         self._since_s: float | None = None
-        self._pool, self._engine_name = PoolName(""), EngineName("")
+        self._admitted: Admitted | None = None
 
     @property
     def waiting(self) -> bool:
         return self._since_s is not None
 
-    def begin(self, request: RouteRequest, admitted: Admitted, tried: Tried) -> ColdFailed | None:
-        """Wait; or why not, at once."""
-        if self._cold is None or self._waits >= _MAX_WAITS:
-            return ColdFailed("no_replica")
+    def begin(self, admitted: Admitted, tried: Tried) -> None:
+        """Wait; where that makes no sense, it has `failed` at once."""
+        self._admitted = admitted
+        if self._loads is None or self._waits >= _MAX_WAITS:
+            self._fail(admitted, ColdFailed("no_replica"))
+            return
         self._waits += 1
-        self._pool, self._engine_name = admitted.model.pool, request.engine_name
-        excluded, lacking = frozenset(failed_otherwise(tried)), _lacking(tried)
-        refused = self._cold.wait(self, request, self._pool, admitted.routing, excluded, lacking=lacking)
+        refused = self._loads.wait(
+            self,
+            admitted.route_request(),
+            admitted.model.pool,
+            admitted.routing,
+            frozenset(failed_otherwise(tried)),
+            lacking=_lacking(tried),
+        )
         if refused is None:
             self._since_s = self._clock()
-        return refused
+        else:
+            self._fail(admitted, refused)
 
     def leave(self) -> None:
         """The request ends; the load goes on for others."""
-        if self._since_s is not None and self._cold is not None:
+        if self._since_s is not None and self._loads is not None and self._admitted is not None:
             self._since_s = None
-            self._cold.leave(self, self._pool, self._engine_name)
+            self._loads.leave(self, self._admitted.model.pool, self._admitted.model.engine_name)
 
-    # what the load says
+    # what the load reports
 
     def adapter_loaded(self, replica: ReplicaView) -> None:
-        if self._since_s is not None:
-            self._loaded(replica, self._over(self._since_s))
+        if self._is_over():
+            self._loaded(replica)
 
     def adapter_not_loaded(self, failed: ColdFailed) -> None:
-        if self._since_s is not None:
-            self._failed(failed, self._over(self._since_s))
+        if self._is_over() and self._admitted is not None:
+            self._fail(self._admitted, failed)
 
-    def _over(self, since_s: float) -> float:
+    def _is_over(self) -> bool:
+        """The wait ends; False where it had been left."""
+        if self._since_s is None:
+            return False
+        self._timeline.load_s += self._clock() - self._since_s
         self._since_s = None
-        return self._clock() - since_s
+        return True
+
+    def _fail(self, admitted: Admitted, failed: ColdFailed) -> None:
+        when: FallbackWhen = "saturated" if failed.outcome in ("no_room", "too_many") else "unavailable"
+        self._failed(when, replies.not_loaded(failed, admitted), "adapter_not_loaded")

@@ -1,4 +1,4 @@
-"""The same request for another pool: the target's base model, under the target's policy, in the body too.
+"""Rewriting of a request for another pool: the target's base model, under the target's policy, in the body too.
 
 Not every target will do. The tenant must be allowed to call the target's base model (a pool's base model bears the
 pool's name), its engines must do the same task, and prompt and output must fit its context window; otherwise the next
@@ -31,18 +31,18 @@ _DRAWS = 2**32
 class Degraded:
     """How a request came away from the pool that it asked for."""
 
-    __slots__ = ("answer", "asked", "been", "reason", "why")
+    __slots__ = ("answer", "been", "reason", "requested", "why")
 
-    def __init__(self, asked: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None, why: str = "") -> None:
-        self.asked = asked
+    def __init__(self, requested: Admitted, reason: FallbackWhen, answer: ErrorAnswer | None, why: str = "") -> None:
+        self.requested = requested
         self.reason = reason
         self.why = why or reason  # the label of shoal_shed_total that it would have had, if there is one
         self.answer = answer  # what it would have got where it was; None: it might have been answered there
-        self.been: tuple[PoolName, ...] = (asked.model.pool,)
+        self.been: tuple[PoolName, ...] = (requested.model.pool,)
 
     def header(self) -> tuple[bytes, bytes]:
         return b"x-shoal-degraded", b"from=%b;reason=%b" % (
-            self.asked.model.served_as.encode(),
+            self.requested.model.served_as.encode(),
             self.reason.encode(),
         )
 

@@ -1,4 +1,4 @@
-"""Where else than in the pool that it asked for a request may be answered, and how it came there.
+"""Fallback plan of one request: where else than in its own pool it may be answered, and how it came there.
 
 Made only for requests whose routing policy has fallbacks or cascades. Three ways lead out of a pool:
 
@@ -14,6 +14,7 @@ Neighbours: `exchange` asks and goes; `fallback` rewrites requests; `cascade` ju
 from collections.abc import Callable, Collection
 
 from functions.api.snapshot import FallbackWhen
+from functions.decisions.admission.queue import GIVES_WAY
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.retry import Failure
@@ -75,11 +76,11 @@ class FallbackPlan:
         """Who judges the answer to this request; None: nobody."""
         return self.cascade if self.cascade is not None and self.cascade.asking is admitted else None
 
-    def asks_instead(self, admitted: Admitted, other: Admitted) -> None:
-        """What was about to be asked is asked otherwise, in the same pool: whoever judges it goes on doing so."""
+    def request_changed(self, admitted: Admitted, other: Admitted) -> None:
+        """Another version of the model is asked, in the same pool: the judge of its answer stays the same."""
         judge = self.judge(admitted)
         if judge is not None:
-            judge.asks_instead(other)
+            judge.request_changed(other)
 
     def onward(
         self,
@@ -90,6 +91,8 @@ class FallbackPlan:
         why: str = "",
     ) -> Admitted | None:
         """Its pool cannot answer it: where it goes now. None: nowhere. `why`: as a label of shoal_shed_total."""
+        if why == GIVES_WAY and not self.is_away:
+            return None  # its own pool has refused it for more urgent ones: those come first in other pools, too
         home, self._home = self._home, None
         if home is not None:
             if self.degraded is not None:
@@ -113,7 +116,7 @@ class FallbackPlan:
         if self.cascade is not None:
             self.cascade.let_go_of_bodies()
         if self.degraded is not None:
-            self.degraded.asked.let_go_of_body()
+            self.degraded.requested.let_go_of_body()
 
     @property
     def is_away(self) -> bool:
@@ -121,12 +124,12 @@ class FallbackPlan:
         return self._home is not None or self.degraded is not None
 
     @property
-    def asked_for(self) -> str:
+    def requested_model(self) -> str:
         """The model that was asked for, where another pool was asked; else empty."""
-        return self.degraded.asked.model.served_as if self.degraded is not None else ""
+        return self.degraded.requested.model.served_as if self.degraded is not None else ""
 
-    def told(self, answer: ErrorAnswer) -> ErrorAnswer:
-        """What the caller hears in the end: what the pool that it asked for said."""
+    def final_answer(self, answer: ErrorAnswer) -> ErrorAnswer:
+        """What the caller gets in the end: what the pool that it asked for said."""
         first = self.degraded.answer if self.degraded is not None else None
         return first or answer
 

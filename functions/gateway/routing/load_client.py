@@ -1,7 +1,7 @@
-"""Asking an agent to load an adapter: `POST /adapters/load` at its peer port, with the internal token.
+"""Client of an agent's adapter loads: `POST /adapters/load` at its peer port, with the internal token.
 
 One connection pool for all agents, off the request path; whatever an agent answers becomes one of a few states.
-Neighbours: `functions.replica.peer_app` answers, `cold_load` decides whom to ask and what the answer means.
+Neighbours: `functions.replica.peer_app` answers, `adapter_loads` decides whom to ask and what the answer means.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What this gateway has seen of each rollout's stage: every ended exchange counted once, in its group.
+"""Evidence of rollouts at this gateway: every ended request counted once, in its stage and group.
 
 Counted is a request that came by a channel's name and ended in an answer or in a failure of ours:
 
@@ -9,8 +9,8 @@ Counted is a request that came by a channel's name and ended in an answer or in 
 A candidate that no replica has loaded is a failure of the candidate; a control that none has is want of room. Time to
 first token counts wherever one came, the mean between tokens and the whole time only of whole answers.
 
-Counts are cumulative from when this process first saw the stage; `beats` says them to the registry, each second what
-changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_beat`).
+Counts are cumulative from when this process first saw the stage; `heartbeats` has them for the registry, each second
+what changed and every `WHOLE_EVERY_S` everything (`functions.fleet.rollout_heartbeat`).
 Worked example (test_evidence_by_status): 200, 200, 502, 499, 404, 503 `no_capacity` make 3 requests with 1 error.
 """
 
@@ -23,14 +23,14 @@ from functions.api.ids import ModelId, RolloutId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
 from functions.decisions.rollout.split import Group
-from functions.fleet.rollout_beat import MAX_STAGES_PER_BEAT, RolloutBeat, StageStats
+from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_BEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
 
 WHOLE_EVERY_S = 15.0
 MAX_STAGES = 1024  # more rollouts at once than that, and the one that was quiet for longest starts from nothing
 FORGET_AFTER_S = 1800.0  # a stage that has passed; half of it is longer than any request that began in it may take
-_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a beat
+_MESSAGE_BUCKETS = 30_000  # about 14 bytes each: below the bound of a heartbeat
 
 # 503 that say that the platform is full, whatever the version.
 _WANT_OF_ROOM = frozenset({"no_capacity", "overloaded", "restarting", "not_ready"})
@@ -99,7 +99,7 @@ class RolloutEvidence:
         found = self._stages.get((rollout, stage))
         return (found.candidate, found.control) if found is not None else None
 
-    def beats(self) -> list[RolloutBeat]:
+    def heartbeats(self) -> list[RolloutHeartbeat]:
         """What is to be said now: nothing where there is no rollout, else at least that we are here."""
         now_s = self._clock()
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
@@ -146,9 +146,9 @@ class RolloutEvidence:
         stage.changed = False
         return StageStats(key[0], key[1], wire_of(stage.candidate), wire_of(stage.control))
 
-    def _beat(self, said: tuple[StageStats, ...]) -> RolloutBeat:
+    def _beat(self, said: tuple[StageStats, ...]) -> RolloutHeartbeat:
         self._sequence += 1
-        return RolloutBeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
+        return RolloutHeartbeat(self._gateway_id, self._incarnation, self._sequence, self._wall_clock(), said)
 
 
 class Rollouts:
@@ -208,7 +208,7 @@ class Rollouts:
 
 
 def _parts(said: list[StageStats]) -> Iterator[tuple[StageStats, ...]]:
-    """As many at once as one beat may carry."""
+    """As many at once as one heartbeat may carry."""
     part: list[StageStats] = []
     buckets = 0
     for stats in said:

@@ -1,4 +1,4 @@
-"""From an admitted request to a replica: gathers what routing needs to know, and is told how it went.
+"""Router: from an admitted request to a replica, and the record of what became of it.
 
     decide -> sent -> started -> left
 
@@ -20,11 +20,11 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
-from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
 from functions.decisions.routing.sessions import SessionAffinity
-from functions.fleet.standing import Standing
+from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended
@@ -72,7 +72,7 @@ class Router:
         self._zone = zone
         self.copies = copies
         self._other = other
-        self._unseen: list[tuple[float, int, Place]] = []  # when their prompts should have been computed
+        self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
         self.sessions = SessionAffinity(clock)
 
@@ -112,7 +112,7 @@ class Router:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
-    def _may_rest(self, decision: NoReplica, standing: Standing, admitted: Admitted) -> NoReplica:
+    def _may_rest(self, decision: NoReplica, standing: OutlierStatus, admitted: Admitted) -> NoReplica:
         """Whether those who could take it are there, and have only asked to be left alone."""
         resting_s, model = standing.resting_s, admitted.model
         if resting_s and model.is_adapter:
@@ -121,12 +121,12 @@ class Router:
         waits_s = [rest_s for each, rest_s in resting_s.items() if each not in standing.out]
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
-    def sent(self, admitted: Admitted, decision: Prediction) -> Place:
+    def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """An attempt begins."""
         now_s, replica_id = self._clock(), decision.replica.id
-        place = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
+        slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
-            heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(place), place))
+            heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(slot), slot))
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
             self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
@@ -135,23 +135,23 @@ class Router:
             if admitted.session is not None:
                 ttl_s = admitted.routing.session_ttl_s
                 self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
-        return place
+        return slot
 
-    def started(self, place: Place) -> None:
+    def started(self, slot: InFlightSlot) -> None:
         """A stream's first token has come."""
-        self._fleet.started(place.replica_id, place.sent_s, self._clock(), place.prefill_tokens)
-        self.load.start(place)
+        self._fleet.started(slot.replica_id, slot.sent_s, self._clock(), slot.prefill_tokens)
+        self.load.start(slot)
 
-    def left(self, place: Place) -> None:
+    def left(self, slot: InFlightSlot) -> None:
         """An attempt is over, however it ended."""
-        self.load.leave(place)
+        self.load.leave(slot)
 
     def ended(self, ended: Ended) -> None:
         """A request has ended; one that was answered whole says how its replica does."""
         if ended.status == 200 and ended.prediction is not None:
             self._fleet.answered(ended.prediction.replica.id, ended.sent_s, self._clock())
 
-    def failed(self, replica_id: ReplicaId, failure: Failure, told_to_wait_s: float, *, is_evidence: bool) -> float:
+    def failed(self, replica_id: ReplicaId, failure: Failure, retry_after_s: float, *, is_evidence: bool) -> float:
         """What an attempt there ended with: the seconds for which the replica is out, 0 where it is not."""
         now_s = self._clock()
         if is_evidence:
@@ -159,8 +159,8 @@ class Router:
         if failure is Failure.ENGINE_ERROR:
             return self._fleet.fault(replica_id, now_s)
         if failure is Failure.OVERLOADED:
-            self._fleet.refuse(replica_id, now_s, told_to_wait_s)
-            return told_to_wait_s
+            self._fleet.refuse(replica_id, now_s, retry_after_s)
+            return retry_after_s
         return 0.0
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
@@ -172,9 +172,9 @@ class Router:
         """An answer that comes whole does not say when its prompt was computed: at the predicted time, it is taken."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
-            place = heappop(unseen)[2]
-            if place.prefill_tokens:  # most have ended long since
-                self.load.start(place)
+            slot = heappop(unseen)[2]
+            if slot.prefill_tokens:  # most have ended long since
+                self.load.start(slot)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
         model, session, features = admitted.model, admitted.session, admitted.features

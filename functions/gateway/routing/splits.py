@@ -1,4 +1,4 @@
-"""A channel in rollout: which of its two versions one request gets, and what else must be remembered of that.
+"""Traffic splits of channels in rollout: which of its two versions a request gets, and what else is remembered of it.
 
 Where it has one, `functions.decisions.rollout.split` places the request by a hash, unless its session is pinned
 (`pins`). What was chosen holds for all of the request, retries too, with two exceptions: where no replica has the

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix import block_bloom
-from functions.fleet.prefix_news import (
+from functions.fleet.prefix_updates import (
     ASKED_FOR_S,
     DELTA_NAMES,
     STATE_NAMES,
-    Ask,
     Bloom,
     Delta,
     Kind,
     News,
+    PrefixRequest,
     State,
     pack,
 )
@@ -52,7 +52,7 @@ class Telling:
         self._state_told_s = -1e9
         self._bloom_is_old = True
 
-    def heard(self, ask: Ask, now_s: float) -> None:
+    def heard(self, ask: PrefixRequest, now_s: float) -> None:
         """A gateway asked; of another pool it concerns others."""
         if ask.pool != self._pool:
             return

@@ -19,7 +19,7 @@ from typing import Literal
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
-from functions.fleet.prefix_news import NewsInvalid, decode_ask, encode
+from functions.fleet.prefix_updates import NewsInvalid, decode_ask, encode
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.decode import Batch, EventsInvalid, decode
 from functions.replica.kv_events.engine_blocks import EngineBlocks

@@ -78,7 +78,7 @@ class Client:
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """It is refused, or has failed before its first token."""
         reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
-        if self._gateway.stopping or (self.exchange is not None and self.exchange.failures):
+        if self._gateway.stopping or (self.exchange is not None and self.exchange.tries.failures):
             self._lost(reason)
         else:
             self.refused(reason)

@@ -133,7 +133,7 @@ class SimulatedGateway:
 
     def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
         """`view` is what all make of the beat, where it has been made already."""
-        self.core.heard(heartbeat, view)
+        self.core.receive_heartbeat(heartbeat, view)
 
     def cut_off(self, until_s: float) -> None:
         """The bus is out of its reach."""
@@ -143,7 +143,7 @@ class SimulatedGateway:
     def may_hear_again(self) -> bool:
         """Whether it has been deaf for long enough: then it hears from now on."""
         if self.services.state.bus_down and self._events.now_s >= self._deaf_until_s:
-            self.core.hears_again()
+            self.core.bus_recovered()
             return True
         return False
 

@@ -4,7 +4,7 @@ from functions.api.ids import PoolName
 from functions.decisions.admission.queue import Admission
 from functions.decisions.overload.gateway_share import RoomLadder
 from functions.decisions.overload.ladder import OFF, Rungs
-from functions.gateway.admission.queue import AdmissionQueues, Waiting
+from functions.gateway.admission.queue import AdmissionQueues, QueuedRequest
 from functions.gateway.request.request import Admitted
 
 
@@ -18,7 +18,7 @@ class NoLadder(RoomLadder):
 class OpenAdmission(AdmissionQueues):
     """Nobody waits, and nobody is refused."""
 
-    def submit(self, exchange: Waiting) -> None:
+    def submit(self, exchange: QueuedRequest) -> None:
         exchange.dispatched()
 
     def shift_ratio(self, pool: PoolName) -> float:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import Answer, Group
+from functions.fleet.quota_leases import Group, LeaseAnswer
 from functions.fleet.quota_model import QuotaModel
 
 _ROUND_TRIP_S = 0.0005  # within a region
@@ -34,7 +34,7 @@ class QuotaClient:
         self._clock = clock
         self._in_touch = in_touch
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         await asyncio.sleep(_ROUND_TRIP_S)
         if not self._in_touch():
             raise BusUnavailable("the gateway is cut off from the bus")

@@ -20,7 +20,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import COMPLETIONS
 from functions.gateway.request.dialects import Dialect
 from functions.gateway.request.relay import Renaming, Sign, Usage, WholeAnswer
-from functions.gateway.request.upstream import Answer
+from functions.gateway.request.upstream import AnswerReceiver
 from functions.simulator.fleet.catalogue import BASE
 from functions.simulator.fleet.fluid_engine import Work
 from functions.simulator.workload.asked import Asked
@@ -119,7 +119,7 @@ class Connection:
     def __init__(self, engines: Engines, askers: Mapping[str, Asking], replica_id: ReplicaId) -> None:
         self._engines = engines
         self._askers = askers
-        self._answer: Answer | None = None
+        self._answer: AnswerReceiver | None = None
         self.replica_id = replica_id
         self.fresh = True
         self.retry_after = b""
@@ -128,7 +128,7 @@ class Connection:
 
     # what an attempt calls
 
-    def send(self, answer: Answer, request: bytes) -> None:
+    def send(self, answer: AnswerReceiver, request: bytes) -> None:
         self._answer = answer
         read = _requests.decode(request.partition(_END_OF_HEAD)[2])
         self.asking, self.model = self._askers[read.prompt], read.model

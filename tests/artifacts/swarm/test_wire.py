@@ -13,7 +13,7 @@ from functions.artifacts.swarm.wire import (
     encode_answer,
 )
 from functions.decisions.distribution.peers import PeerFacts
-from functions.decisions.distribution.swarm import Answer
+from functions.decisions.distribution.swarm import PeerAnswer
 from functions.decisions.distribution.tracker import Announcement
 
 NEWS = Announcement("10.0.0.1:8500", "z1", 0b101, 2, ("10.0.0.2:1",))
@@ -26,7 +26,7 @@ def test_an_announcement_survives_the_wire() -> None:
 
 
 def test_an_answer_survives_the_wire() -> None:
-    answer = Answer((PeerFacts("10.0.0.2:1", "z2", 0b110),), 0b1, 2.5, 7)
+    answer = PeerAnswer((PeerFacts("10.0.0.2:1", "z2", 0b110),), 0b1, 2.5, 7)
     assert decode_answer(encode_answer(answer, 9), 9, loopback_allowed=False) == answer
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_message_is_refused(document: bytes) -> None:
     ],
 )
 def test_an_odd_answer_is_refused(change: dict[str, object]) -> None:
-    good = json.loads(encode_answer(Answer((), 0, 1.0, 1), 9))
+    good = json.loads(encode_answer(PeerAnswer((), 0, 1.0, 1), 9))
     assert decode_answer(json.dumps(good).encode(), 9, loopback_allowed=False).again_after_s == 1.0
     with pytest.raises(MessageRefused):
         decode_answer(json.dumps(good | change).encode(), 9, loopback_allowed=False)
@@ -88,7 +88,7 @@ def test_an_odd_answer_is_refused(change: dict[str, object]) -> None:
 
 def test_a_peer_at_an_odd_address_is_left_out_and_the_others_stay() -> None:
     addresses = ("127.0.0.1:80", "169.254.169.254:80", "elsewhere:80", "10.0.0.1:80")
-    answer = Answer(tuple(PeerFacts(address, "", 0b1) for address in addresses), 0b1, 1.0, 4)
+    answer = PeerAnswer(tuple(PeerFacts(address, "", 0b1) for address in addresses), 0b1, 1.0, 4)
     for loopback_allowed, believed in ((False, addresses[3:]), (True, (addresses[0], addresses[3]))):
         found = decode_answer(encode_answer(answer, 9), 9, loopback_allowed=loopback_allowed)
         assert tuple(peer.address for peer in found.peers) == believed

@@ -27,9 +27,9 @@ from functions.decisions.rollout.evidence import GroupStats, wire_of
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.split import choose
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import rollout_beat
+from functions.fleet import rollout_heartbeat
 from functions.fleet.heartbeat import Heartbeat
-from functions.fleet.rollout_beat import RolloutBeat, StageStats
+from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
 from functions.registry.declared import Declared
@@ -123,8 +123,8 @@ class Gateway:
             StageStats(rollout, stage, wire_of(groups["candidate"]), wire_of(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
         )
-        beat = RolloutBeat("gateway-1", 1, self._sequence, now_unix_s, told)
-        assert self.book.take(rollout_beat.encode(beat), now_unix_s)
+        beat = RolloutHeartbeat("gateway-1", 1, self._sequence, now_unix_s, told)
+        assert self.book.take(rollout_heartbeat.encode(beat), now_unix_s)
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """Reports as the registry would answer them."""
 
 from functions.decisions.routing.choice import ReplicaPhase
-from functions.fleet.pool_board import PoolSum
-from functions.fleet.pool_report import PoolReport, ReplicaReport
+from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport
 
 POOL = "llama-8b"
 IDLE = PoolSum(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None, None, None)

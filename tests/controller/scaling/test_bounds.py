@@ -3,32 +3,32 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.bounds import SlotDemand, granted
 
 wishes = st.dictionaries(
     st.sampled_from("abcd"),
-    st.builds(Wish, st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
+    st.builds(SlotDemand, st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)),
     max_size=4,
 )
 
 
 def test_worked_example_of_a_full_machine() -> None:
-    allowed = granted({"a": Wish(4, 1), "b": Wish(1, 1)}, {"a": 2, "b": 1}, 4)
-    assert allowed == {"a": Wish(3, 0), "b": Wish(1, 0)}
+    allowed = granted({"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}, {"a": 2, "b": 1}, 4)
+    assert allowed == {"a": SlotDemand(3, 0), "b": SlotDemand(1, 0)}
 
 
 def test_what_the_yaml_asks_for_is_given_whatever_the_bound_says() -> None:
-    assert granted({"a": Wish(3, 1, least=3)}, {}, 1) == {"a": Wish(3, 0, least=3)}
+    assert granted({"a": SlotDemand(3, 1, least=3)}, {}, 1) == {"a": SlotDemand(3, 0, least=3)}
 
 
 def test_where_there_is_room_all_is_given() -> None:
-    asked = {"a": Wish(4, 1), "b": Wish(1, 1)}
+    asked = {"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}
     assert granted(asked, {}, 7) == asked
 
 
 @given(wishes, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20))
 def test_never_more_than_the_bound_beyond_what_was_there(
-    asked: dict[str, Wish], present: dict[str, int], most: int
+    asked: dict[str, SlotDemand], present: dict[str, int], most: int
 ) -> None:
     allowed = granted(asked, present, most)
     total = sum(wish.serving + wish.warm for wish in allowed.values())

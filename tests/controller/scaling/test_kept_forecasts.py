@@ -12,9 +12,8 @@ from functions.controller.autoscaling import kept_forecasts
 from functions.controller.autoscaling.kept_forecasts import KEEP_EVERY_S, MAX_BYTES, MAX_POOLS, Forecasts
 from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
-from functions.decisions.autoscaling.forecast_memory import Memory
+from functions.decisions.autoscaling.forecast_memory import Memory, StartupTimes
 from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, DAY_S, KEPT, METHODS, WEEK_S, Score, Season
-from functions.decisions.autoscaling.startup_times import StartupTimes
 from tests.controller.scaling.builders import POOL, report
 from tests.controller.scaling.test_scaler import FULL, TWO, ask
 

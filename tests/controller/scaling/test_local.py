@@ -26,7 +26,7 @@ from functions.controller.snapshot.registry_client import RegistryWire
 from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 from tests.controller.configs import load, pool
 from tests.controller.scaling.builders import POOL, replica, report
 

@@ -8,8 +8,7 @@ from msgspec import structs
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry, BandEntry
 from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
-from functions.fleet.pool_board import PoolSum
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport, PoolSum
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
 
 ENTRY = AutoscalingEntry(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from functions.controller.autoscaling.roster import Roster, toward
 from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
-from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, seated
-from functions.fleet.pool_report import ReplicaReport
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, SlotDemand, seated
+from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
 ONE_AND_ONE = Roster(2, frozenset({1}))
@@ -26,42 +26,42 @@ def asleep(number: int) -> ReplicaReport:
 
 
 def test_one_that_says_that_it_sleeps_has_no_seat() -> None:
-    assert seating(replica(0), asleep(1)).held() == Held(serving=1, asleep=1, sleeps=True)
+    assert seating(replica(0), asleep(1)).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 def test_one_that_could_sleep_and_does_not_has_a_seat() -> None:
-    assert seating(replica(0), replica(1, "warm")).held() == Held(serving=1, loaded=1, sleeps=True)
+    assert seating(replica(0), replica(1, "warm")).held() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
 def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
-    assert seating(asleep(1), sleeps=False).held() == Held(serving=1, loaded=1)
+    assert seating(asleep(1), sleeps=False).held() == HeldSlots(serving=1, loaded=1)
 
 
 @pytest.mark.parametrize("phase", ["starting", "hung"])
 def test_one_that_sleeps_and_is_not_well_has_no_seat(phase: str) -> None:
     beat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
-    assert seating(beat).held() == Held(serving=1, asleep=1, sleeps=True)
+    assert seating(beat).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
 def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
     beat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
-    assert seating(beat).held() == Held(serving=1, loading=1, sleeps=True)
+    assert seating(beat).held() == HeldSlots(serving=1, loading=1, sleeps=True)
 
 
 def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
-    assert seating(replica(0), asleep(1), roster=Roster(2)).held() == Held(serving=2, sleeps=True)
+    assert seating(replica(0), asleep(1), roster=Roster(2)).held() == HeldSlots(serving=2, sleeps=True)
 
 
 def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
     silent = replica(1, "warm", asleep=True, age_s=60.0)
-    assert seating(silent).held() == seating().held() == Held(serving=1, unheard=1, spared=1, sleeps=True)
-    assert seating(silent, sleeps=False).held() == Held(serving=1, loading=1)
+    assert seating(silent).held() == seating().held() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
+    assert seating(silent, sleeps=False).held() == HeldSlots(serving=1, loading=1)
 
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
     pool = seating(replica(0), replica(2, "starting"), roster=Roster(3, frozenset({1, 2})))
-    may = seated({POOL: Wish(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
+    may = seated({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
     assert toward(pool.roster, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
 
 
@@ -76,7 +76,7 @@ def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() 
     said = msgspec.json.decode(msgspec.json.encode(asleep(1)))
     del said["asleep"]
     older = msgspec.convert(said, ReplicaReport)
-    assert seating(replica(0), older).held() == Held(serving=1, loaded=1, sleeps=True)
+    assert seating(replica(0), older).held() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
 def test_nothing_is_heard_without_a_report() -> None:
@@ -87,10 +87,10 @@ def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
     one = frozenset({1})
     assert replace(seating(replica(1, "warm")), lasting=Lasting(settling=one)).held().spared == 1
     begun = replace(seating(replica(1, "starting")), lasting=Lasting(unsure=one))
-    assert begun.held() == Held(serving=1, unheard=1, spared=1, sleeps=True)
-    assert replace(begun, sleeps=False).held() == Held(serving=1, loading=1)
+    assert begun.held() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
+    assert replace(begun, sleeps=False).held() == HeldSlots(serving=1, loading=1)
     never = replace(seating(), lasting=Lasting(stuck=one))
-    assert never.held() == Held(serving=1, unheard=1, stuck=1, sleeps=True)
+    assert never.held() == HeldSlots(serving=1, unheard=1, stuck=1, sleeps=True)
     assert [seating(*heard).states for heard in ((), (replica(1, "dead"),), (replica(1, "warm"),), (asleep(1),))] == [
         {1: "unheard"},
         {1: "loading"},
@@ -106,14 +106,16 @@ def test_an_engine_that_no_roster_has_keeps_its_seat_until_it_is_gone() -> None:
 
 def test_why_a_pool_has_less_is_said() -> None:
     pool = seating(replica(0), asleep(1))
-    assert in_words(Wish(1, 1), Seated(1, 1), pool, 3) == ""
-    waits = in_words(Wish(2, 1), Seated(1, 1), pool, 3)
+    assert in_words(SlotDemand(1, 1), Seated(1, 1), pool, 3) == ""
+    waits = in_words(SlotDemand(2, 1), Seated(1, 1), pool, 3)
     assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
-    assert in_words(Wish(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
+    assert in_words(SlotDemand(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
     in_the_middle = seating(replica(0), asleep(1), replica(2), roster=ONE_AND_ONE_OF_THREE)
-    assert in_words(Wish(2, 0), Seated(2, 0), in_the_middle, 2).startswith("a warm replica too many sleeps, and is")
-    assert in_words(Wish(1, 0), Seated(1, 0), pool, 2) == "", "the last one ends at once"
-    assert in_words(Wish(2, 1), Seated(1, 0), seating(sleeps=False), 3).startswith("this machine runs 3 engines")
+    assert in_words(SlotDemand(2, 0), Seated(2, 0), in_the_middle, 2).startswith(
+        "a warm replica too many sleeps, and is"
+    )
+    assert in_words(SlotDemand(1, 0), Seated(1, 0), pool, 2) == "", "the last one ends at once"
+    assert in_words(SlotDemand(2, 1), Seated(1, 0), seating(sleeps=False), 3).startswith("this machine runs 3 engines")
 
 
 # a machine
@@ -149,7 +151,7 @@ class Machine:
             for number, state in self.engines[pool].items()
         }
 
-    def decide(self, wishes: dict[str, Wish]) -> dict[str, Seated]:
+    def decide(self, wishes: dict[str, SlotDemand]) -> dict[str, Seated]:
         """One pass: what is started, woken or ended is so at once, as far as seats go."""
         pools = self.pools()
         held = {name: pool.held() for name, pool in pools.items()}
@@ -181,20 +183,20 @@ class Machine:
                 elif number in self.rosters[name].standby and self.sleeps[name]:
                     engines[number] = "asleep"
 
-    def settle(self, wishes: dict[str, Wish]) -> None:
+    def settle(self, wishes: dict[str, SlotDemand]) -> None:
         for _ in range(20):
             self.decide(wishes)
             self.go_on()
 
 
-wishes = st.fixed_dictionaries({pool: st.builds(Wish, st.integers(1, 4), st.integers(0, 2)) for pool in "ab"})
+wishes = st.fixed_dictionaries({pool: st.builds(SlotDemand, st.integers(1, 4), st.integers(0, 2)) for pool in "ab"})
 passes = st.lists(st.tuples(wishes, st.booleans()), max_size=12)
 
 
 @settings(max_examples=60)
 @given(st.integers(2, 5), st.booleans(), passes)
 def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
-    seats: int, both: bool, asked: list[tuple[dict[str, Wish], bool]]
+    seats: int, both: bool, asked: list[tuple[dict[str, SlotDemand], bool]]
 ) -> None:
     machine = Machine(seats, {"a": True, "b": both})
     for wanted, time_passes in asked:
@@ -210,7 +212,7 @@ def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
 @settings(max_examples=40)
 @given(st.integers(2, 5), wishes, wishes)
 def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
-    seats: int, before: dict[str, Wish], wanted: dict[str, Wish]
+    seats: int, before: dict[str, SlotDemand], wanted: dict[str, SlotDemand]
 ) -> None:
     machine = Machine(seats, {"a": True, "b": True})
     machine.settle(before)
@@ -224,21 +226,21 @@ def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
 
 
 def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
-    machine, calm = Machine(3, {"a": True, "b": True}), {"a": Wish(1, 1), "b": Wish(1, 1)}
+    machine, calm = Machine(3, {"a": True, "b": True}), {"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)}
     machine.settle(calm)
     assert machine.engines == {"a": {0: "awake", 1: "asleep"}, "b": {0: "awake", 1: "asleep"}}
-    machine.settle({"a": Wish(2, 1), "b": Wish(2, 1)})
+    machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(2, 1)})
     assert machine.rosters == {"a": Roster(2), "b": ONE_AND_ONE}
-    machine.settle({"a": Wish(1, 1), "b": Wish(2, 1)})
+    machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(2, 1)})
     assert machine.rosters == {"a": ONE_AND_ONE, "b": Roster(2)}
 
 
 def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
     machine = Machine(3, {"a": True, "b": True})
-    machine.settle({"a": Wish(1, 1), "b": Wish(1, 1)})
-    machine.settle({"a": Wish(2, 1), "b": Wish(1, 1)})
+    machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
+    machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
     machine.engines["b"][1] = "loading"  # it is started again, and would be the fourth
-    machine.decide({"a": Wish(2, 1), "b": Wish(1, 1)})
+    machine.decide({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
     assert machine.rosters == {"a": Roster(2), "b": Roster(1)}
-    machine.settle({"a": Wish(1, 1), "b": Wish(1, 1)})
+    machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
     assert machine.rosters == {"a": ONE_AND_ONE, "b": ONE_AND_ONE}, "and comes back when there is one"

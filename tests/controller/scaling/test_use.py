@@ -6,7 +6,7 @@ import pytest
 
 from functions.controller.autoscaling.signals import ALONE_S, FALL_S, PoolUse, observe
 from functions.decisions.autoscaling.policy import STALE_S
-from functions.fleet.pool_report import ReplicaReport
+from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import replica
 
 

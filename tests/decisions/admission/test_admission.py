@@ -249,7 +249,7 @@ def test_a_first_token_makes_room_for_the_next_prompt() -> None:
     reading = pool.come("a", kv=4 * window)
     waiting = pool.come("a", kv=4 * window)
     assert (reading.state, waiting.state) == (RUNNING, WAITING)
-    pool.admission.read(reading, took_s=0.1)
+    pool.admission.first_token(reading, took_s=0.1)
     assert pool.serve() == [waiting]
 
 
@@ -257,7 +257,7 @@ def test_a_request_that_waits_for_its_adapter_keeps_no_prompt_from_being_read() 
     pool = Pool(kv_tokens=10**9)
     cold = pool.come("a", kv=4 * 50_000)
     waiting = pool.come("a", kv=4 * 50_000)
-    pool.admission.put_off(cold)
+    pool.admission.defer(cold)
     assert pool.serve() == [waiting]
     pool.end(cold, waiting)
     assert pool.admission.gate.reading_tokens == 0
@@ -297,7 +297,7 @@ def test_each_has_one_outcome_nothing_is_lost_and_nobody_waits_while_there_is_ro
             outcomes[left.number] += 1
             gone = pool.serve()
         elif what == "read" and running:
-            pool.admission.read(running[kv % len(running)], took_s=0.05)
+            pool.admission.first_token(running[kv % len(running)], took_s=0.05)
             gone = pool.serve()
         elif what == "pass":
             pool.pass_s(0.25)

@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from functions.api.ids import ReplicaId, TenantId
-from functions.decisions.admission.gate import Gate, learnt_seats, with_bursts
+from functions.decisions.admission.gate import Gate, learnt_slots, with_bursts
 from functions.decisions.admission.ticket import Flow, Ticket
 from functions.decisions.routing.replicas import ReplicaView
 from tests.decisions.routing.test_routing import replica
@@ -27,29 +27,29 @@ def hold(gate: Gate, requests: int, kv_tokens: int) -> None:
 
 
 def test_worked_example_of_seats() -> None:
-    assert learnt_seats(None, 32, 9, limited=False) == 34
-    assert learnt_seats(34.0, 33, 0, limited=True) == pytest.approx(43.5)
-    assert learnt_seats(34.0, 33, 1, limited=True) == 34
+    assert learnt_slots(None, 32, 9, limited=False) == 34
+    assert learnt_slots(34.0, 33, 0, limited=True) == pytest.approx(43.5)
+    assert learnt_slots(34.0, 33, 1, limited=True) == 34
 
 
 def test_seats_are_not_learnt_from_a_short_queue() -> None:
-    assert learnt_seats(None, 100, 8, limited=False) is None
-    assert learnt_seats(20.0, 5, 0, limited=False) == 20
+    assert learnt_slots(None, 100, 8, limited=False) is None
+    assert learnt_slots(20.0, 5, 0, limited=False) == 20
 
 
 def test_what_is_not_known_does_not_limit() -> None:
     gate = Gate(0.0)
     hold(gate, 1000, 10**9)
-    assert gate.has_room(ticket(), reads_less_than_its_part=False)
+    assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
     gate.look([beat(capacity=0)], SLO_S, 1.0)
     assert gate.kv_limit_tokens == inf and gate.request_limit == inf
-    assert gate.has_room(ticket(), reads_less_than_its_part=False)
+    assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_replicas_that_do_not_say_how_fast_they_read_bound_nothing_by_it() -> None:
     gate = Gate(0.0)
     gate.look([replace(beat(), prefill_ms_per_token=0.0)], SLO_S, 1.0)
-    assert gate.window.per_replica_tokens == inf and gate.has_room(ticket(), reads_less_than_its_part=False)
+    assert gate.window.per_replica_tokens == inf and gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_kv_blocks_limit_what_may_run() -> None:
@@ -57,14 +57,14 @@ def test_kv_blocks_limit_what_may_run() -> None:
     gate.look([beat("r0"), beat("r1")], SLO_S, 1.0)
     assert gate.kv_limit_tokens == pytest.approx(18_000)
     hold(gate, 5, 17_950)
-    assert not gate.has_room(ticket(100), reads_less_than_its_part=True)
-    assert gate.has_room(ticket(50), reads_less_than_its_part=True)
+    assert not gate.has_capacity(ticket(100), reads_less_than_its_part=True)
+    assert gate.has_capacity(ticket(50), reads_less_than_its_part=True)
 
 
 def test_a_pool_always_takes_one_request() -> None:
     gate = Gate(0.0)
     gate.look([beat()], SLO_S, 1.0)
-    assert gate.has_room(ticket(10**6), reads_less_than_its_part=False)
+    assert gate.has_capacity(ticket(10**6), reads_less_than_its_part=False)
 
 
 def test_who_has_not_said_yet_counts_as_the_others_do() -> None:
@@ -78,7 +78,7 @@ def test_a_long_queue_at_an_engine_closes_the_gate() -> None:
     hold(gate, 30, 300)
     gate.look([beat(running=16, waiting=14)], SLO_S, 1.0)
     assert gate.request_limit == 18
-    assert not gate.has_room(ticket(), reads_less_than_its_part=True)
+    assert not gate.has_capacity(ticket(), reads_less_than_its_part=True)
 
 
 def test_one_replicas_long_queue_does_not_close_a_whole_pool() -> None:
@@ -113,10 +113,10 @@ def test_prompts_that_are_being_read_close_the_gate_but_not_to_those_who_read_li
     assert gate.reading_limit_tokens == pytest.approx(2_500)
     hold(gate, 1, 100)
     gate.reading_tokens = 2_600
-    assert not gate.has_room(ticket(), reads_less_than_its_part=False)
-    assert gate.has_room(ticket(), reads_less_than_its_part=True)
+    assert not gate.has_capacity(ticket(), reads_less_than_its_part=False)
+    assert gate.has_capacity(ticket(), reads_less_than_its_part=True)
     gate.reading_tokens = 5_000
-    assert not gate.has_room(ticket(), reads_less_than_its_part=True)
+    assert not gate.has_capacity(ticket(), reads_less_than_its_part=True)
 
 
 def test_without_ready_replicas_nobody_waits_for_them() -> None:
@@ -124,7 +124,7 @@ def test_without_ready_replicas_nobody_waits_for_them() -> None:
     gate.look([beat()], SLO_S, 1.0)
     hold(gate, 100, 10**6)
     gate.look([], SLO_S, 1.2)
-    assert gate.has_room(ticket(), reads_less_than_its_part=False)
+    assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_worked_example_of_lending_after_a_crowd() -> None:

@@ -5,9 +5,8 @@ from math import pi, sin
 import pytest
 
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn
-from functions.decisions.autoscaling.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, resumed
+from functions.decisions.autoscaling.forecast_memory import FORGOTTEN_S, RESTART_S, Memory, StartupTimes, resumed
 from functions.decisions.autoscaling.forecast_methods import BIN_S, DAY_S
-from functions.decisions.autoscaling.startup_times import StartupTimes
 from tests.decisions.autoscaling.scaling_cases import policy, signals
 
 POLICY = policy(startup_s=300.0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from functions.decisions.autoscaling.forecast_memory import PUBLISHED_S, StartupTimes
 from functions.decisions.autoscaling.signals import PoolSignals, step_utilization
-from functions.decisions.autoscaling.startup_times import PUBLISHED_S, StartupTimes
 
 
 def test_worked_example_of_utilization() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.peers import Failure, PeerFacts
-from functions.decisions.distribution.swarm import Answer, Ask, Swarm, SwarmPolicy, reader_rank
+from functions.decisions.distribution.swarm import PeerAnswer, PeerRequest, Swarm, SwarmPolicy, reader_rank
 
 ME = "10.0.0.1:1"
 A, B, C = "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"
@@ -21,10 +21,10 @@ def a_swarm(count: int, policy: SwarmPolicy | None = None, have: int = 0) -> Swa
 
 def told(swarm: Swarm, *peers: tuple[str, int], grants: int = 0, zone: str = "z1", now_s: float = 0.0) -> None:
     facts = tuple(PeerFacts(address, zone, have) for address, have in peers)
-    swarm.heard(Answer(facts, grants, 1.0, 1 + len(peers)), now_s)
+    swarm.heard(PeerAnswer(facts, grants, 1.0, 1 + len(peers)), now_s)
 
 
-def asked(asks: list[Ask]) -> list[tuple[int, str | None]]:
+def asked(asks: list[PeerRequest]) -> list[tuple[int, str | None]]:
     return [(ask.chunk, ask.peer) for ask in asks]
 
 
@@ -283,7 +283,7 @@ def test_whatever_fails_the_whole_arrives_and_each_chunk_once(count: int, seed: 
     rng = Random(seed)
     swarm = a_swarm(count)
     addresses = [f"10.0.1.{n}:1" for n in range(peers)]
-    flying: list[Ask] = []
+    flying: list[PeerRequest] = []
     arrived: Counter[int] = Counter()
     now_s = 0.0
     for _ in range(4000):

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.health.ejection import HOSTS_MIN, REQUESTS_MIN, Seen, outliers
+from functions.decisions.health.ejection import HOSTS_MIN, REQUESTS_MIN, RequestCounts, outliers
 
 
-def seen(name: str, requests: int = 100, failures: int = 0, ms_per_token: float = 1.0) -> Seen:
-    return Seen(ReplicaId(name), requests, failures, requests, requests * ms_per_token)
+def seen(name: str, requests: int = 100, failures: int = 0, ms_per_token: float = 1.0) -> RequestCounts:
+    return RequestCounts(ReplicaId(name), requests, failures, requests, requests * ms_per_token)
 
 
 GOOD = [seen(f"good-{n}") for n in range(5)]
@@ -33,8 +33,8 @@ def test_a_slow_one_is_found_by_what_it_takes_for_a_token() -> None:
 
 
 def test_long_prompts_are_not_slowness() -> None:
-    long = Seen(ReplicaId("long"))
-    short = [Seen(ReplicaId(f"short-{n}")) for n in range(5)]
+    long = RequestCounts(ReplicaId("long"))
+    short = [RequestCounts(ReplicaId(f"short-{n}")) for n in range(5)]
     for _ in range(REQUESTS_MIN):
         long.first_token(3200.0, 32_000)
         long.requests += 1

@@ -11,7 +11,7 @@ from functions.decisions.overload.ladder_formulas import (
     gives_way,
     kept_ratios,
     replicas_wanted,
-    target_room_ratio,
+    target_headroom_ratio,
 )
 
 RATIOS = st.floats(0.0, 1.0)
@@ -43,7 +43,7 @@ def test_worked_example_of_replicas() -> None:
 
 
 def test_another_pool_is_sent_nothing_once_it_is_four_fifths_full() -> None:
-    assert [target_room_ratio(use) for use in (0.0, 0.6, 0.7, 0.8, 1.2)] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
+    assert [target_headroom_ratio(use) for use in (0.0, 0.6, 0.7, 0.8, 1.2)] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
 @given(RATIOS, BANDS, st.floats(0.0, 2.0))

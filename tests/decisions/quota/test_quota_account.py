@@ -4,10 +4,10 @@ import pytest
 
 from functions.api.snapshot import QuotaLimits
 from functions.decisions.quota.account import QuotaAccount
-from functions.decisions.quota.dimensions import GPU, GRAINS, INPUT, KV, OUTPUT, REQUESTS, Costs
+from functions.decisions.quota.dimensions import GPU, INPUT, KV, OUTPUT, REQUESTS, UNITS, Costs
 from functions.decisions.quota.token_bucket import US_PER_S
 
-REQUEST: Costs = (GRAINS[REQUESTS], 0, 0, 0, 0)
+REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
 
 
 def account_of(**limits: int) -> QuotaAccount:
@@ -17,7 +17,7 @@ def account_of(**limits: int) -> QuotaAccount:
 
 
 def tokens(prompt: int, output: int) -> Costs:
-    return (0, prompt * GRAINS[INPUT], output * GRAINS[OUTPUT], 0, 0)
+    return (0, prompt * UNITS[INPUT], output * UNITS[OUTPUT], 0, 0)
 
 
 def test_what_is_refused_in_one_dimension_costs_nothing_in_another() -> None:
@@ -88,12 +88,12 @@ def test_a_limit_that_goes_and_comes_again_begins_anew() -> None:
 
 def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None:
     account = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
-    account.take((GRAINS[REQUESTS], 0, 0, 0, 10 * GRAINS[4]), 0)
+    account.take((UNITS[REQUESTS], 0, 0, 0, 10 * UNITS[4]), 0)
     account.in_flight = 1
     assert not account.is_idle(3600 * US_PER_S)
     account.leave()
     fresh = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
-    fresh.take((0, 0, 0, 0, 10 * GRAINS[4]), 0)
+    fresh.take((0, 0, 0, 0, 10 * UNITS[4]), 0)
     assert not fresh.is_idle(9 * US_PER_S) and fresh.is_idle(10 * US_PER_S)
 
 
@@ -120,7 +120,7 @@ def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
     assert bucket is not None
     bucket.lease(-17)
     assert account.is_idle(0)
-    bucket.lease(-GRAINS[KV])
+    bucket.lease(-UNITS[KV])
     assert not account.is_idle(0)
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from functions.api.snapshot import QuotaLimits
 from functions.decisions.quota.account import QuotaAccount
-from functions.decisions.quota.dimensions import GRAINS, OUTPUT
+from functions.decisions.quota.dimensions import OUTPUT, UNITS
 from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.decisions.request.features import RequestFeatures
 
 LIMIT = 6_000
-GRAIN = GRAINS[OUTPUT]
+GRAIN = UNITS[OUTPUT]
 
 
 @dataclass

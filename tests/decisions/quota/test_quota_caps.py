@@ -5,13 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.caps import OverCap, Wish, grant
+from functions.decisions.quota.caps import LengthRequest, OverCap, grant
 
 CAPS = QuotaLimits(max_output_tokens=512, max_context_tokens=4096)
 
 
-def wish(output: int | None = None, prompt: int = 0, least: int | None = None, default: int = 131_072) -> Wish:
-    return Wish(output_tokens=output, min_output_tokens=least, engine_default_tokens=default, prompt_tokens=prompt)
+def wish(output: int | None = None, prompt: int = 0, least: int | None = None, default: int = 131_072) -> LengthRequest:
+    return LengthRequest(
+        output_tokens=output, min_output_tokens=least, engine_default_tokens=default, prompt_tokens=prompt
+    )
 
 
 def test_worked_example_from_the_prologue() -> None:
@@ -39,7 +41,7 @@ def test_worked_example_from_the_prologue() -> None:
         (wish(1), QuotaLimits(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
     ],
 )
-def test_each_case(asked: Wish, caps: QuotaLimits, granted: int | OverCap | None) -> None:
+def test_each_case(asked: LengthRequest, caps: QuotaLimits, granted: int | OverCap | None) -> None:
     assert grant(asked, caps) == granted
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from functions.api.snapshot import QuotaLimits
 from functions.decisions.quota.account import QuotaAccount, fit
-from functions.decisions.quota.dimensions import GPU, GRAINS, OUTPUT, REQUESTS, Costs
+from functions.decisions.quota.dimensions import GPU, OUTPUT, REQUESTS, UNITS, Costs
 from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, shared_burst
 from functions.decisions.quota.outage import Granted, Regime, rate_of, regime_of
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 
-GRAIN = GRAINS[OUTPUT]
+GRAIN = UNITS[OUTPUT]
 LEASED = Regime("leased", 4)
 
 
@@ -103,22 +103,22 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         assert bucket is not None
         bucket.add(-held * GRAIN)
         fit(account, Regime("share", 4), 0)
-        assert bucket.room == held * GRAIN
+        assert bucket.headroom == held * GRAIN
         bucket.advance(60 * US_PER_S)
-        assert bucket.room == 300 * GRAIN, "a fourth of the burst"
+        assert bucket.headroom == 300 * GRAIN, "a fourth of the burst"
 
 
 def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
     account = leased_account(gpu_seconds_per_hour=3600)
     lease = lease_of(account)
     assert lease.short(account, output(10), 0) is None
-    account.take((0, 0, 0, 0, 5 * GRAINS[GPU]), 0)
+    account.take((0, 0, 0, 0, 5 * UNITS[GPU]), 0)
     over = lease.short(account, output(10), 0)
     assert over is not None and (over.dimension, over.retry_after_s) == ("gpu_seconds_per_hour", 0.0)
-    assert lease.owed(account, output(10)) == {GPU: 5 * GRAINS[GPU]} and not lease.missing(account, output(10), 1)
-    account.learn(10, 1.0, 5 * GRAINS[GPU])
+    assert lease.owed(account, output(10)) == {GPU: 5 * UNITS[GPU]} and not lease.missing(account, output(10), 1)
+    account.learn(10, 1.0, 5 * UNITS[GPU])
     bucket = account.buckets[GPU]
-    assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * GRAINS[GPU], "and ahead of the next"
+    assert bucket is not None and lease.rate(GPU).want(bucket, idle=False) > 5 * UNITS[GPU], "and ahead of the next"
 
 
 def test_credit_and_what_the_bus_shares_out_are_one_burst() -> None:
@@ -145,11 +145,11 @@ def test_leases_begin_with_nothing_but_debt() -> None:
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
     fit(account, LEASED, 0)
-    assert bucket.room == 0
+    assert bucket.headroom == 0
     fit(account, Regime("share", 1), 0)
     account.take(output(2000), 0)
     fit(account, LEASED, 0)
-    assert bucket.room < 0
+    assert bucket.headroom < 0
 
 
 def test_a_share_of_places_is_never_more_than_the_limit() -> None:

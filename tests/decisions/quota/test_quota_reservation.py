@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from functions.api.snapshot import QuotaLimits
 from functions.decisions.quota.account import QuotaAccount
-from functions.decisions.quota.dimensions import GRAINS, INPUT, OUTPUT
+from functions.decisions.quota.dimensions import INPUT, OUTPUT, UNITS
 from functions.decisions.quota.reservation import EXTENSION_TOKENS, Reservation
 from functions.decisions.quota.token_bucket import US_PER_S, burst_of
 from functions.decisions.request.features import RequestFeatures
@@ -29,7 +29,7 @@ def account() -> QuotaAccount:
 def spent(of_account: QuotaAccount, index: int) -> int:
     bucket = of_account.buckets[index]
     assert bucket is not None
-    return bucket.level // GRAINS[index]
+    return bucket.level // UNITS[index]
 
 
 def reserved(accounts: tuple[QuotaAccount, ...], features: RequestFeatures) -> Reservation:
@@ -118,7 +118,7 @@ class Requests(RuleBasedStateMachine):
         self.account = account()
         self.now_us = 0
         self.open: list[Reservation] = []
-        self.levels = [0, 0]  # of the oracle, grains
+        self.levels = [0, 0]  # of the oracle, units
         self.held: dict[int, list[int]] = {}  # tokens by request: input, output
         self.settled_tokens = self.charged_tokens = 0
 
@@ -134,8 +134,8 @@ class Requests(RuleBasedStateMachine):
         costs = reservation.costs(features)
         may = True
         for level, limit, wanted in zip(self.levels, (INPUT_LIMIT, OUTPUT_LIMIT), (prompt, expected), strict=True):
-            capacity = burst_of(limit) * GRAINS[INPUT]
-            may &= wanted == 0 or level + min(wanted * GRAINS[INPUT], capacity) <= capacity
+            capacity = burst_of(limit) * UNITS[INPUT]
+            may &= wanted == 0 or level + min(wanted * UNITS[INPUT], capacity) <= capacity
         assert (self.account.lacks(costs, self.now_us) is None) is may
         if may:
             reservation.take(features, costs, self.now_us)
@@ -169,7 +169,7 @@ class Requests(RuleBasedStateMachine):
         held = self.held.setdefault(id(reservation), [0, 0])
         for at, tokens in enumerate((prompt, output)):
             held[at] += tokens
-            self.levels[at] = max(0, self.levels[at] + tokens * GRAINS[INPUT])
+            self.levels[at] = max(0, self.levels[at] + tokens * UNITS[INPUT])
 
     @invariant()
     def levels_agree(self) -> None:

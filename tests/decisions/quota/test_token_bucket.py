@@ -33,7 +33,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert take(bucket, 600, 0) == 600_000
     assert take(bucket, 3000, 0) == 1_200_000
     assert take(bucket, 3000, 1_200_000) == 0
-    assert bucket.room == -1800 * GRAIN
+    assert bucket.headroom == -1800 * GRAIN
     assert take(bucket, 100, 1_200_000) == 1_900_000
     assert take(bucket, 100, 3_100_000) == 0
 
@@ -84,7 +84,7 @@ def test_a_lease_holds_what_was_granted_whatever_the_time() -> None:
     bucket.lease(0)
     bucket.add(-7 * GRAIN)
     bucket.advance(10**12)
-    assert bucket.room == 7 * GRAIN and bucket.has_room(7 * GRAIN) and not bucket.has_room(8 * GRAIN)
+    assert bucket.headroom == 7 * GRAIN and bucket.has_headroom(7 * GRAIN) and not bucket.has_headroom(8 * GRAIN)
 
 
 def test_a_lease_keeps_what_it_holds_and_owes_through_another_limit() -> None:
@@ -117,7 +117,7 @@ def test_no_window_sees_more_than_its_bound(limit: int, burst: int, steps: list[
 @settings(deadline=None)
 @given(st.integers(50, 20_000), costs)
 def test_it_is_what_an_exact_level_says(limit: int, steps: list[tuple[int, int]]) -> None:
-    """No rounding: the same decisions as an oracle in whole grains that is emptied a step at a time."""
+    """No rounding: the same decisions as an oracle in whole units that is emptied a step at a time."""
     bucket, level, now_us = of_minute(limit), 0, 0
     capacity = burst_of(limit) * GRAIN
     for pause_us, tokens in steps:
@@ -142,7 +142,7 @@ def test_a_wait_is_as_long_as_it_says_whatever_limits_came_before(steps: list[tu
         if wait_us and limit:
             level = bucket.level
             bucket.advance(now_us + wait_us - 1)
-            assert not bucket.has_room(tokens * GRAIN)
+            assert not bucket.has_headroom(tokens * GRAIN)
             bucket.advance(now_us + wait_us)
-            assert bucket.has_room(tokens * GRAIN)
+            assert bucket.has_headroom(tokens * GRAIN)
             bucket.level, bucket.updated_us = level, now_us

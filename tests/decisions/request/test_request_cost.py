@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.request.cost import gpu_seconds, kv_token_seconds
+from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 
 
 def test_worked_example_from_the_prologue() -> None:

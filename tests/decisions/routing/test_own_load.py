@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.routing.own_load import OwnLoad, Place
+from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 
 R = ReplicaId("r")
 
@@ -29,7 +29,7 @@ def test_whoever_leaves_before_a_token_takes_its_prompt_along() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "start", "leave"]), st.integers(0, 3), st.integers(0, 5000))))
 def test_what_is_counted_is_what_is_there(steps: list[tuple[str, int, int]]) -> None:
-    load, places = OwnLoad(), list[Place]()
+    load, places = OwnLoad(), list[InFlightSlot]()
     for what, which, tokens in steps:
         if what == "enter":
             places.append(load.enter(ReplicaId(f"r{which}"), tokens))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.routing.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, told_to_wait_s
+from functions.decisions.routing.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, retry_after_s
 
 RATIO = 0.2
 
@@ -103,4 +103,4 @@ def test_the_budget_never_grants_more_than_it_was_given(steps: list[tuple[bool, 
     ],
 )
 def test_worked_example_of_retry_after(said: bytes, wait_s: float) -> None:
-    assert told_to_wait_s(said) == wait_s
+    assert retry_after_s(said) == wait_s

@@ -15,7 +15,7 @@ from random import Random
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.quota_leases import Answer, Group
+from functions.fleet.quota_leases import Group, LeaseAnswer
 from functions.fleet.quota_model import QuotaModel
 from tests.drills.virtual.loop import Node
 from tests.drills.virtual.pipes import Network
@@ -173,7 +173,7 @@ class BusClient:
 class BrokerClient(BusClient):
     """`QuotaBroker` of one node."""
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> Answer:
+    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         await self._reach(_QUOTA_CALL_S)
         answer = self._server.script.ask(gateway_id, groups, int(self._server.now_s * 1_000_000))
         await asyncio.sleep(self._server.network.latency_s())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from functions.decisions.quota.dimensions import GPU, GRAINS, INPUT, KV, OUTPUT
+from functions.decisions.quota.dimensions import GPU, INPUT, KV, OUTPUT, UNITS
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.telemetry.trace_row import TraceRow
 from tests.drills.virtual import answers_seen
@@ -106,7 +106,7 @@ def _conservation(fleet: Fleet, lived: set[Any]) -> Breaches:
             for account in settled.accounts:
                 of_account = charged[account]
                 for dimension, figure in zip((INPUT, OUTPUT, KV, GPU), settled.figures, strict=True):
-                    of_account[dimension] += int(figure * GRAINS[dimension])
+                    of_account[dimension] += int(figure * UNITS[dimension])
     for account, taken in fleet.witness.taken.items():
         if fleet.witness.account_nodes[account] in lived and taken[INPUT:] != charged[account][INPUT:]:
             yield f"an account was charged {charged[account][INPUT:]} and has lost {taken[INPUT:]}"
@@ -177,7 +177,9 @@ def _leftovers(fleet: Fleet, rows: Rows) -> Breaches:
             "exchanges": len(gateway.services.open_requests),
             "client connections": len(gateway.services.connections),
             "places at replicas": len(gateway.services.router.load.in_flight),
-            "dispatched": sum(room.admission.gate.running for room in gateway.services.admission._rooms.values()),
+            "dispatched": sum(
+                headroom.admission.gate.running for headroom in gateway.services.admission._pool_queues.values()
+            ),
             "waiting": gateway.services.admission.waiting,
             "idle upstreams": sum(map(len, gateway.services.upstreams._idle.values())),
             "waits for adapters": gateway.services.adapter_loads.waiting

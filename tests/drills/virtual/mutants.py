@@ -10,7 +10,7 @@ from typing import Any
 from functions.decisions.quota.reservation import Reservation
 from functions.fleet.view import FleetView
 from functions.gateway.gateway import Gateway
-from functions.gateway.quota.accounts import Entry
+from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.routing.router import Router
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant("retry after bytes", Exchange, "attempt_broke", _goes_on_elsewhere, "I2 first token", 2),
     Mutant("settled twice", Reservation, "settle", _forgets_that_it_settled, "I1 settlement"),
     Mutant("a place is not given back", Router, "left", _does_nothing, "I5 bounded"),
-    Mutant("a tenant's place is not given back", Entry, "leave", _does_nothing, "I1 settlement"),
+    Mutant("a tenant's place is not given back", RequestQuota, "leave", _does_nothing, "I1 settlement"),
     Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
     Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 8),
     Mutant("a broken stream ends as a whole one", Exchange, "_lost", _says_nothing_of_the_error, "I3", 2),

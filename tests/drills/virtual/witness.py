@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.reservation import Reservation
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
+from functions.gateway.request import ending
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.exchange import Exchange
 from functions.gateway.request.request import Ended
@@ -118,8 +120,8 @@ class Witness:
         return start
 
     def _ended(self, real: Any) -> Callable[..., Any]:
-        def ended(exchange: Exchange, *how: Any) -> Ended:
-            made: Ended = real(exchange, *how)
+        def ended(*exchange_and_how: Any) -> Ended:
+            made: Ended = real(*exchange_and_how)
             request_id = made.admitted.request_id
             self.closed[NODE.get(), request_id] += 1
             failures = ",".join(failure.value for failure in made.failures)
@@ -177,21 +179,21 @@ class Witness:
         return heard
 
     def _hears_again(self, real: Any) -> Callable[..., Any]:
-        def hears_again(gateway: Gateway) -> None:
+        def bus_recovered(gateway: Gateway) -> None:
             if gateway.services.state.bus_down:
                 self.hears_since_s[NODE.get()] = self.loop.time()
             real(gateway)
 
-        return hears_again
+        return bus_recovered
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        doors: tuple[tuple[type, str, Callable[[Any], Callable[..., Any]]], ...] = (
+        doors: tuple[tuple[type | ModuleType, str, Callable[[Any], Callable[..., Any]]], ...] = (
             (Gateway, "handle", self._handle),
             (Exchange, "start", self._start),
-            (Exchange, "_ended", self._ended),
-            (Gateway, "heard", self._heard),
-            (Gateway, "hears_again", self._hears_again),
+            (ending, "ended_of", self._ended),
+            (Gateway, "receive_heartbeat", self._heard),
+            (Gateway, "bus_recovered", self._hears_again),
             (Attempt, "begin", self._begin),
             (Reservation, "__init__", self._reservation),
             (Reservation, "settle", self._settle),

@@ -4,13 +4,13 @@ from array import array
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.fleet import prefix_news
-from functions.fleet.prefix_news import ASKED_FOR_S, Ask, Bloom, Delta, News, State, unpack
+from functions.fleet import prefix_updates
+from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, News, PrefixRequest, State, unpack
 from functions.replica.kv_events.decode import Stored
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, Telling
 
-EVENTS, BLOOM = Ask("base", "events"), Ask("base", "bloom")
+EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
 
 
 class Agent:
@@ -39,7 +39,7 @@ def kinds(news: list[News]) -> list[str]:
 
 def test_worked_example_of_an_afternoon() -> None:
     agent = Agent()
-    agent.telling.heard(Ask("base", "events", everyone=True), 0.0)
+    agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
     assert kinds(agent.news(0.0)) == ["State"]
     names = agent.store(1) | agent.store(1)
     (delta,) = agent.news(0.2)
@@ -56,7 +56,7 @@ def test_nobody_asked_nothing_is_told() -> None:
     agent = Agent()
     agent.store(5)
     assert agent.news(0.0) == []
-    agent.telling.heard(Ask("another", "events", everyone=True), 0.0)
+    agent.telling.heard(PrefixRequest("another", "events", everyone=True), 0.0)
     assert agent.news(0.2) == []
 
 
@@ -66,9 +66,9 @@ def test_a_state_is_told_to_whoever_wants_it_and_not_too_often() -> None:
     assert kinds(agent.news(0.0)) == ["State"], "whoever asks for the first time knows nothing"
     agent.telling.heard(EVENTS, 5.0)
     assert kinds(agent.news(5.0)) == ["Delta"]
-    agent.telling.heard(Ask("base", "events", states_of=("r-1",)), 6.0)
+    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-1",)), 6.0)
     assert agent.news(6.0) == [], "that is another replica"
-    wanted = Ask("base", "events", states_of=("r-0",))
+    wanted = PrefixRequest("base", "events", states_of=("r-0",))
     agent.telling.heard(wanted, 7.0)
     assert kinds(agent.news(7.0)) == ["State"]
     agent.telling.heard(wanted, 7.1)
@@ -80,8 +80,8 @@ def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
     agent.news(0.0)
-    names = agent.store(prefix_news.STATE_NAMES + 1)
-    agent.telling.heard(Ask("base", "events", states_of=("r-0",)), 2.0)
+    names = agent.store(prefix_updates.STATE_NAMES + 1)
+    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
     delta, first, second = agent.news(2.0)
     assert isinstance(delta, Delta) and isinstance(first, State) and isinstance(second, State)
     assert delta.sequence == first.sequence == second.sequence == 1
@@ -93,11 +93,11 @@ def test_too_much_at_once_is_a_new_beginning() -> None:
     agent = Agent()
     agent.telling.heard(EVENTS, 0.0)
     agent.news(0.0)
-    agent.store(prefix_news.DELTA_NAMES + 1)
+    agent.store(prefix_updates.DELTA_NAMES + 1)
     delta, *states = agent.news(2.0)
     assert isinstance(delta, Delta) and delta.added == b"" and delta.generation == 101
     assert all(isinstance(part, State) and part.generation == 101 for part in states)
-    assert all(len(prefix_news.encode(news)) <= prefix_news.NEWS_MAX_BYTES for news in (delta, *states))
+    assert all(len(prefix_updates.encode(news)) <= prefix_updates.NEWS_MAX_BYTES for news in (delta, *states))
 
 
 def test_another_engine_is_told_at_once() -> None:

@@ -20,7 +20,7 @@ import httpx
 
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.bounds import SlotDemand, granted
 from functions.controller.autoscaling.policies import Policies
 from functions.controller.autoscaling.scaler import Scaler, Wanted
 from functions.controller.autoscaling.signals import replicas_of
@@ -33,7 +33,7 @@ from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
-from functions.fleet.pool_report import PoolReport
+from functions.fleet.pool_board import PoolReport
 
 POOL_LABEL = "shoal.dev/pool"
 _NO_BOUND = 10**9
@@ -127,9 +127,9 @@ class ScalingSide:
         sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
-    def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, Wish]:
+    def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, SlotDemand]:
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
-        wishes = {pool: Wish(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
+        wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
         allowed = granted(wishes, sizes, most if most is not None else _NO_BOUND)
         for pool, wish in allowed.items():
@@ -137,7 +137,7 @@ class ScalingSide:
             self._say(pool, f"{most} replicas of all pools together are allowed; {pool} wants more" if short else "")
         return allowed
 
-    def _write(self, api: KubeApi, pool: str, live: Body, wish: Wish) -> None:
+    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> None:
         """Blocks."""
         try:
             written = scaling.write(api, live, wish.serving + wish.warm, self._settings.conflicts)
@@ -148,7 +148,7 @@ class ScalingSide:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
         self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
 
-    async def _tell(self, teller: Teller, report: PoolReport, allowed: dict[str, Wish]) -> None:
+    async def _tell(self, teller: Teller, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
         orders = [
             order
             for pool, wish in allowed.items()

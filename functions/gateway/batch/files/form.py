@@ -1,4 +1,4 @@
-"""An upload's form, parsed as it streams: a part "file" whose bytes pass on, and a few small fields in any order."""
+"""Multipart form of an upload, parsed as it streams: a part "file" whose bytes pass on, and a few small fields."""
 
 import contextlib
 from collections.abc import Iterator

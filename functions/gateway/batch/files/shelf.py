@@ -1,4 +1,4 @@
-"""A tenant's files: written whole, found by id or listed newest first, deleted; never changed.
+"""Files of a tenant: written whole, found by id or listed newest first, deleted; never changed.
 
 A file is there once its record is, which is written after its bytes. Deleting goes the other way round, so that what
 is listed can be read. A killed gateway leaves bytes without a record, which `collecting` finds.

@@ -1,4 +1,4 @@
-"""The object store for an event loop: each call in one of a few threads, and a store that is gone is a 503.
+"""Object store for an event loop: each call in one of a few threads, and an outage is a 503.
 
 Threads are each one's own: a store that hangs holds sixteen of them and nobody else's. A gateway has two of these,
 one for clients and one for those who work on batches.

@@ -1,4 +1,4 @@
-"""One file on its way from a form to the store: a few MiB of it in memory at any time, however large it is.
+"""Upload of one file from a form to the store: a few MiB of it in memory at any time, however large it is.
 
 The client is paused while a part is written (nobody asks for its next bytes), so that a slow store holds the client
 and not the gateway's memory. A file over the limit is refused as soon as its announced or its counted bytes are.
@@ -37,20 +37,18 @@ _FILENAME_CHARS = 255
 PURPOSES = ("batch",)
 
 
-class UploadPlaces(TenantShares):
+class UploadSlots(TenantShares):
     """How many may come at a time. Owned by one event loop."""
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
-        super().__init__()
-        self._most = most
-        self._most_per_tenant = most_per_tenant
+        super().__init__(most, most_per_tenant)
 
     @property
     def is_short(self) -> bool:
         return self._free() < _SHORT_PLACES
 
     def _free(self) -> int:
-        return self._most - self.held
+        return self.most - self.held
 
     @contextmanager
     def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
@@ -71,7 +69,7 @@ async def receive(
     writer: LargeWriter,
     max_bytes: int,
     *,
-    places: UploadPlaces,
+    places: UploadSlots,
     clock: Callable[[], float],
 ) -> UploadForm:
     """Write the form's file; the form, whose fields are in order. Nothing is kept where this raises."""
@@ -137,7 +135,7 @@ async def _write(
 
 
 async def _blocks(
-    request: Request, max_bytes: int, places: UploadPlaces, clock: Callable[[], float]
+    request: Request, max_bytes: int, places: UploadSlots, clock: Callable[[], float]
 ) -> AsyncIterator[bytes]:
     received_bytes, waited_s = 0, 0.0
     announced = announced_bytes(request.scope["headers"])

@@ -1,4 +1,4 @@
-"""Which chats need more than one request, and what their compositions share.
+"""Chats that need more than one request, and what their compositions share.
 
 Asked for tenants alone that keep conversations, declare tools or have overlong chats summarised; for all others the
 gateway looks at three fields of an entry and goes on. A chat of such a tenant that uses none of it goes the usual way.

@@ -1,4 +1,4 @@
-"""One client's chat, conducted: recall, summarise, ask (and call tools, and ask again), remember, answer.
+"""Composition of one client's chat: recall, summarise, ask (and call tools, and ask again), remember, answer.
 
     taken -> recalled -> shortened -> asked <-> tools called -> remembered -> answered
                                                                     | a stream passes on as it is asked for
@@ -18,29 +18,19 @@ import orjson
 from functions.gateway import errors
 from functions.gateway.chat.composition import spoken
 from functions.gateway.chat.composition.gathering import Gathered, Passing
-from functions.gateway.chat.composition.shared import ChatRequest, ChatServices, too_much
-from functions.gateway.chat.conversations import Conversation
+from functions.gateway.chat.composition.history import SESSION_FIELDS, History
+from functions.gateway.chat.composition.shared import ChatRequest, ChatServices
 from functions.gateway.chat.tools import declared as tools
 from functions.gateway.chat.tools.declared import Declared, ToolCall
-from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
+from functions.gateway.errors import ErrorAnswer, Refused
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Headers, Sink
-from functions.gateway.intake import context_overflow
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.request import replies
 
 _log = logging.getLogger(__name__)
 _ID_CHARS = 120  # of the caller's request id; the round's number comes behind it
-_SESSION_FIELDS = ("session_id", "prompt_cache_key")
-_SUMMARY_TOKENS = 256
-_SUMMARY_CHARS_PER_TOKEN = 3
-_SUMMARY_MAX_BYTES = 4 * _SUMMARY_TOKENS
-_TOLD_TOKENS = _SUMMARY_TOKENS + 64  # the summary, and the words around it
-_ASK_FOR_SUMMARY = (
-    "Summarise this conversation for the one who goes on with it. Keep names, numbers, decisions and open questions. "
-    "Write only the summary.\n\n"
-)
 
 
 class Composition:
@@ -54,6 +44,7 @@ class Composition:
         self._rounds = self._calls = 0
         self._notes: dict[bytes, bytes] = {}  # headers of the answer
         self._spent: dict[str, int] = {}  # tokens, of rounds that the client does not see
+        self._history = History(shared, asked, body, self._notes, self._spent)
         self.begun = self.ended = False
 
     def start(self) -> None:
@@ -100,105 +91,21 @@ class Composition:
         offered = tools.expand(self._body, self._asked.tenant.tools)
         if offered is not None and (self._body.get("n") or 1) > 1:
             raise errors.bad_request("'n' must be 1 where server tools are named.", param="n")
-        conversation = await self._recall()
-        await self._shorten()
+        await self._history.recall()
+        await self._history.shorten(self._ask)
         if offered is not None:
-            await self._with_tools(offered, conversation)
+            await self._with_tools(offered)
         elif self._body.get("stream") is True:
-            await self._stream(conversation)
+            await self._stream()
         else:
-            await self._whole(await self._ask(self._body), conversation)
+            await self._whole(await self._ask(self._body))
 
-    async def _recall(self) -> Conversation | None:
-        """Put what was said before in front of what is new."""
-        conversations, asked = self._shared.conversations, self._asked
-        if asked.session is None or conversations is None:
-            return None
-        metrics = self._shared.metrics
-        try:
-            async with conversations.slots.taken(asked.tenant.name):
-                self._shared.check_quota(asked.known)  # from here to the request's own entry nothing waits
-                conversation = await conversations.load(asked.tenant.name, asked.session)
-        except OverQuota:
-            raise
-        except Refused:
-            metrics.conversation("unavailable")
-            raise
-        metrics.conversation(conversation.outcome)
-        recalled = self._put_in_front(conversation)
-        self._notes[b"x-shoal-conversation"] = b"recalled=%d" % recalled
-        if self._body.get("store") is False:
-            metrics.conversation("not_wished")
-            return None
-        return conversation
-
-    def _put_in_front(self, conversation: Conversation) -> int:
-        """What was said before, ahead of what is new; of how many messages.
-
-        The caller sees nothing of it, so it is ours to make it fit: the latest turns of it that do. Else a conversation
-        that has outgrown its model's window would be refused for ever, whatever is sent in it. Where the tenant has
-        chats slide or summarised, that is done to the whole.
-        """
-        new = self._body["messages"]
-        self._body["messages"] = conversation.continued(new)
-        last = conversation.recalled_until(new)
-        last -= self._forget(too_much(self._body, self._shared.services.limits), last)
-        if self._asked.tenant.context_overflow == "refuse":
-            self._forget(self._shared.overflow(self._asked, self._body), last)
-        return len(self._body["messages"]) - len(new)
-
-    def _forget(self, gone: range, last: int) -> int:
-        """Of these messages, those that were said before, which end at `last`; how many they were."""
-        forgotten = range(gone.start, min(gone.stop, last))
-        self._body["messages"][forgotten.start : forgotten.stop] = []
-        return len(forgotten)
-
-    async def _shorten(self) -> None:
-        """Where the tenant has overlong chats summarised: the oldest turns become a summary, if a model makes one.
-
-        If not, they are dropped at admission, as `slide` has it.
-        """
-        asked, shared, messages = self._asked, self._shared, self._body["messages"]
-        if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
-            return
-        gone = shared.overflow(asked, self._body, _TOLD_TOKENS)
-        room = shared.headroom_tokens(asked, self._body) - _SUMMARY_TOKENS
-        if not gone or room <= 0:
-            return
-        summary = await self._summary(messages[gone.start : gone.stop], room)
-        if not summary:
-            return
-        turns = context_overflow.slide(self._body, gone)
-        told = [
-            {"role": "user", "content": f"What we said before, in short: {summary}"},
-            {"role": "assistant", "content": "I remember."},
-        ]
-        self._body["messages"][gone.start : gone.start] = told
-        if shared.overflow(asked, self._body):  # admission would drop the summary, the oldest turn, first
-            self._body["messages"] = messages
-            return
-        self._notes[b"x-shoal-context"] = b"summarised=%d" % turns
-
-    async def _summary(self, messages: list[JsonObject], headroom_tokens: int) -> str:
-        text = "\n".join(f"{message['role']}: {_text(message)}" for message in messages)
-        content = _ASK_FOR_SUMMARY + text[-headroom_tokens * _SUMMARY_CHARS_PER_TOKEN :]
-        body = {name: self._body[name] for name in ("model", *_SESSION_FIELDS) if name in self._body}
-        body |= {"messages": [{"role": "user", "content": content}], "max_tokens": _SUMMARY_TOKENS, "temperature": 0}
-        answer = await self._ask(body)
-        parsed = _parsed(answer)
-        if parsed is None:
-            return ""
-        spoken.add_usage(self._spent, parsed)
-        message = spoken.message_in(parsed)
-        said = str(message["content"]) if message is not None else ""
-        return said.encode(errors="ignore")[:_SUMMARY_MAX_BYTES].decode(errors="ignore")
-
-    async def _with_tools(self, offered: Declared, conversation: Conversation | None) -> None:
+    async def _with_tools(self, offered: Declared) -> None:
         streamed = self._body.pop("stream", None) is True
         include_usage = (self._body.pop("stream_options", None) or {}).get("include_usage") is True
         while True:
             answer = await self._ask(self._body)
-            parsed = _parsed(answer)
+            parsed = answer.parsed()
             message = spoken.message_in(parsed) if parsed is not None else None
             calls = offered.calls_in(message) if message is not None else None
             if parsed is None or message is None or not calls or self._rounds >= tools.MAX_ROUNDS:
@@ -211,7 +118,7 @@ class Composition:
                 self._body["tool_choice"] = "auto"  # it was heeded; to insist would never end
         self._shared.metrics.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
-        await self._whole(answer, conversation, as_stream=(include_usage,) if streamed else None)
+        await self._whole(answer, as_stream=(include_usage,) if streamed else None)
 
     async def _call_all(self, offered: Declared, calls: list[ToolCall]) -> list[JsonObject]:
         """The results, in the order of the calls."""
@@ -254,7 +161,7 @@ class Composition:
         changed = {b"x-request-id": b"%b.%d" % (wire.request_id[:_ID_CHARS].encode(), self._rounds)}
         if self._rounds > 1 and self._asked.known.read.deadline_ms is not None:
             changed[b"x-shoal-deadline-ms"] = b"%d" % max(1, int(left_s * 1000))
-        if self._asked.known.read.session is None and not any(map(self._body.get, _SESSION_FIELDS)):
+        if self._asked.known.read.session is None and not any(map(self._body.get, SESSION_FIELDS)):
             changed[b"x-session-id"] = wire.request_id.encode()
         return [header for header in wire.headers if header[0].lower() not in changed] + list(changed.items())
 
@@ -270,16 +177,14 @@ class Composition:
 
     # the answer
 
-    async def _whole(
-        self, answer: Gathered, conversation: Conversation | None, as_stream: tuple[bool] | None = None
-    ) -> None:
-        parsed = _parsed(answer)
+    async def _whole(self, answer: Gathered, as_stream: tuple[bool] | None = None) -> None:
+        parsed = answer.parsed()
         if parsed is None:  # an error, or cut
             self._deliver(answer.status or 502, answer.headers, answer.body)
             return
         message = spoken.message_in(parsed)
-        if conversation is not None and message is not None:
-            await self._remember(conversation, message)
+        if message is not None:
+            await self._history.remember(message)
         parsed = spoken.with_usage(parsed, self._spent) if self._spent else parsed
         if as_stream is None:
             self._deliver(200, answer.headers, orjson.dumps(parsed))
@@ -291,26 +196,17 @@ class Composition:
         )
         self._sink.end(b"")
 
-    async def _stream(self, conversation: Conversation | None) -> None:
+    async def _stream(self) -> None:
         passing = Passing(self._sink, self._dressed_stream)
         await self._hand_in(self._body, passing)
         if not self.begun:
             self._deliver(passing.status or 502, passing.headers, passing.body)
             return
-        if conversation is not None and passing.listener.finished:
-            await self._remember(conversation, passing.listener.message)
+        if passing.listener.finished:
+            await self._history.remember(passing.listener.message)
         if not self.ended:
             self._end()
             self._sink.end(passing.last)
-
-    async def _remember(self, conversation: Conversation, message: JsonObject) -> None:
-        conversations, kept = self._shared.conversations, self._asked.tenant.conversations
-        if conversations is None or kept is None:
-            return
-        saved = await conversations.save(conversation, [*self._body["messages"], message], kept)
-        self._shared.metrics.conversation(saved)
-        if saved != "kept":
-            self._notes[b"x-shoal-conversation"] = b"not-kept"
 
     def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
         if not self.ended:
@@ -342,15 +238,3 @@ class Composition:
 
 def _too_late() -> ErrorAnswer:
     return errors.deadline_exceeded("The deadline passed before the answer was whole.")
-
-
-def _parsed(answer: Gathered) -> JsonObject | None:
-    """The object of a whole answer; None where it is an error."""
-    return orjson.loads(answer.body) if answer.status == 200 else None
-
-
-def _text(message: JsonObject) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return " ".join(str(part.get("text") or "") for part in content or ())

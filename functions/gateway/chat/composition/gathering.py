@@ -1,4 +1,4 @@
-"""Sinks of the rounds: one keeps a whole answer for the conductor, one lets a stream pass to the client and listens.
+"""Sinks of a composition's rounds: one keeps a whole answer, one passes a stream on to the client and reads along.
 
 Neighbours: `composition` gives one to each round; `functions.gateway.http.sink` is what an exchange expects of it.
 """
@@ -6,8 +6,11 @@ Neighbours: `composition` gives one to each round; `functions.gateway.http.sink`
 import asyncio
 from collections.abc import Callable
 
+import orjson
+
 from functions.gateway.chat.composition.spoken import Listener
 from functions.gateway.http.sink import Headers, Sink
+from functions.gateway.intake.json_body import JsonObject
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -26,6 +29,10 @@ class Gathered:
 
     async def ended(self) -> None:
         await self._ended.wait()
+
+    def parsed(self) -> JsonObject | None:
+        """The object of a whole answer; None where it is an error."""
+        return orjson.loads(self.body) if self.status == 200 else None
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         self.status, self.headers, self.body = status, headers, body

@@ -1,4 +1,4 @@
-"""What the compositions of chats share: the gateway's services, the tools, the kept conversations, and their metrics.
+"""Services that compositions share: the gateway's, the tools, the kept conversations, and their metrics.
 
 Beside tokens, a recalled conversation must pass the checks of a request's shape. Each request that was kept had at most
 so many messages and values (objects, arrays and keys); all of them together may have more. The caller sees none of

@@ -1,4 +1,4 @@
-"""What models say, as chat answers and as events: read for what must be known of it, written where it was changed.
+"""Chat answers and their events, as models give them: read for what must be known, written where it was changed.
 
 Pure, bytes and objects in and out. Only choice 0 is read: a conversation goes on with one answer.
 """

@@ -1,4 +1,4 @@
-"""Calling a declared tool: one POST, to an address that was looked at first, within its time and size.
+"""Call of a declared tool: one POST, to an address that was checked first, within its time and size.
 
 The host is resolved here, every address it has must be of the public internet (or of a network that the operator
 named), and the connection goes to one of exactly these, while TLS verifies the host's name: a name that answers

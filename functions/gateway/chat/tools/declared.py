@@ -1,4 +1,4 @@
-"""The declared tools that a request names, as functions that a model knows, and what a model's answer calls of them.
+"""Declared tools that a request names, as functions that a model knows, and its answer's calls of them.
 
 Pure. A name may be called as often as its declaration allows within one request, and all of them together `MAX_CALLS`;
 what is over that, or is no JSON, is answered to the model in words, so that it can go on without.

@@ -18,8 +18,8 @@ from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.snapshot.registry_client import RegistryWire
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_beat
-from functions.fleet.pool_beat import PoolBeat, PoolStats
+from functions.fleet import pool_heartbeat
+from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
 from tests.fleet.builders import beat
@@ -68,7 +68,7 @@ class Side:
             )
             self.world.fleet.take(heartbeats.encode(replica))
         stats = PoolStats("a", 30.0, queue_s=queue_s)
-        self.world.fleet.pools.take(pool_beat.encode(PoolBeat("gw", 1, sequence, 1.0, (stats,))))
+        self.world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,))))
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""

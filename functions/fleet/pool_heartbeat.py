@@ -1,11 +1,11 @@
-"""What a gateway says of the pools that it sends to, a beat a second over the bus: for whoever decides on their size.
+"""Heartbeat of a gateway about the pools that it sends to, once a second over the bus, for autoscaling.
 
-Each beat holds the last half minute whole, not what came since the last beat: one that is lost or comes twice changes
-nothing, and nobody who listens needs to remember anything but the last one of each gateway.
+Each heartbeat holds the last half minute whole, not what came since the last heartbeat: one that is lost or comes
+twice changes nothing, and nobody who listens needs to remember anything but the last one of each gateway.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
-range is refused: a beat whole, but of its pools only those that are wrong, so that one pool's odd figure does not blind
-whoever decides on the others.
+range is refused: a heartbeat whole, but of its pools only those that are wrong, so that one pool's odd figure does not
+blind whoever decides on the others.
 
 Neighbours: `functions.gateway.admission.pool_stats` counts, `pool_board` keeps the last word of each.
 """
@@ -16,7 +16,7 @@ import msgspec
 
 from functions.decisions.overload.ladder import RungName
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET, MAX_BUCKETS
-from functions.fleet.rollout_beat import GatewayId, UnixMillis, UnixSeconds
+from functions.fleet.rollout_heartbeat import GatewayId, UnixMillis, UnixSeconds
 
 WHY_MAX_CHARS = 256
 BEAT_MAX_BYTES = 512 * 1024
@@ -31,7 +31,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 _NOT_A_BEAT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class PoolBeatInvalid(Exception):
+class PoolHeartbeatInvalid(Exception):
     """Not a gateway's word on its pools; drop it and count it."""
 
 
@@ -55,7 +55,7 @@ class PoolStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, msgspec.Meta(max_length=WHY_MAX_CHARS)] = ""
 
 
-class PoolBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PoolHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway_id: GatewayId
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count  # the same for all messages of one second
@@ -65,7 +65,7 @@ class PoolBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A beat whose pools were not looked into."""
+    """A heartbeat whose pools were not looked into."""
 
     gateway_id: GatewayId
     incarnation: UnixMillis
@@ -75,18 +75,19 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: PoolBeat) -> bytes:
-    return msgspec.json.encode(beat)
+def encode(heartbeat: PoolHeartbeat) -> bytes:
+    return msgspec.json.encode(heartbeat)
 
 
-def decode(message: bytes) -> tuple[PoolBeat, int]:
-    """A beat from bus bytes, and how many of its pools were left out; PoolBeatInvalid where nothing is left of it."""
+def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
+    """A heartbeat from bus bytes, and how many of its pools were left out; PoolHeartbeatInvalid where nothing is left
+    of it."""
     if len(message) > BEAT_MAX_BYTES:
-        raise PoolBeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+        raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
         envelope = msgspec.json.decode(message, type=_Envelope)
     except _NOT_A_BEAT as error:
-        raise PoolBeatInvalid(str(error)) from error
+        raise PoolHeartbeatInvalid(str(error)) from error
     pools: list[PoolStats] = []
     wrong = ""
     for raw in envelope.pools:
@@ -95,6 +96,8 @@ def decode(message: bytes) -> tuple[PoolBeat, int]:
         except _NOT_A_BEAT as error:
             wrong = str(error)
     if wrong and not pools:
-        raise PoolBeatInvalid(wrong)
-    beat = PoolBeat(envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools))
-    return beat, len(envelope.pools) - len(pools)
+        raise PoolHeartbeatInvalid(wrong)
+    heartbeat = PoolHeartbeat(
+        envelope.gateway_id, envelope.incarnation, envelope.sequence, envelope.sent_unix_s, tuple(pools)
+    )
+    return heartbeat, len(envelope.pools) - len(pools)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.gateway.batch.asking import seconds_of
+from functions.gateway.batch.line_sender import seconds_of
 from functions.gateway.quota.refusals import duration
 
 

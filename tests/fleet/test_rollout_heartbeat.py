@@ -1,4 +1,4 @@
-"""rollout_beat: what passes, and what is refused whole."""
+"""rollout_heartbeat: what passes, and what is refused whole."""
 
 import msgspec
 import pytest
@@ -6,8 +6,14 @@ import pytest
 from functions.api.ids import RolloutId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats, GroupWire, wire_of
-from functions.fleet import rollout_beat
-from functions.fleet.rollout_beat import BEAT_MAX_BYTES, MAX_STAGES_PER_BEAT, BeatInvalid, RolloutBeat, StageStats
+from functions.fleet import rollout_heartbeat
+from functions.fleet.rollout_heartbeat import (
+    BEAT_MAX_BYTES,
+    MAX_STAGES_PER_BEAT,
+    RolloutHeartbeat,
+    RolloutHeartbeatInvalid,
+    StageStats,
+)
 
 ROLLOUT = RolloutId("ro-00000001")
 
@@ -19,22 +25,22 @@ def group(requests: int = 3, errors: int = 1, *ttft_ms: float) -> GroupWire:
     return wire_of(stats)
 
 
-def beat(**changes: object) -> RolloutBeat:
-    made = RolloutBeat("gw-1", 1000, 1, 5.0, (StageStats(ROLLOUT, 0, group(3, 1, 20.0, 30.0), group()),))
+def beat(**changes: object) -> RolloutHeartbeat:
+    made = RolloutHeartbeat("gw-1", 1000, 1, 5.0, (StageStats(ROLLOUT, 0, group(3, 1, 20.0, 30.0), group()),))
     return msgspec.structs.replace(made, **changes)
 
 
 def test_a_beat_comes_back_as_it_was() -> None:
-    assert rollout_beat.decode(rollout_beat.encode(beat())) == beat()
+    assert rollout_heartbeat.decode(rollout_heartbeat.encode(beat())) == beat()
 
 
 def test_a_stage_at_its_worst_fits_its_estimate() -> None:
     """Six sketches with every bucket in use: the bound of a beat allows for five such stages."""
     full = dict.fromkeys(range(FIRST_BUCKET, LAST_BUCKET + 1), 10**6)
     worst = GroupWire(10**12, 0, full, full, full)
-    encoded = rollout_beat.encode(beat(rollouts=(StageStats(ROLLOUT, 0, worst, worst),)))
+    encoded = rollout_heartbeat.encode(beat(rollouts=(StageStats(ROLLOUT, 0, worst, worst),)))
     assert len(encoded) < BEAT_MAX_BYTES / 5
-    rollout_beat.decode(encoded)
+    rollout_heartbeat.decode(encoded)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +62,13 @@ def test_a_stage_at_its_worst_fits_its_estimate() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_whole(changes: dict[str, object]) -> None:
-    with pytest.raises(BeatInvalid):
-        rollout_beat.decode(rollout_beat.encode(beat(**changes)))
+    with pytest.raises(RolloutHeartbeatInvalid):
+        rollout_heartbeat.decode(rollout_heartbeat.encode(beat(**changes)))
 
 
 @pytest.mark.parametrize(
     "message", [b"", b"{}", b"null", b"\xff", b"[" * 100_000, b" " * (BEAT_MAX_BYTES + 1), b'{"gateway_id":"a","x":1}']
 )
 def test_bytes_that_are_no_beat(message: bytes) -> None:
-    with pytest.raises(BeatInvalid):
-        rollout_beat.decode(message)
+    with pytest.raises(RolloutHeartbeatInvalid):
+        rollout_heartbeat.decode(message)

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.prefix.block_bloom import build
-from functions.fleet.prefix_news import (
+from functions.fleet.prefix_updates import (
     ASK_MAX_BYTES,
     NEWS_MAX_BYTES,
-    Ask,
     Bloom,
     Delta,
     News,
     NewsInvalid,
+    PrefixRequest,
     State,
     decode,
     decode_ask,
@@ -36,7 +36,7 @@ def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
 
 
 def test_a_question_is_read() -> None:
-    ask = Ask("base", "events", ("r-0", "r-1"), everyone=True)
+    ask = PrefixRequest("base", "events", ("r-0", "r-1"), everyone=True)
     assert decode_ask(encode(ask)) == ask
 
 

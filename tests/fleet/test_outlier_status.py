@@ -2,18 +2,18 @@
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.health.ejection import EJECTION_BASE_S, FORGIVEN_AFTER_S, INTERVAL_S, REFUSAL_MS
-from functions.fleet.standing import Standings
+from functions.fleet.outlier_status import OutlierTracker
 
 POOL = PoolName("base")
 READY = [ReplicaId(name) for name in "abcd"]
 
 
-def out(standings: Standings, now_s: float = 0.0) -> list[str]:
+def out(standings: OutlierTracker, now_s: float = 0.0) -> list[str]:
     return sorted(standings.of(POOL, READY, now_s).out)
 
 
 def test_most_of_a_pool_is_never_out() -> None:
-    standings = Standings()
+    standings = OutlierTracker()
     for replica_id in READY[:2]:
         standings.breaker(POOL, replica_id).eject(0.0)
     assert out(standings) == ["a", "b"]
@@ -24,7 +24,7 @@ def test_most_of_a_pool_is_never_out() -> None:
 
 
 def test_those_that_are_not_ready_do_not_count() -> None:
-    standings = Standings()
+    standings = OutlierTracker()
     for name in ("x", "y", "z"):
         standings.breaker(POOL, ReplicaId(name)).eject(0.0)
     standings.breaker(POOL, READY[0]).eject(0.0)
@@ -33,12 +33,12 @@ def test_those_that_are_not_ready_do_not_count() -> None:
 
 
 def test_of_a_pool_that_is_well_the_same_answer_is_given() -> None:
-    standings = Standings()
+    standings = OutlierTracker()
     assert standings.of(POOL, READY, 0.0) is standings.of(PoolName("other"), READY, 1.0)
 
 
 def test_who_is_gone_takes_its_past_along() -> None:
-    standings = Standings()
+    standings = OutlierTracker()
     standings.breaker(POOL, READY[0]).eject(0.0)
     standings.forget(POOL, READY[0])
     standings.forget(POOL, READY[1])
@@ -47,17 +47,17 @@ def test_who_is_gone_takes_its_past_along() -> None:
 
 
 def test_who_has_been_well_for_long_is_forgotten() -> None:
-    standings = Standings()
+    standings = OutlierTracker()
     standings.breaker(POOL, READY[0]).eject(0.0)
     standings.answered(POOL, READY[0], 6.0, 7.0)
     standings.judge([(POOL, 4)], 7.0)
     assert standings.of(POOL, READY, 7.0).out == frozenset()
     standings.judge([(POOL, 4)], 7.0 + FORGIVEN_AFTER_S)
-    assert standings.of(POOL, READY, 70.0) is Standings.of(standings, PoolName("other"), READY, 0.0)
+    assert standings.of(POOL, READY, 70.0) is OutlierTracker.of(standings, PoolName("other"), READY, 0.0)
 
 
 def test_outliers_are_ejected_up_to_the_cap_and_counted_until_they_are_back() -> None:
-    standings, many = Standings(), [ReplicaId(f"r{n}") for n in range(8)]
+    standings, many = OutlierTracker(), [ReplicaId(f"r{n}") for n in range(8)]
 
     def misbehave(*names: int) -> None:
         for number, replica_id in enumerate(many):

@@ -1,4 +1,4 @@
-"""When a batch's next line may be asked: the batch's pace, the tenant's concurrency and the gateway's places agree.
+"""Pacer of a batch's lines: the batch's pace, the tenant's concurrency and the gateway's slots agree.
 
 Beside a line in flight there is room for its answer, as large as the largest that came to this batch: 32 answers of
 32 MiB would be a GiB. The first few come before that is known, at most as many as a batch begins with. Each answer
@@ -24,14 +24,14 @@ from contextlib import asynccontextmanager
 
 from functions.api.ids import TenantId
 from functions.decisions.batch.pace import BatchPace
-from functions.gateway.batch.places import HeldBytes, LinePlaces
 from functions.gateway.services import Services
+from functions.gateway.tenant_limits import TenantShares
 
 _LOOK_S = 0.1
 _STAYS_RATIO = 0.98
 
 
-class Turns:
+class LinePacer:
     """Of one run."""
 
     def __init__(
@@ -40,8 +40,8 @@ class Turns:
         tenant: TenantId,
         pace: BatchPace,
         *,
-        places: LinePlaces,
-        answers: HeldBytes,
+        slots: TenantShares,
+        answers: TenantShares,
         open_batches: Counter[str],
         clock: Callable[[], float],
     ) -> None:
@@ -49,7 +49,7 @@ class Turns:
         self._services = services
         self._tenant = tenant
         self._pace = pace
-        self._places = places
+        self._slots = slots
         self._answers = answers
         self._open_batches = open_batches
         self._clock = clock
@@ -75,7 +75,7 @@ class Turns:
                     continue
             self.in_flight += 1
         try:
-            with self._places.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
+            with self._slots.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
                 yield
         finally:
             self.in_flight -= 1
@@ -84,7 +84,7 @@ class Turns:
     def _may(self) -> bool:
         return (
             self._pace.may_begin(self.in_flight, self._clock())
-            and self._places.is_free(self._tenant, self._share())
+            and self._slots.is_free(self._tenant, own_most=self._share())
             and (not self.in_flight or self._answers.is_free(self._tenant, self._largest_bytes))
         )
 
@@ -93,7 +93,7 @@ class Turns:
         quota = catalogue.quota_of(self._tenant) if catalogue is not None else None
         most = quota.limits.concurrent_requests if quota is not None else None
         if most is None:
-            return self._places.most
+            return self._slots.most
         leasing = self._services.quotas.leasing
         gateways = leasing.gateways if leasing is not None else 1
         return max(1, most // 2 // min(gateways, max(1, self._open_batches[self._tenant])))

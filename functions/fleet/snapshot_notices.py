@@ -1,4 +1,4 @@
-"""Word that a snapshot is out: a short message on the bus beside the registry's long polls.
+"""Notices of new snapshots: a short message on the bus beside the registry's long polls.
 
 Polls are how snapshots travel; the word only wakes those whose poll has been lost on the way. Losing it, or being told
 something untrue, costs one poll and changes nothing else.
@@ -20,40 +20,40 @@ _MAX_BYTES = 16 * 1024
 _log = logging.getLogger(__name__)
 
 
-class SnapshotNews(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
     pools: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_POOLS)] = (ALL_POOLS,)  # whose agents it concerns
 
 
-class NewsBus(Protocol):
-    async def announce(self, news: SnapshotNews) -> None:
+class NoticeBus(Protocol):
+    async def announce(self, news: SnapshotNotice) -> None:
         """Tell everyone; BusUnavailable where that fails."""
 
-    def news(self) -> AsyncIterator[SnapshotNews]:
+    def news(self) -> AsyncIterator[SnapshotNotice]:
         """What is announced from now on; ends with BusUnavailable when the connection is lost."""
 
 
-def encode(news: SnapshotNews) -> bytes:
+def encode(news: SnapshotNotice) -> bytes:
     return msgspec.json.encode(news)
 
 
-def decode(message: bytes) -> SnapshotNews | None:
+def decode(message: bytes) -> SnapshotNotice | None:
     """None for what is no news: whoever else writes to the bus cannot stop us."""
     if len(message) > _MAX_BYTES:
         return None
     try:
-        return msgspec.json.decode(message, type=SnapshotNews)
+        return msgspec.json.decode(message, type=SnapshotNotice)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-async def follow_news(bus: NewsBus, heard: Callable[[SnapshotNews], None]) -> None:
+async def follow_notices(bus: NoticeBus, heard: Callable[[SnapshotNotice], None]) -> None:
     """Pass on what the bus tells, until it is lost: BusUnavailable."""
     async for news in bus.news():
         heard(news)
 
 
-async def announce(bus: NewsBus, news: SnapshotNews) -> None:
+async def announce(bus: NoticeBus, news: SnapshotNotice) -> None:
     """Tell everyone, or leave it at the polls."""
     try:
         await bus.announce(news)

@@ -1,4 +1,4 @@
-"""What agents tell of their engines' KV caches, and what gateways ask of them: the messages, and how they are packed.
+"""Updates about engines' KV caches, from agents to gateways, and the requests for them: messages and packing.
 
 Three kinds of news, all about one replica's set of token block names (`functions.decisions.prefix.block_names`):
 
@@ -7,8 +7,8 @@ Three kinds of news, all about one replica's set of token block names (`function
     state    the whole set as of a sequence, in parts of at most STATE_NAMES names, one after the other.
     bloom    a filter of the whole set (`functions.decisions.prefix.block_bloom`), complete in itself.
 
-Nothing is told that nobody asks for: a gateway names what it wants of a pool (`Ask`) every ASK_INTERVAL_S, and an agent
-that was not asked for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
+Nothing is sent without a request: a gateway names what it wants of a pool (`PrefixRequest`) every ASK_INTERVAL_S, and
+an agent that got none for ASKED_FOR_S falls silent. Names are hashes: neither prompts nor salts cross the bus.
 Both cross a trust border; decoding is strict and bounded.
 """
 
@@ -68,7 +68,7 @@ class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
 News = Delta | State | Bloom
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PrefixRequest(msgspec.Struct, frozen=True):
     """A gateway wants to know this of a pool's replicas, and the whole state of those that it has lost count of."""
 
     pool: Name
@@ -83,7 +83,7 @@ class NewsInvalid(Exception):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_news: Callable[[bytes], News] = msgspec.msgpack.Decoder(News).decode
-_decode_ask = msgspec.msgpack.Decoder(Ask).decode
+_decode_ask = msgspec.msgpack.Decoder(PrefixRequest).decode
 
 
 def pack(names: Iterable[int]) -> bytes:
@@ -96,7 +96,7 @@ def unpack(content: bytes) -> "array[int]":
     return names
 
 
-def encode(news: News | Ask) -> bytes:
+def encode(news: News | PrefixRequest) -> bytes:
     return _encode(news)
 
 
@@ -113,7 +113,7 @@ def decode(message: bytes) -> News:
     return news
 
 
-def decode_ask(message: bytes) -> Ask:
+def decode_ask(message: bytes) -> PrefixRequest:
     """Raises NewsInvalid."""
     if len(message) > ASK_MAX_BYTES:
         raise NewsInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")

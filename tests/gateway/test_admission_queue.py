@@ -27,7 +27,7 @@ def small(policy: AdmissionEntry = PROMISED) -> Play:
 
 def beats(p: Play, sequence: int = 1, kv_blocks: int = 1, prefill_ms: float = 0.001) -> None:
     beat = heartbeat("r0", sequence=sequence, kv_blocks_total=kv_blocks, prefill_ms_per_token=prefill_ms)
-    p.gateway.heard(beat)
+    p.gateway.receive_heartbeat(beat)
 
 
 async def test_a_stream_that_waits_gets_nothing_until_its_turn_and_says_how_long_it_was(p: Play) -> None:
@@ -92,7 +92,7 @@ async def test_what_waits_when_the_process_stops_is_told_so(p: Play) -> None:
 
 
 async def test_a_retry_keeps_its_place(p: Play) -> None:
-    p.gateway.heard(heartbeat("r1", kv_blocks_total=1, prefill_ms_per_token=0.001))
+    p.gateway.receive_heartbeat(heartbeat("r1", kv_blocks_total=1, prefill_ms_per_token=0.001))
     p.ask()
     first = await p.connects()
     p.ask()
@@ -128,7 +128,7 @@ async def test_when_all_replicas_are_gone_nobody_waits_for_them(p: Play) -> None
     p.ask()
     await p.connects()
     p.ask()
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
     p.gateway.sweep()
     assert p.client.status == 503
 
@@ -153,7 +153,7 @@ async def test_a_thousand_that_wait_are_refused_one_after_the_other_when_the_poo
     for _ in range(300):
         p.ask()
         clients.append(p.client)
-    p.gateway.heard(heartbeat("r0", sequence=2, phase="draining"))
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
     p.gateway.sweep()
     await p.settle()
     assert {client.status for client in clients} == {503}

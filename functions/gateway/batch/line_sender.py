@@ -17,8 +17,8 @@ from functions.decisions.batch.lines import Line
 from functions.decisions.batch.pace import BatchPace, judge
 from functions.decisions.batch.parts import LineResult
 from functions.gateway import errors
-from functions.gateway.batch.metrics import BatchMetrics
-from functions.gateway.batch.turns import Turns
+from functions.gateway.batch.pacer import LinePacer
+from functions.gateway.batch.shared import BatchMetrics
 from functions.gateway.chat.composition.gathering import Gathered
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import Route
@@ -31,7 +31,7 @@ _HOST = b"batch.shoal.internal"  # a request has one; nobody is asked there
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LineRequest:
     """A line while it waits: its body as bytes, since one of small numbers takes ten times as much when parsed."""
 
     ordinal: int
@@ -40,7 +40,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class Asker:
+class LineSender:
     """Of one run."""
 
     clock: Callable[[], float]
@@ -49,11 +49,11 @@ class Asker:
     batch_id: str
     credential: str
     pace: BatchPace
-    turns: Turns
+    pacer: LinePacer
     metrics: BatchMetrics
     dice: Callable[[], float]
 
-    async def ask(self, line: Question) -> LineResult:
+    async def ask(self, line: LineRequest) -> LineResult:
         """Its result, however long that takes; cancelled, the engine is told at once."""
         try:
             return await self._ask(line)
@@ -63,14 +63,14 @@ class Asker:
             failed.status, failed.body = 500, errors.internal_error().body()
             return self._result(line, f"{self.batch_id}.{line.ordinal + 1}", failed)
 
-    async def _ask(self, line: Question) -> LineResult:
+    async def _ask(self, line: LineRequest) -> LineResult:
         failures = asked = 0
         while True:
             asked += 1
             request_id = f"{self.batch_id}.{line.ordinal + 1}.{asked}"
-            async with self.turns.next():
+            async with self.pacer.next():
                 answer = await self._once(request_id, line.body)
-                self.turns.was_answered(len(answer.body))
+                self.pacer.was_answered(len(answer.body))
             now_s = self.clock()
             self._heed_limits(answer.headers, now_s)
             verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.dice())
@@ -111,7 +111,7 @@ class Asker:
             if limit is not None and left is not None and reset is not None:
                 self.pace.left(float(limit), float(left), seconds_of(reset), now_s)
 
-    def _result(self, line: Question, request_id: str, answer: Gathered) -> LineResult:
+    def _result(self, line: LineRequest, request_id: str, answer: Gathered) -> LineResult:
         status = answer.status or errors.upstream_lost().status
         body = _object(answer.body) or orjson.loads(errors.upstream_lost().body())
         self.metrics.line("completed" if status == 200 else "failed")
@@ -120,7 +120,7 @@ class Asker:
 
 
 def result_text(
-    batch_id: str, line: Line | Question, response: dict[str, Any] | None, error: dict[str, str] | None
+    batch_id: str, line: Line | LineRequest, response: dict[str, Any] | None, error: dict[str, str] | None
 ) -> bytes:
     """A line of an output or error file."""
     named = {"id": f"{batch_id.replace('batch_', 'batch_req_')}_{line.ordinal + 1}", "custom_id": line.custom_id}
@@ -148,7 +148,7 @@ def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def seconds_of(duration: bytes) -> float:
-    """What `quota_answers.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
+    """What `refusals.duration` wrote: `1ms`, `6.5s`, `1m2s`."""
     return sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION.findall(duration))
 
 

@@ -1,8 +1,9 @@
-"""What a gateway has seen of the rollouts that it splits, as it travels: a beat a second over the bus.
+"""Heartbeat of a gateway about the rollouts that it splits: a message a second over the bus.
 
-Counts and buckets are cumulative since this gateway process first saw the stage. So a beat that is lost costs nothing,
-one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A beat carries the stages
-that changed; every so often all of them, for whoever began to listen later. One without any stage says: still here.
+Counts and buckets are cumulative since this gateway process first saw the stage. So a heartbeat that is lost costs
+nothing, one that comes twice changes nothing, and one that was overtaken is dropped by its sequence. A heartbeat
+carries the stages that changed; every so often all of them, for whoever began to listen later. One without any stage
+says: still here.
 
 It crosses a trust border (anyone on the bus could have sent it), so decoding is strict and bounded, and what is out of
 range is refused whole. Neighbours: `functions.gateway.routing.rollout` writes, `rollout_stats` adds up.
@@ -25,8 +26,8 @@ Stage = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]  # as in `SplitEntry`: 
 GatewayId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._-]+\Z")]
 
 
-class BeatInvalid(Exception):
-    """Not a gateway's beat; drop it."""
+class RolloutHeartbeatInvalid(Exception):
+    """Not a gateway's heartbeat; drop it."""
 
 
 class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +39,7 @@ class StageStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control: GroupWire
 
 
-class RolloutBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RolloutHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gateway_id: GatewayId
     incarnation: UnixMillis  # the process's start: its sequence begins again at 0
     sequence: Count
@@ -47,19 +48,19 @@ class RolloutBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal[1] = 1
 
 
-def encode(beat: RolloutBeat) -> bytes:
-    return msgspec.json.encode(beat)
+def encode(heartbeat: RolloutHeartbeat) -> bytes:
+    return msgspec.json.encode(heartbeat)
 
 
-def decode(message: bytes) -> RolloutBeat:
-    """A beat from bus bytes; BeatInvalid where they are none, or the numbers contradict each other."""
+def decode(message: bytes) -> RolloutHeartbeat:
+    """A heartbeat from bus bytes; RolloutHeartbeatInvalid where they are none, or the numbers contradict each other."""
     if len(message) > BEAT_MAX_BYTES:
-        raise BeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
+        raise RolloutHeartbeatInvalid(f"{len(message)} bytes is over the limit of {BEAT_MAX_BYTES}")
     try:
-        beat = msgspec.json.decode(message, type=RolloutBeat)
-        for said in beat.rollouts:
+        heartbeat = msgspec.json.decode(message, type=RolloutHeartbeat)
+        for said in heartbeat.rollouts:
             group_of(said.candidate)
             group_of(said.control)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, EvidenceInvalid) as error:
-        raise BeatInvalid(str(error)) from error
-    return beat
+        raise RolloutHeartbeatInvalid(str(error)) from error
+    return heartbeat

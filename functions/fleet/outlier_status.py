@@ -1,4 +1,4 @@
-"""Who of the fleet is in bad standing, from what happened to requests: kept for those in trouble only.
+"""Outlier status of replicas, from what happened to requests: kept for those in trouble only.
 
     out      ejected by evidence or as an outlier, or on probation with its probe under way
     resting  it is full, and has said for how long it wants to be left alone: then nothing goes there, panic or not
@@ -16,14 +16,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName, ReplicaId
-from functions.decisions.health.ejection import INTERVAL_S, REFUSAL_MS, Breaker, Seen, outliers
+from functions.decisions.health.ejection import INTERVAL_S, REFUSAL_MS, Breaker, RequestCounts, outliers
 from functions.decisions.routing.request import NO_PENALTIES
 
 PANIC_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OutlierStatus:
     """Of a pool, at one moment."""
 
     out: frozenset[ReplicaId] = frozenset()
@@ -33,14 +33,14 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Standings:
+class OutlierTracker:
     """Owned by one event loop. All times are monotonic seconds."""
 
     _troubled: dict[PoolName, dict[ReplicaId, Breaker]] = field(default_factory=dict)
     _as_outliers: set[ReplicaId] = field(default_factory=set)
-    _seen: dict[PoolName, dict[ReplicaId, Seen]] = field(default_factory=dict)
+    _seen: dict[PoolName, dict[ReplicaId, RequestCounts]] = field(default_factory=dict)
     _judged_s: float = float("-inf")
-    _all_well: Standing = field(default_factory=Standing)
+    _all_well: OutlierStatus = field(default_factory=OutlierStatus)
 
     def breaker(self, pool: PoolName, replica_id: ReplicaId) -> Breaker:
         """To be told of a failure; made where there was none yet."""
@@ -62,7 +62,7 @@ class Standings:
         if troubled is not None and troubled.pop(replica_id, None) is not None and not troubled:
             del self._troubled[pool]
 
-    def of(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> Standing:
+    def of(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
         """Costs next to nothing while all is well."""
         troubled = self._troubled.get(pool)
         if not troubled:
@@ -73,17 +73,17 @@ class Standings:
             each: rest_s for each, breaker in troubled.items() if each in ready and (rest_s := breaker.rest_s(now_s))
         }
         if len(out) <= PANIC_RATIO * len(ready):
-            return Standing(out, penalties, resting)
-        return Standing(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), resting, panic=True)
+            return OutlierStatus(out, penalties, resting)
+        return OutlierStatus(frozenset(), penalties | dict.fromkeys(out, REFUSAL_MS), resting, panic=True)
 
     # comparison
 
-    def seen(self, pool: PoolName, replica_id: ReplicaId) -> Seen:
+    def seen(self, pool: PoolName, replica_id: ReplicaId) -> RequestCounts:
         """Where this interval's requests are counted."""
         counts = self._seen.setdefault(pool, {})
         found = counts.get(replica_id)
         if found is None:
-            found = counts[replica_id] = Seen(replica_id)
+            found = counts[replica_id] = RequestCounts(replica_id)
         return found
 
     def judge(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
@@ -91,7 +91,7 @@ class Standings:
         if now_s - self._judged_s < INTERVAL_S:
             return []
         self._judged_s = now_s
-        self._forgive(now_s)
+        self._forget_recovered(now_s)
         ejected = []
         for pool, replicas in ready:
             counts = self._seen.pop(pool, {})
@@ -103,7 +103,7 @@ class Standings:
         self._seen.clear()
         return ejected
 
-    def _forgive(self, now_s: float) -> None:
+    def _forget_recovered(self, now_s: float) -> None:
         for pool, troubled in list(self._troubled.items()):
             for replica_id, breaker in list(troubled.items()):
                 if not breaker.is_out(now_s):

@@ -1,0 +1,104 @@
+"""Parts of a gateway by its settings: bounds, optional stores and caches, tools, names and addresses.
+
+What is optional is imported only where it is configured: it brings large libraries.
+"""
+
+import os
+import re
+import socket
+import ssl
+import time
+from dataclasses import replace
+from functools import partial
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+from functions.gateway.chat.tools.calls import ToolPolicy
+from functions.gateway.gateway import Gateway
+from functions.gateway.http.asgi import RouteProvider
+from functions.gateway.limits import Limits
+from functions.gateway.listeners import StartFailed, bearable_connections
+from functions.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from functions.gateway.batch.service import Batches
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+
+
+def limits_of(settings: GatewaySettings) -> Limits:
+    return replace(
+        Limits(),
+        connections=min(settings.max_connections, bearable_connections()),
+        uploads_bytes=settings.uploads_bytes,
+        lookups_per_minute=settings.lookups_per_minute,
+        first_byte_s=settings.first_byte_s,
+        idle_s=settings.idle_s,
+        quarantine_after_replicas=settings.quarantine_after_replicas,
+        cold_wait_s=settings.jit_wait_s,
+        prefix_blocks=settings.prefix_blocks,
+    )
+
+
+def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
+    """Imported only where it is used: it brings tokenizers, templates and numpy, and an eighth of a second."""
+    if settings.tokenizers_dir is None:
+        return None
+    from functions.gateway.prefix.exact_prefixes import ExactPrefixes
+
+    return ExactPrefixes(settings.tokenizers_dir, time.monotonic)
+
+
+def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | None, list[RouteProvider]]":
+    """Imported only where a store is configured: its client is 25 MB."""
+    if settings.s3_endpoint_url is None:
+        return None, []
+    from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
+    from functions.gateway.batch import routes
+    from functions.gateway.batch.limits import BatchLimits
+    from functions.gateway.batch.service import Batches
+
+    if settings.s3_credentials_file is None:
+        raise StartFailed("SHOAL_GATEWAY_S3_CREDENTIALS_FILE is not set, though there is an S3_ENDPOINT_URL")
+    try:
+        credentials = load_credentials(settings.s3_credentials_file)
+    except CredentialsInvalid as error:
+        raise StartFailed(str(error)) from error
+    limits = replace(
+        BatchLimits(),
+        file_bytes=settings.file_max_bytes,
+        file_retention_s=settings.file_retention_days * 24 * 3600,
+        lines_in_flight=settings.batch_lines_in_flight,
+        lines_in_flight_per_tenant=max(1, settings.batch_lines_in_flight // 2),
+    )
+    store = S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.batches_bucket))
+    service = Batches(gateway.services, gateway.handle, store, limits)
+    return service, [partial(routes.add_routes, service)]
+
+
+def tool_policy(settings: GatewaySettings) -> ToolPolicy:
+    """Where tools may lie; StartFailed where a network is none."""
+    try:
+        networks = tuple(ip_network(text.strip()) for text in settings.tool_private_networks.split(",") if text.strip())
+    except ValueError as error:
+        raise StartFailed(f"SHOAL_GATEWAY_TOOL_PRIVATE_NETWORKS: {error}") from error
+    return ToolPolicy(networks=networks, ca_file=settings.tool_ca_file, secrets_dir=settings.tool_secrets_dir)
+
+
+def own_name(settings: GatewaySettings) -> str:
+    """The host's name and the port: two gateways that answer at one place follow each other, as a handover's do.
+
+    Unless they share the port: then they are there at the same time, and the process tells them apart.
+    """
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:100]
+    return f"{host}-{settings.port}-{os.getpid()}" if settings.reuse_port else f"{host}-{settings.port}"
+
+
+def registry_trust(settings: GatewaySettings) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(settings.registry_ca_file) if settings.registry_ca_file else None)
+
+
+def bus_url(settings: GatewaySettings) -> str:
+    if settings.bus_password_file is None:
+        return settings.bus_url
+    password = settings.bus_password_file.read_text().strip()
+    return settings.bus_url.replace("://", f"://:{password}@", 1)

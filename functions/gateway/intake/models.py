@@ -1,0 +1,92 @@
+"""Model of a request: by its id, by a classifier's choice of pool, or its rollout's control version."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import orjson
+
+from functions.api.ids import PoolName, TenantId
+from functions.decisions.catalogue import Catalogue, ResolvedModel
+from functions.decisions.request.access import Caller
+from functions.decisions.routing import classifier
+from functions.decisions.routing.classifier import Sketch
+from functions.gateway.errors import bad_request, model_not_found
+from functions.gateway.intake.features import for_other_model
+from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.routes import RERANK, SCORE, Route, routes_for
+from functions.gateway.request.request import Admitted
+from functions.gateway.routing.splits import Splits
+
+_BYTES_PER_TOKEN = 4
+
+
+def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
+    """The model, or the base model of whichever pool suits the request; raises Refused (400, 404)."""
+    requested = parsed.get("model")
+    if type(requested) is not str or not requested:
+        raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
+    model = catalogue.resolve(caller.tenant, requested)
+    if model is None:
+        model = _classified(catalogue, caller.tenant, requested, parsed, body_bytes)
+    if model is None:
+        raise model_not_found(requested)
+    return model
+
+
+def check_task(catalogue: Catalogue, model: ResolvedModel, route: Route) -> None:
+    """An engine answers a route that its model is not made for with 404, as if there were no such model."""
+    pool = catalogue.pools.get(model.pool)
+    if pool is not None and pool.task not in route.tasks:
+        usable = ", ".join(routes_for(pool.task))
+        message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
+        raise bad_request(message, param="model", code="wrong_model_type")
+
+
+def reads_pairs(catalogue: Catalogue, model: ResolvedModel, route: Route) -> bool:
+    """Whether the model reads a query with each of its documents; one that embeds reads each text once."""
+    pool = catalogue.pools.get(model.pool) if route is SCORE or route is RERANK else None
+    return pool is not None and pool.task == "score"
+
+
+def as_control(admitted: Admitted, splits: Splits) -> Admitted:
+    """The same request on the control version of its rollout: no replica has the candidate."""
+    if admitted.split is None:
+        return admitted
+    control = admitted.split.control
+    parsed = orjson.loads(admitted.upstream_body)
+    parsed["model"] = control.engine_name
+    split, body = splits.fall_back(admitted.split), orjson.dumps(parsed)
+    features = for_other_model(admitted.features, parsed, admitted.route.output, control.engine_name)
+    return msgspec.structs.replace(admitted, model=control, split=split, features=features, upstream_body=body)
+
+
+def _classified(
+    catalogue: Catalogue, tenant: TenantId, requested: str, parsed: JsonObject, body_bytes: int
+) -> ResolvedModel | None:
+    """The base model that is to answer; None where no classifier has that name, or none of its pools may be called."""
+    entry = catalogue.classifiers.get(requested)
+    if entry is None:
+        return None
+
+    def may_call(pool: PoolName) -> bool:
+        return catalogue.resolve(tenant, pool) is not None
+
+    pool = classifier.choose(entry, _sketch(parsed, body_bytes), may_call)
+    model = catalogue.resolve(tenant, pool) if pool is not None else None
+    return dataclasses.replace(model, requested=requested) if model is not None else None
+
+
+def _sketch(parsed: JsonObject, body_bytes: int) -> Sketch:
+    return Sketch(body_bytes // _BYTES_PER_TOKEN, bool(parsed.get("tools")), _last_text(parsed))
+
+
+def _last_text(parsed: JsonObject) -> str:
+    said: Any = parsed.get("messages") or parsed.get("prompt") or parsed.get("input") or ""
+    if isinstance(said, list) and said:
+        said = said[-1]
+    if isinstance(said, dict):
+        said = said.get("content")
+    if isinstance(said, list):
+        said = "\n".join(part["text"] for part in said if isinstance(part, dict) and type(part.get("text")) is str)
+    return said[: classifier.LOOK_CHARS] if isinstance(said, str) else ""
