@@ -172,7 +172,11 @@ class Gateway:
             _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
-        self._each(lambda request: request.check(now_s))
+        for request in list(services.open_requests):  # `_each`, without a call more for each that is open
+            try:
+                request.check(now_s)
+            except Exception:
+                request.failed_here()
         services.admission.sweep(now_s)
         for connection in list(services.connections):
             connection.check(now_s)

@@ -362,9 +362,10 @@ class Exchange:
                 self._sink.cut()
         elif attempt is None or attempt.over:
             return  # what it waits for has its own time
-        elif attempt.begun and now_s - attempt.waiting_since_s > limits.idle_s:
-            attempt.break_off(Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
-        elif not attempt.begun and self.admitted.stream and now_s - attempt.waiting_since_s > limits.first_byte_s:
+        elif attempt.begun:
+            if now_s - attempt.waiting_since_s > limits.idle_s:
+                attempt.break_off(Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
+        elif self.admitted.stream and now_s - attempt.waiting_since_s > limits.first_byte_s:
             attempt.fail(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
         elif self._second is None and self._services.hedging.is_late(self.admitted, attempt, now_s):
             self._hedge()

@@ -120,4 +120,5 @@ class Client:
         self.is_over = True
         if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
             self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+        self.exchange = None  # it knows this client: a circle would keep both for the collector
         self._gateway.over(self)

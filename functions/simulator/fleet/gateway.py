@@ -100,6 +100,8 @@ class SimulatedGateway:
         self.services = replace(services, end_listeners=_listeners(services))
         self.core = Gateway(self.services)
         self.core.swap(world.catalogue)
+        if set(world.told) == set(world.catalogue.pools):
+            self.services.prefixes.swap(())  # engines tell of all caches: nobody asks for a record of what was sent
         self._leases: QuotaLeases | None = None
         if bus is not None:
             self._leases = QuotaLeases(
