@@ -71,7 +71,7 @@ class _Steering:
 def test_who_steers_may_refuse_and_send_elsewhere() -> None:
     workload = stream(4.0, 10.0, band=lambda number: (0, 0, 2, 0)[number % 4])
     simulation = world(workload, pools=(pool(LARGE), pool(SMALL)))
-    simulation.steering = _Steering()
+    simulation.context.steering = _Steering()
     outcome = simulation.run()
     assert shed(outcome) == {"ladder": 10}
     assert (finished(simulation, SMALL), finished(simulation, LARGE)) == (10, 20)

@@ -44,6 +44,7 @@ from functions.gateway.request.request import Admitted, EndListener, Timeline
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.gateway.services import Services
 from functions.simulator.fleet.client import Client
+from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.open_admission import NoLadder, OpenAdmission
 from functions.simulator.fleet.other_router import OtherRouter
 from functions.simulator.fleet.quota_bus import QuotaBus, QuotaClient
@@ -51,7 +52,6 @@ from functions.simulator.fleet.setting import Timeouts, Zone
 from functions.simulator.fleet.signals import Second
 from functions.simulator.fleet.steering import Shed
 from functions.simulator.fleet.upstream import ROUTE, ModelledRequest, Upstreams
-from functions.simulator.fleet.world import World
 from functions.simulator.router_port import SimulatedRouter
 from functions.simulator.workload.asked import Asked
 
@@ -65,42 +65,42 @@ _requests = msgspec.json.Encoder()
 
 class SimulatedGateway:
     def __init__(
-        self, name: str, zone: Zone, world: World, *, router: SimulatedRouter | None, bus: QuotaBus | None
+        self, name: str, zone: Zone, context: Context, *, router: SimulatedRouter | None, bus: QuotaBus | None
     ) -> None:
         """`router`: another's, None: shoal's own. `bus`: where limits are leased, None: it keeps them alone."""
         self.name = name
         self.zone = zone
-        self.outcome = world.outcome
+        self.outcome = context.outcome
         self.clients: dict[str, Client] = {}  # under way, by the request's id
         self.count = 0
         self.is_up = True
         self.stopping = ""  # why, as a reason for losing what it has under way
-        self._world = world
-        self._events = world.events
-        self._setting = world.setting
+        self._context = context
+        self._events = context.events
+        self._setting = context.setting
         self._deaf_until_s = 0.0
-        self._metrics = _Counting(world)
+        self._metrics = _Counting(context)
         self._other: OtherRouter | None = None
         if router is not None:
-            self._other = OtherRouter(router, world.setting.block_tokens, self.clients.__getitem__)
+            self._other = OtherRouter(router, context.setting.block_tokens, self.clients.__getitem__)
         services = make_services(
             pepper=b"simulated",
-            limits=_limits(world.setting.timeouts),
+            limits=_limits(context.setting.timeouts),
             metrics=self._metrics,
             clock=self._clock,
             wall_clock=self._clock,
             gateway_id=name,
-            loader=_Loader(world),
-            telling=_Told(world, self.clients),
+            loader=_Loader(context),
+            telling=_Told(context, self.clients),
             zone=zone.name,
             other=self._other,
-            upstreams=Upstreams(world.engines, self.clients),
+            upstreams=Upstreams(context.engines, self.clients),
             make_admission=self._new_admission,
         )
         self.services = replace(services, end_listeners=_listeners(services))
         self.core = Gateway(self.services)
-        self.core.swap(world.catalogue)
-        if set(world.told) == set(world.catalogue.pools):
+        self.core.swap(context.catalogue)
+        if set(context.told) == set(context.catalogue.pools):
             self.services.prefixes.swap(())  # engines tell of all caches: nobody asks for a record of what was sent
         self._leases: QuotaLeases | None = None
         if bus is not None:
@@ -110,7 +110,7 @@ class SimulatedGateway:
                 clock=self._clock,
                 tasks=self.services.tasks,
                 dice=self.services.quotas.dice,
-                expected_gateways=world.setting.gateways,
+                expected_gateways=context.setting.gateways,
             )
             self.services.quotas.leasing = self._leases
 
@@ -156,7 +156,7 @@ class SimulatedGateway:
     # a request
 
     def come(self, asked: Asked) -> None:
-        now_s, catalogue = self._events.now_s, self._world.catalogue
+        now_s, catalogue = self._events.now_s, self._context.catalogue
         self.count += 1
         pool = PoolName(asked.pool) if asked.pool is not None else catalogue.first
         model = catalogue.model(pool, asked.adapter)
@@ -187,12 +187,12 @@ class SimulatedGateway:
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
-        steering = self._world.steering
+        steering = self._context.steering
         steered = steering.steer(client.asked, client.pool, self._events.now_s) if steering is not None else None
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
             return steered if isinstance(steered, Shed) else None
         client.steered = True
-        return self._world.catalogue.model(steered, None)
+        return self._context.catalogue.model(steered, None)
 
     def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
         asked, block_tokens = client.asked, self._setting.block_tokens
@@ -210,7 +210,7 @@ class SimulatedGateway:
             caller=caller,
             route=ROUTE,
             model=model,
-            routing=self._world.catalogue.routing_for(model.pool),
+            routing=self._context.catalogue.routing_for(model.pool),
             service_class=BANDS[asked.band],
             stream=True,
             wants_usage=False,
@@ -238,7 +238,7 @@ class SimulatedGateway:
         return self._events.now_s
 
     def figures(self, pool: PoolName) -> Second:
-        return self._world.figures(pool).now
+        return self._context.figures[pool].now
 
     def taken_reason(self) -> str:
         """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
@@ -252,7 +252,7 @@ class SimulatedGateway:
         del self.clients[client.key]
         if self._other is not None:
             self._other.router.ended(client.key)
-        self._world.over(client.asked)
+        self._context.over(client.asked)
 
     # inside
 
@@ -272,9 +272,9 @@ _SCOPES: tuple[Scope, ...] = ("inference",)
 class _Counting(Metrics):
     """What an outcome wants of a gateway's metrics; the rest is left alone."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__()
-        self._outcome = world.outcome
+        self._outcome = context.outcome
         self._reason = ""
 
     def routed(self, decision: Prediction | NoReplica) -> None:
@@ -295,12 +295,12 @@ class _Counting(Metrics):
 class _Loader:
     """Asks the replicas' modelled agents."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
         answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
-        self._world.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
+        self._context.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
         return await answer
 
     async def close(self) -> None:
@@ -315,13 +315,13 @@ def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
 class _Told:
     """What the engines' events tell of their caches."""
 
-    def __init__(self, world: World, clients: dict[str, Client]) -> None:
-        self._world = world
+    def __init__(self, context: Context, clients: dict[str, Client]) -> None:
+        self._context = context
         self._clients = clients
-        self._block_tokens = world.setting.block_tokens
+        self._block_tokens = context.setting.block_tokens
 
     def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
-        told = self._world.told.get(admitted.model.pool)
+        told = self._context.told.get(admitted.model.pool)
         if told is None:
             return None
         asking = self._clients[admitted.request_id]

@@ -5,28 +5,28 @@
 Deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
 `functions.decisions` unchanged and see replicas through beats that are a second apart and arrive late.
 
-Actors (`setting`) are given the `Simulation`: what they may ask and do is what is public here, each within its call.
+An actor is called every so many seconds of virtual time with the `Simulation`, for the first time one period after the
+beginning: autoscalers, ladders, faults and recorders are actors. What they may ask and do is what is public here.
 Neighbours: `lives` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from random import Random
 from zlib import crc32
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import AdmissionEntry
 from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
 from functions.simulator.fleet.catalogue import SettingCatalogue
-from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.faults import Faults
 from functions.simulator.fleet.gateway import SimulatedGateway
 from functions.simulator.fleet.lives import Lives
@@ -37,9 +37,7 @@ from functions.simulator.fleet.replica import Counts, Replica
 from functions.simulator.fleet.setting import POOL, Setting, Zone
 from functions.simulator.fleet.signals import Look, PoolFigures
 from functions.simulator.fleet.start_times import StartSource
-from functions.simulator.fleet.steering import Steering
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.fleet.truth import EnginesNow
 from functions.simulator.virtual_loop import VirtualLoop
 from functions.simulator.workload.asked import Asked
@@ -61,14 +59,14 @@ def _pool_outcome(admission: AdmissionEntry | None) -> PoolOutcome:
 
 
 class Simulation:
-    def __init__(self, setting: Setting, workload: Iterable[Asked]) -> None:
+    def __init__(self, setting: Setting, workload: Iterable[Asked], actors: Iterable["Actor"] = ()) -> None:
         self.setting = setting
         self.catalogue = SettingCatalogue(setting)
         self.events = Events()
         self._loop = VirtualLoop(self.events)  # type: ignore[abstract]  # no sockets, processes or signals
         self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
-        self.steering: Steering | None = None
         self._workload: Iterator[Asked] = iter(workload)
+        self._actors = tuple(actors)
         pools = setting.all_pools
         self.outcome = Outcome({pool.name: _pool_outcome(pool.admission or setting.admission) for pool in pools})
         self._gaps = {pool.name: TokenGaps() for pool in pools}
@@ -84,6 +82,17 @@ class Simulation:
         has_limits = bool(setting.quotas) or setting.quota is not None
         names = [_name(number) for number in range(setting.gateways)]
         self._bus = QuotaBus(names) if has_limits and setting.gateways > 1 else None
+        self.context = Context(
+            setting=setting,
+            catalogue=self.catalogue,
+            events=self.events,
+            outcome=self.outcome,
+            engines=self.lives.engines,
+            told=self.lives.told,
+            figures=self._figures,
+            load_adapter=self._agents.load,
+            over=self._over,
+        )
         self.gateways = [self._new_gateway(number) for number in range(setting.gateways)]
         self._under_way = 0
         self._has_ended = False  # the workload: the last request has come
@@ -94,7 +103,7 @@ class Simulation:
         for number in range(len(self.gateways)):
             self._sweep(number)
         self.events.after(_SECOND_S, self._second)
-        for every_s, act in self.setting.actors:
+        for every_s, act in self._actors:
             self.events.after(every_s, partial(self._act, every_s, act))
         if self.setting.until_s < inf:
             self.events.at(self.setting.until_s, self.events.stop)
@@ -108,10 +117,6 @@ class Simulation:
         self.outcome.seconds = self.events.now_s
         self.outcome.events = self.events.happened
         return self.outcome
-
-    @property
-    def told(self) -> Mapping[PoolName, ToldPrefixes]:
-        return self.lives.told
 
     # for actors: what is known
 
@@ -210,28 +215,6 @@ class Simulation:
             if zone.region == name:
                 self.lose_zone(zone.name)
 
-    # for gateways
-
-    @property
-    def engines(self) -> EngineRoom:
-        return self.lives.engines
-
-    def figures(self, pool: PoolName) -> PoolFigures:
-        return self._figures[pool]
-
-    def load_adapter(
-        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadAnswer], None]
-    ) -> None:
-        self._agents.load(replica_id, name, wait_s, done)
-
-    def over(self, asked: Asked) -> None:
-        self._under_way -= 1
-        if asked.then is not None:
-            for follower in asked.then(self.events.now_s):
-                self._under_way += 1
-                self.events.at(follower.at_s, partial(self._come, follower))
-        self._stop_if_over()
-
     # the workload
 
     def _expect(self) -> None:
@@ -255,7 +238,7 @@ class Simulation:
             band = self.outcome.band(self._pool_of(asked), asked.band)
             band.asked += 1
             band.lost["no_gateway"] += 1
-            self.over(asked)
+            self._over(asked)
             return
         if asked.region and gateway.zone.region != asked.region:
             # There and back again, both at once: what the client waits for is the same.
@@ -272,6 +255,15 @@ class Simulation:
             gateway.come(asked)
         else:
             self._come(asked)
+
+    def _over(self, asked: Asked) -> None:
+        """Once for each that came."""
+        self._under_way -= 1
+        if asked.then is not None:
+            for follower in asked.then(self.events.now_s):
+                self._under_way += 1
+                self.events.at(follower.at_s, partial(self._come, follower))
+        self._stop_if_over()
 
     def _stop_if_over(self) -> None:
         if self._has_ended and not self._under_way:
@@ -353,7 +345,7 @@ class Simulation:
         setting = self.setting
         zone: Zone = setting.zones[number % len(setting.zones)]
         router = setting.router(self._truth, _draws(setting.seed + number)) if setting.router is not None else None
-        return SimulatedGateway(_name(number), zone, self, router=router, bus=self._bus)
+        return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
         """It asks the bus for everybody's last beat, and hears on."""
@@ -374,6 +366,10 @@ class Simulation:
                 continue
             if replica.zone.region == gateway.zone.region:
                 gateway.heard(last)
+
+
+Actor = tuple[float, Callable[[Simulation], None]]
+"""Every so many seconds, this."""
 
 
 def _draws(seed: int) -> Random:
