@@ -15,14 +15,56 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from functions.decisions.routing.own_load import OwnLoad
+from functions.decisions.routing.replicas import Row
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
-from functions.simulator.oracle import oracle
-from functions.simulator.router_port import MakeRouter
+from functions.simulator.router_port import Draws, MakeRouter, Question, Truth
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from functions.simulator.workload.traces import TraceUnreadable, block_tokens_of, read_trace
+
+# An omniscient router, which reads every engine's cache and work: the yardstick for what a fleet can do.
+#
+#     cost  = seconds to the request's first token there
+#           + seconds that its prompt is computed there x (BEHIND + HARM x requests that run there)
+#
+# The first term is what the request itself waits; the second what it takes from others: from those that come behind it,
+# and from those that run, who wait for their next token meanwhile. It is greedy, and knows nothing of what comes later
+# nor of adapters, so it is no bound that cannot be beaten. Of BEHIND 0 and 2 and HARM from 0 to 0.2, over three traces at
+# two loads and three seeds, these had the least p99: 3.1 s on the Azure trace at 95 %, where HARM 0.1 had 5.1 s.
+
+
+BEHIND = 2.0
+HARM = 0.02
+
+
+def oracle(truth: Truth, rng: Draws) -> "Oracle":
+    """As a setting's router."""
+    return Oracle(truth)
+
+
+class Oracle:
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+
+    def pick(self, asked: Question, rows: Sequence[Row], load: OwnLoad) -> Row:
+        return min(rows, key=lambda row: self._cost(asked, row))
+
+    def started(self, key: str) -> None:
+        """It asks the engines."""
+
+    def ended(self, key: str) -> None:
+        """It asks the engines."""
+
+    def _cost(self, asked: Question, row: Row) -> float:
+        truth, replica_id = self._truth, row[0]
+        computed = asked.prompt_tokens - truth.cached_tokens(replica_id, asked)
+        running = truth.engine(replica_id).running
+        waits_s = truth.first_token_s(replica_id, computed)
+        return waits_s + (BEHIND + HARM * running) * truth.computing_s(replica_id, computed)
+
 
 IN_TIME_RATIO = 0.95
 _HALVINGS = 5  # to within 3 %

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.simulator.oracle import oracle
+from functions.simulator.experiment import oracle
 from functions.simulator.router_port import Draws, MakeRouter, Question, SimulatedRouter, Truth
 from studies.routers.aibrix import AIBrix
 from studies.routers.bounded_hash import BoundedHash

@@ -10,13 +10,13 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.simulator.events import Events
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
+from functions.simulator.fleet.other_router import EnginesNow
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.replica import Replica
 from functions.simulator.fleet.setting import POOL, PoolSetting, Setting, Zone
 from functions.simulator.fleet.simulation import simulate
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.fleet.truth import EnginesNow
 from functions.simulator.router_port import Question
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from studies.routers.simulated import ROUTERS

@@ -4,15 +4,23 @@ It is asked about the gateway's candidates, and told what it may know of a reque
 session, and (the oracle alone reads it) the length of its answer.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from functions.api.ids import ReplicaId
+from functions.api.ids import PoolName, ReplicaId
+from functions.decisions.admission.queue import Admission
+from functions.decisions.overload.gateway_share import RoomLadder
+from functions.decisions.overload.ladder import OFF, Rungs
 from functions.decisions.routing.candidates import all_candidates
 from functions.decisions.routing.choice import NoReplica, Prediction, RouteRequest, predict
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import PoolIndex, ReplicaView
+from functions.gateway.admission.queue import AdmissionQueues, Waiting
+from functions.gateway.request.request import Admitted
+from functions.simulator.events import Events
 from functions.simulator.fleet.client import Client
-from functions.simulator.router_port import Question, SimulatedRouter
+from functions.simulator.fleet.fluid_engine import FluidEngine
+from functions.simulator.fleet.replica import Replica
+from functions.simulator.router_port import EngineNow, Question, SimulatedRouter
 
 
 class OtherRouter:
@@ -54,3 +62,66 @@ class OtherRouter:
             client.key, replica.pool, request.engine_name, client.blocks_for(is_adapter=request.is_adapter),
             self._block_tokens, asked.prompt_tokens, asked.output_tokens, asked.session,
         )  # fmt: skip
+
+
+# What is so in the engines at this moment: for routers that read caches and metrics, and for the oracle.
+#
+# Neighbours: `simulator.router_port.Truth` is the question, `fluid_engine` and `prefix_cache` have the answers.
+
+
+class EnginesNow:
+    """Of all replicas of a simulation, whether a gateway has heard of them or not."""
+
+    def __init__(self, replicas: Mapping[ReplicaId, Replica], events: Events) -> None:
+        self._replicas = replicas
+        self._events = events
+
+    def cached_tokens(self, replica_id: ReplicaId, asked: Question) -> int:
+        cache = self._replicas[replica_id].engine.cache
+        return cache.peek(asked.blocks, asked.prompt_tokens) if cache is not None else 0
+
+    def engine(self, replica_id: ReplicaId) -> EngineNow:
+        replica = self._replicas[replica_id]
+        engine = replica.engine
+        waiting = engine.unscheduled
+        usage_ratio = min(1.0, max(0.0, engine.kv_tokens / replica.profile.kv_tokens))
+        return EngineNow(engine.running + engine.waiting - waiting, waiting, usage_ratio)
+
+    def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
+        return self._at_now(replica_id).first_token_s(computed_tokens)
+
+    def computing_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
+        return self._at_now(replica_id).computing_s(computed_tokens)
+
+    def _at_now(self, replica_id: ReplicaId) -> FluidEngine:
+        """An engine that is looked at only at changes is brought up to now; what is due is told by its own event."""
+        engine = self._replicas[replica_id].engine
+        if engine.now_s < self._events.now_s < engine.next_s:
+            engine.advance(self._events.now_s)
+        return engine
+
+
+# Admission as others have it, for comparison: whoever comes is dispatched; and shoal's without its overload ladder.
+
+
+class NoLadder(RoomLadder):
+    """Nothing is shed, shifted or borrowed."""
+
+    def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
+        return OFF
+
+
+class OpenAdmission(AdmissionQueues):
+    """Nobody waits, and nobody is refused."""
+
+    def submit(self, exchange: Waiting) -> None:
+        exchange.dispatched()
+
+    def shift_ratio(self, pool: PoolName) -> float:
+        return 0.0
+
+    def shifted(self, admitted: Admitted) -> None:
+        """Nobody keeps count."""
+
+    def returned(self, admitted: Admitted) -> None:
+        """Nobody keeps count."""

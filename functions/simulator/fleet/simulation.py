@@ -30,16 +30,15 @@ from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.faults import Faults
 from functions.simulator.fleet.gateway import SimulatedGateway
 from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.other_router import EnginesNow
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
-from functions.simulator.fleet.quiet import quiet_gateways, seldom_collected
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.replica import Counts, Replica
 from functions.simulator.fleet.setting import POOL, Setting, Zone
 from functions.simulator.fleet.signals import Look, PoolFigures
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.truth import EnginesNow
-from functions.simulator.virtual_loop import VirtualLoop
+from functions.simulator.virtual_loop import VirtualLoop, quiet_gateways, seldom_collected
 from functions.simulator.workload.asked import Asked
 
 __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from functions.simulator.oracle import Oracle
+from functions.simulator.experiment import Oracle
 from functions.simulator.router_port import EngineNow, SimulatedRouter
 from studies.routers.simulated import ROUTERS
 from tests.studies.routers.questions import Told, ask, load, rows
