@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.simulator.events import Events
+from functions.simulator.fleet.comparison import EnginesNow
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
-from functions.simulator.fleet.other_router import EnginesNow
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.replica import Replica
 from functions.simulator.fleet.setting import POOL, PoolSetting, Setting, Zone

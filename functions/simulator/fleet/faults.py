@@ -15,7 +15,7 @@ from functools import partial
 
 from functions.decisions.routing.retry import Failure
 from functions.simulator.events import Events
-from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.lifecycle import Lives
 from functions.simulator.fleet.replica import Life, Replica
 from functions.simulator.fleet.setting import Timeouts
 from functions.simulator.fleet.start_times import StartSource

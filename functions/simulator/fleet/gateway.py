@@ -44,8 +44,8 @@ from functions.gateway.request.request import Admitted, EndListener, Timeline
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.gateway.services import Services
 from functions.simulator.fleet.client import Client
+from functions.simulator.fleet.comparison import NoLadder, OpenAdmission, OtherRouter
 from functions.simulator.fleet.context import Context
-from functions.simulator.fleet.other_router import NoLadder, OpenAdmission, OtherRouter
 from functions.simulator.fleet.quota_bus import QuotaBus, QuotaClient
 from functions.simulator.fleet.setting import Timeouts, Zone
 from functions.simulator.fleet.signals import Second

@@ -26,11 +26,11 @@ from functions.gateway.admission.queue import AdmissionQueues
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
 from functions.simulator.fleet.catalogue import SettingCatalogue
+from functions.simulator.fleet.comparison import EnginesNow
 from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.faults import Faults
 from functions.simulator.fleet.gateway import SimulatedGateway
-from functions.simulator.fleet.lives import Lives
-from functions.simulator.fleet.other_router import EnginesNow
+from functions.simulator.fleet.lifecycle import Lives
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.replica import Counts, Replica
