@@ -28,7 +28,7 @@ def falls_back(when: str) -> RoutingEntry:
 
 def finished(simulation: Simulation, name: PoolName) -> int:
     """By its replicas that are there, and in the incarnation that they are."""
-    return sum(replica.engine.finished for replica in simulation.lives.members[name].values())
+    return sum(replica.engine.finished for replica in simulation.lifecycle.members[name].values())
 
 
 def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:

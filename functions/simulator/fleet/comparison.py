@@ -1,7 +1,11 @@
-"""A router under comparison in the place of shoal's own choice, in the gateway's own router.
+"""Routers and admission under comparison, in the place of shoal's own within a simulated gateway.
 
-It is asked about the gateway's candidates, and told what it may know of a request: the blocks of its prompt, its
-session, and (the oracle alone reads it) the length of its answer.
+    OtherRouter       another algorithm chooses among the gateway's candidates; it is given a prompt's blocks, its
+                      session and (the oracle alone reads it) the length of the answer
+    ModelledEngines   what such a router may read of engines: caches and metrics as they are at this moment
+    OpenAdmission     requests are dispatched as they come, as others do; NoLadder: shoal's, without its overload ladder
+
+Neighbours: `simulator.router_port` is the port; the published algorithms are in `studies.routers`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +24,7 @@ from functions.simulator.events import Events
 from functions.simulator.fleet.client import Client
 from functions.simulator.fleet.fluid_engine import FluidEngine
 from functions.simulator.fleet.replica import Replica
-from functions.simulator.router_port import EngineNow, Question, SimulatedRouter
+from functions.simulator.router_port import EngineMetrics, Question, SimulatedRouter
 
 
 class OtherRouter:
@@ -64,12 +68,7 @@ class OtherRouter:
         )  # fmt: skip
 
 
-# What is so in the engines at this moment: for routers that read caches and metrics, and for the oracle.
-#
-# Neighbours: `simulator.router_port.Truth` is the question, `fluid_engine` and `prefix_cache` have the answers.
-
-
-class EnginesNow:
+class ModelledEngines:
     """Of all replicas of a simulation, whether a gateway has heard of them or not."""
 
     def __init__(self, replicas: Mapping[ReplicaId, Replica], events: Events) -> None:
@@ -80,12 +79,12 @@ class EnginesNow:
         cache = self._replicas[replica_id].engine.cache
         return cache.peek(asked.blocks, asked.prompt_tokens) if cache is not None else 0
 
-    def engine(self, replica_id: ReplicaId) -> EngineNow:
+    def engine(self, replica_id: ReplicaId) -> EngineMetrics:
         replica = self._replicas[replica_id]
         engine = replica.engine
         waiting = engine.unscheduled
         usage_ratio = min(1.0, max(0.0, engine.kv_tokens / replica.profile.kv_tokens))
-        return EngineNow(engine.running + engine.waiting - waiting, waiting, usage_ratio)
+        return EngineMetrics(engine.running + engine.waiting - waiting, waiting, usage_ratio)
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
         return self._at_now(replica_id).first_token_s(computed_tokens)
@@ -99,9 +98,6 @@ class EnginesNow:
         if engine.now_s < self._events.now_s < engine.next_s:
             engine.advance(self._events.now_s)
         return engine
-
-
-# Admission as others have it, for comparison: whoever comes is dispatched; and shoal's without its overload ladder.
 
 
 class NoLadder(RoomLadder):

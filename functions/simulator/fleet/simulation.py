@@ -7,7 +7,7 @@ Deterministic: the same setting, workload and seed give the same outcome on any 
 
 An actor is called every so many seconds of virtual time with the `Simulation`, for the first time one period after the
 beginning: autoscalers, ladders, faults and recorders are actors. What they may ask and do is what is public here.
-Neighbours: `lives` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
+Neighbours: `lifecycle` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +26,11 @@ from functions.gateway.admission.queue import AdmissionQueues
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
 from functions.simulator.fleet.catalogue import SettingCatalogue
-from functions.simulator.fleet.comparison import EnginesNow
+from functions.simulator.fleet.comparison import ModelledEngines
 from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.faults import Faults
 from functions.simulator.fleet.gateway import SimulatedGateway
-from functions.simulator.fleet.lifecycle import Lives
+from functions.simulator.fleet.lifecycle import ReplicaLifecycle
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.replica import Counts, Replica
@@ -73,11 +73,11 @@ class Simulation:
         self._figures = {pool.name: PoolFigures(most_s) for pool in pools}
         self._steps_s = {pool.name: pool.profile.least_step_s for pool in pools}
         self._ready_s = dict.fromkeys(self._figures, 0.0)
-        self.lives = Lives(setting, self.events, self.outcome, self._gaps, self._hear)
-        self.faults = Faults(self.events, self.lives, setting.timeouts)
-        self._agents = AdapterAgents(self.events, self.lives.replicas)
-        self.lives.adapters_tick = self._agents.tick
-        self._truth = EnginesNow(self.lives.replicas, self.events)
+        self.lifecycle = ReplicaLifecycle(setting, self.events, self.outcome, self._gaps, self._hear)
+        self.faults = Faults(self.events, self.lifecycle, setting.timeouts)
+        self._agents = AdapterAgents(self.events, self.lifecycle.replicas)
+        self.lifecycle.adapters_tick = self._agents.tick
+        self._engines = ModelledEngines(self.lifecycle.replicas, self.events)
         has_limits = bool(setting.quotas) or setting.quota is not None
         names = [_name(number) for number in range(setting.gateways)]
         self._bus = QuotaBus(names) if has_limits and setting.gateways > 1 else None
@@ -86,8 +86,8 @@ class Simulation:
             catalogue=self.catalogue,
             events=self.events,
             outcome=self.outcome,
-            engines=self.lives.engines,
-            told=self.lives.told,
+            engines=self.lifecycle.engines,
+            told=self.lifecycle.told,
             figures=self._figures,
             load_adapter=self._agents.load,
             over=self._over,
@@ -97,7 +97,7 @@ class Simulation:
         self._has_ended = False  # the workload: the last request has come
 
     def run(self) -> Outcome:
-        self.lives.begin()
+        self.lifecycle.begin()
         self._expect()
         for number in range(len(self.gateways)):
             self._sweep(number)
@@ -110,7 +110,7 @@ class Simulation:
             for gateway in self.gateways:
                 gateway.begin()
             self.events.run_until_stopped()
-        self.lives.settle()
+        self.lifecycle.settle()
         for gaps in self._gaps.values():
             self.outcome.gaps.merge(gaps)
         self.outcome.seconds = self.events.now_s
@@ -136,43 +136,43 @@ class Simulation:
         return tuple(self._figures)
 
     def counts(self, pool: PoolName) -> Counts:
-        return self.lives.counts(pool)
+        return self.lifecycle.counts(pool)
 
     def ready_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
-        return tuple(replica.id for replica in self.lives.ready(pool))
+        return tuple(replica.id for replica in self.lifecycle.ready(pool))
 
     def starting_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
-        return tuple(replica.id for replica in self.lives.starting(pool))
+        return tuple(replica.id for replica in self.lifecycle.starting(pool))
 
     def replica_ids(self) -> tuple[ReplicaId, ...]:
         """Of all pools and in all states, but for those that are gone."""
-        return tuple(self.lives.replicas)
+        return tuple(self.lifecycle.replicas)
 
     def signals(self, pool: PoolName) -> PoolSignals:
         """Of the last `signals_s`, as old as gateways' reports are."""
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
-        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lives.counts(pool))
+        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lifecycle.counts(pool))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
         """Between tokens, since the beginning."""
         return self._gaps[pool]
 
     def accelerator_seconds(self, pool: PoolName) -> float:
-        return self.lives.accelerator_seconds(pool)
+        return self.lifecycle.accelerator_seconds(pool)
 
     # for actors: what may be done
 
     def start_replica(self, pool: PoolName, source: StartSource | None = None, *, warm: bool = False) -> ReplicaId:
         """Ready (or warm) after what its source takes; None: the pool's own source."""
-        return self.lives.start(pool, source, warm=warm)
+        return self.lifecycle.start(pool, source, warm=warm)
 
     def promote(self, pool: PoolName) -> ReplicaId | None:
         """One that is warm takes traffic from now on; None where there is none."""
-        return self.lives.promote(pool)
+        return self.lifecycle.promote(pool)
 
     def drain(self, replica_id: ReplicaId) -> None:
-        self.lives.drain(replica_id)
+        self.lifecycle.drain(replica_id)
 
     def crash(self, replica_id: ReplicaId, *, unreachable: bool = False) -> None:
         self._on(replica_id, lambda replica: self.faults.crash(replica, unreachable=unreachable))
@@ -202,7 +202,7 @@ class Simulation:
 
     def lose_zone(self, name: str) -> None:
         """All that is in it is gone, and does not come back by itself."""
-        for replica in list(self.lives.replicas.values()):
+        for replica in list(self.lifecycle.replicas.values()):
             if replica.zone.name == name:
                 self.faults.crash(replica, unreachable=True)
         for gateway in self.gateways:
@@ -304,14 +304,14 @@ class Simulation:
         self.events.after(_SECOND_S, self._second)
 
     def _look(self, pool: PoolName) -> Look:
-        past, fullest = self.lives.past[pool], 0.0
+        past, fullest = self.lifecycle.past[pool], 0.0
         busy_s, asked_tokens, hit_tokens = past.busy_s, past.asked_tokens, past.hit_tokens
-        for replica in self.lives.members[pool].values():
+        for replica in self.lifecycle.members[pool].values():
             busy_s += replica.busy_s
             asked, hit = replica.prompts
             asked_tokens, hit_tokens = asked_tokens + asked, hit_tokens + hit
             fullest = max(fullest, replica.kv_usage_ratio)
-        ready = sum(1 for _ in self.lives.ready(pool))
+        ready = sum(1 for _ in self.lifecycle.ready(pool))
         self._ready_s[pool] += ready * _SECOND_S
         waits = [
             _wait(gateway.services.admission, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up
@@ -334,7 +334,7 @@ class Simulation:
 
     def _on(self, replica_id: ReplicaId, what: Callable[[Replica], None]) -> None:
         """Nothing happens to one that is gone."""
-        replica = self.lives.replicas.get(replica_id)
+        replica = self.lifecycle.replicas.get(replica_id)
         if replica is not None:
             what(replica)
 
@@ -343,7 +343,7 @@ class Simulation:
     def _new_gateway(self, number: int) -> SimulatedGateway:
         setting = self.setting
         zone: Zone = setting.zones[number % len(setting.zones)]
-        router = setting.router(self._truth, _draws(setting.seed + number)) if setting.router is not None else None
+        router = setting.router(self._engines, _draws(setting.seed + number)) if setting.router is not None else None
         return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
@@ -359,7 +359,7 @@ class Simulation:
             self._catch_up(gateway)
 
     def _catch_up(self, gateway: SimulatedGateway) -> None:
-        for replica in list(self.lives.replicas.values()):
+        for replica in list(self.lifecycle.replicas.values()):
             last = replica.last_beat
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
                 continue
