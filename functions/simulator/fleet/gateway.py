@@ -7,50 +7,38 @@
 Everything that decides or waits is `functions.gateway`'s, on virtual time (`functions.simulator.virtual_loop`). What is
 left out is bytes: a request comes admitted, with the lengths that the workload says.
 
-Neighbours: `simulation` owns gateways and engines; `client` counts; `catalogue` is the setting as a snapshot.
+Neighbours: `services` is what it runs on; `simulation` owns gateways and engines; `client` counts; `catalogue` is the
+setting as a snapshot.
 """
-
-import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import EngineName, KeyId, PoolName, ReplicaId
+from functions.api.ids import KeyId, PoolName
 from functions.api.snapshot import Scope
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.catalogue import ResolvedModel
-from functions.decisions.prefix.record import NOTHING
 from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
-from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.assembly import make_services
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
-from functions.gateway.limits import Limits
-from functions.gateway.metrics import Metrics
-from functions.gateway.quota import settlement
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request import replies
 from functions.gateway.request.exchange import Exchange
-from functions.gateway.request.request import Admitted, EndListener, Timeline
-from functions.gateway.routing.load_client import LoadAnswer
-from functions.gateway.services import Services
+from functions.gateway.request.request import Admitted, Timeline
 from functions.simulator.fleet.client import Client
-from functions.simulator.fleet.comparison import NoLadder, OpenAdmission, OtherRouter
+from functions.simulator.fleet.comparison import OtherRouter
 from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.quota_bus import QuotaBus, QuotaClient
-from functions.simulator.fleet.setting import Timeouts, Zone
+from functions.simulator.fleet.services import OutcomeMetrics, modelled_services
+from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.signals import Second
 from functions.simulator.fleet.steering import Shed
-from functions.simulator.fleet.upstream import ROUTE, ModelledRequest, Upstreams
+from functions.simulator.fleet.upstream import ROUTE, ModelledRequest
 from functions.simulator.router_port import SimulatedRouter
 from functions.simulator.workload.asked import Asked
 
@@ -58,7 +46,8 @@ _BATCH = BANDS.index("batch")
 _HALF_INT = (1 << 62) - 1
 _TEXT_BYTES = int(START_BYTES_PER_TOKEN)  # of a token, where bytes are asked for: prompts have none here
 _MOST_OUTPUT_TOKENS = 1_000_000_000  # a workload names no bound
-_NEVER_S = float("inf")
+_KEY = KeyId("simulated")
+_SCOPES: tuple[Scope, ...] = ("inference",)
 _requests = msgspec.json.Encoder()
 
 
@@ -78,25 +67,13 @@ class SimulatedGateway:
         self._events = context.events
         self._setting = context.setting
         self._deaf_until_s = 0.0
-        self._metrics = _Counting(context)
+        self._metrics = OutcomeMetrics(context)
         self._other: OtherRouter | None = None
         if router is not None:
             self._other = OtherRouter(router, context.setting.block_tokens, self.clients.__getitem__)
-        services = make_services(
-            pepper=b"simulated",
-            limits=_limits(context.setting.timeouts),
-            metrics=self._metrics,
-            clock=self._clock,
-            wall_clock=self._clock,
-            gateway_id=name,
-            loader=_Loader(context),
-            telling=_Told(context, self.clients),
-            zone=zone.name,
-            other=self._other,
-            upstreams=Upstreams(context.engines, self.clients),
-            make_admission=self._new_admission,
+        self.services = modelled_services(
+            name, zone.name, context, self.clients, metrics=self._metrics, other=self._other
         )
-        self.services = replace(services, end_listeners=_listeners(services))
         self.core = Gateway(self.services)
         self.core.swap(context.catalogue)
         if set(context.told) == set(context.catalogue.pools):
@@ -257,100 +234,6 @@ class SimulatedGateway:
 
     def _clock(self) -> float:
         return self._events.now_s
-
-    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
-        if self._setting.admission is None:
-            return OpenAdmission(clock, fleet)
-        return AdmissionQueues(clock, fleet) if self._setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
-
-
-_KEY = KeyId("simulated")
-_SCOPES: tuple[Scope, ...] = ("inference",)
-
-
-class _Counting(Metrics):
-    """What an outcome wants of a gateway's metrics; the rest is left alone."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._outcome = context.outcome
-        self._reason = ""
-
-    def routed(self, decision: Prediction | NoReplica) -> None:
-        if isinstance(decision, Prediction):
-            self._outcome.routes[decision.reason] += 1
-
-    def retried(self) -> None:
-        self._outcome.retries += 1
-
-    def shed(self, reason: str) -> None:
-        self._reason = reason
-
-    def taken_reason(self) -> str:
-        reason, self._reason = self._reason, ""
-        return reason
-
-
-class _Loader:
-    """Asks the replicas' modelled agents."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
-        answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
-        self._context.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
-        return await answer
-
-    async def close(self) -> None:
-        """It holds no connection."""
-
-
-def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
-    if not waiting.done():  # it was given up
-        waiting.set_result(answer)
-
-
-class _Told:
-    """What the engines' events tell of their caches."""
-
-    def __init__(self, context: Context, clients: dict[str, Client]) -> None:
-        self._context = context
-        self._clients = clients
-        self._block_tokens = context.setting.block_tokens
-
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
-        told = self._context.told.get(admitted.model.pool)
-        if told is None:
-            return None
-        asking = self._clients[admitted.request_id]
-        blocks = asking.blocks_for(is_adapter=admitted.model.is_adapter)
-        if not blocks:
-            return NOTHING
-        most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
-        return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
-
-
-def _listeners(services: Services) -> tuple[EndListener, ...]:
-    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
-    return (
-        services.router.ended,
-        services.quarantine.ended,
-        services.intake.features.ended,
-        services.admission.ended,
-        partial(settlement.settle, services.clock),
-    )
-
-
-def _limits(timeouts: Timeouts) -> Limits:
-    """Silence inside a stream is `faults`' affair: no tokens pass here by which it would show."""
-    return Limits(
-        connect_s=timeouts.connect_s,
-        first_byte_s=timeouts.first_byte_s,
-        idle_s=_NEVER_S,
-        answer_s=timeouts.answer_s,
-        cold_wait_s=timeouts.cold_s,
-    )
 
 
 def _adapters_blocks(asked: Asked) -> tuple[int, ...]:
