@@ -1,10 +1,11 @@
 """Port for another router in a simulated gateway: what it is asked, and what it may read of the engines.
 
 SimulatedRouter   picks a replica for each request, and hears of first tokens and of ends
-Truth             the engines' state at this moment: for routers that know caches by the engines' events, that read
-                  metrics every few milliseconds, or that cheat (`oracle`)
+EngineStates      the engines' state at this moment: for routers that know caches by the engines' events, that read
+                  metrics every few milliseconds, or that cheat (the oracle)
 
-Neighbours: `oracle` finds what a fleet can do at most; the published algorithms of other routers are in `studies`.
+Neighbours: `experiment.Oracle` finds what a fleet can do at most; the published algorithms of other routers are in
+`studies`.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ class Question:
     blocks: Sequence[int]  # of the prompt, in whole blocks; none: nothing is known of its text
     block_tokens: int
     prompt_tokens: int
-    output_tokens: int  # the truth, which nobody but the oracle may read
+    output_tokens: int  # as recorded, which nobody but the oracle may read
     session: str | None = None
 
 
@@ -56,7 +57,7 @@ class SimulatedRouter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineNow:
+class EngineMetrics:
     """What an engine's metrics say at this moment."""
 
     running: int
@@ -64,11 +65,11 @@ class EngineNow:
     kv_usage_ratio: float
 
 
-class Truth(Protocol):
+class EngineStates(Protocol):
     def cached_tokens(self, replica_id: ReplicaId, asked: Question) -> int:
         """The prompt's longest beginning that the engine has in its cache, in tokens; at most all but one."""
 
-    def engine(self, replica_id: ReplicaId) -> EngineNow: ...
+    def engine(self, replica_id: ReplicaId) -> EngineMetrics: ...
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
         """Until a prompt of which so much is to be computed would have its first token, if it came now."""
@@ -77,5 +78,5 @@ class Truth(Protocol):
         """For how long the engine would compute it."""
 
 
-MakeRouter = Callable[[Truth, Draws], SimulatedRouter]
+MakeRouter = Callable[[EngineStates, Draws], SimulatedRouter]
 """A fresh router for one gateway, which remembers nothing."""

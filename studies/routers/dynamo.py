@@ -18,7 +18,7 @@ from math import ceil, exp
 from functions.api.ids import ReplicaId
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.simulator.router_port import Draws, Question, Truth
+from functions.simulator.router_port import Draws, EngineStates, Question
 
 BLOCK_TOKENS = 16
 OVERLAP_WEIGHT = 1.0
@@ -42,8 +42,8 @@ class _Active:
 
 
 class Dynamo:
-    def __init__(self, truth: Truth, rng: Draws, temperature: float = 0.0) -> None:
-        self._truth = truth
+    def __init__(self, engines: EngineStates, rng: Draws, temperature: float = 0.0) -> None:
+        self._engines = engines
         self._rng = rng
         self._temperature = temperature
         self._active: dict[ReplicaId, _Active] = {}
@@ -52,7 +52,7 @@ class Dynamo:
 
     def pick(self, asked: Question, rows: Sequence[Row], load: OwnLoad) -> Row:
         self.ended(asked.key)  # it was sent before, and failed
-        fresh = [asked.prompt_tokens - self._truth.cached_tokens(row[0], asked) for row in rows]
+        fresh = [asked.prompt_tokens - self._engines.cached_tokens(row[0], asked) for row in rows]
         costs = [self._cost(asked, row[0], tokens) for row, tokens in zip(rows, fresh, strict=True)]
         chosen = self._draw(costs)
         active = self._active.setdefault(rows[chosen][0], _Active())

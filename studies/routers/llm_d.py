@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functions.api.ids import ReplicaId
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.simulator.router_port import Draws, Question, Truth
+from functions.simulator.router_port import Draws, EngineStates, Question
 from studies.routers.block_owners import BlockOwners
 
 QUEUE_WEIGHT, KV_WEIGHT, PREFIX_WEIGHT = 2.0, 2.0, 3.0
@@ -26,14 +26,14 @@ MOST_MATCHED_TOKENS = 256 * 16
 
 
 class LLMD:
-    def __init__(self, truth: Truth, rng: Draws) -> None:
-        self._truth = truth
+    def __init__(self, engines: EngineStates, rng: Draws) -> None:
+        self._engines = engines
         self._rng = rng
         self._owners: dict[ReplicaId, BlockOwners] = {}
 
     def pick(self, asked: Question, rows: Sequence[Row], load: OwnLoad) -> Row:
         prefixes = self._prefix_scores(asked, rows)
-        engines = [self._truth.engine(row[0]) for row in rows]
+        engines = [self._engines.engine(row[0]) for row in rows]
         most, fewest = max(now.waiting for now in engines), min(now.waiting for now in engines)
         scores = []
         for row, now in zip(rows, engines, strict=True):
@@ -75,7 +75,7 @@ class LLMD:
 
 class LLMDPrecise(LLMD):
     def _prefix_scores(self, asked: Question, rows: Sequence[Row]) -> Mapping[ReplicaId, float]:
-        tokens = {row[0]: self._truth.cached_tokens(row[0], asked) for row in rows} if asked.blocks else {}
+        tokens = {row[0]: self._engines.cached_tokens(row[0], asked) for row in rows} if asked.blocks else {}
         found = {replica_id: count for replica_id, count in tokens.items() if count}
         if not found:
             return {}

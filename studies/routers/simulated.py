@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import Row
-from functions.simulator.oracle import oracle
-from functions.simulator.router_port import Draws, MakeRouter, Question, SimulatedRouter, Truth
+from functions.simulator.experiment import oracle
+from functions.simulator.router_port import Draws, EngineStates, MakeRouter, Question, SimulatedRouter
 from studies.routers.aibrix import AIBrix
 from studies.routers.bounded_hash import BoundedHash
 from studies.routers.by_count import LeastLoaded, PowerOfTwo, RoundRobin
@@ -32,7 +32,7 @@ class _Live:
 
 
 def _live(router: Callable[[], LiveRouter]) -> MakeRouter:
-    def make(truth: Truth, rng: Draws) -> SimulatedRouter:
+    def make(engines: EngineStates, rng: Draws) -> SimulatedRouter:
         return _Live(router())
 
     return make
@@ -43,12 +43,12 @@ ROUTERS: Mapping[str, MakeRouter | None] = {
     "oracle": oracle,
     "round-robin": _live(RoundRobin),
     "least-loaded": _live(LeastLoaded),
-    "power-of-two": lambda truth, rng: PowerOfTwo(rng),
-    "bounded-hash": lambda truth, rng: BoundedHash(),
+    "power-of-two": lambda engines, rng: PowerOfTwo(rng),
+    "bounded-hash": lambda engines, rng: BoundedHash(),
     "cache-aware": _live(CacheAware),
     "llm-d": LLMD,
     "llm-d-precise": LLMDPrecise,
-    "aibrix": lambda truth, rng: AIBrix(rng),
+    "aibrix": lambda engines, rng: AIBrix(rng),
     "dynamo": Dynamo,
-    "dynamo-soft": lambda truth, rng: Dynamo(truth, rng, SOFT_TEMPERATURE),
+    "dynamo-soft": lambda engines, rng: Dynamo(engines, rng, SOFT_TEMPERATURE),
 }

@@ -137,7 +137,7 @@ def _recorded(simulation: Simulation) -> list[Point]:
     def look() -> None:
         nonlocal former, former_busy_s
         total = _total(simulation)
-        replicas = simulation.lives.replicas.values()
+        replicas = simulation.lifecycle.replicas.values()
         busy_s = sum(replica.busy_s for replica in replicas)
         spent_s = max(1e-9, (total.at_s - former.at_s) * len(replicas))
         points.append(

@@ -51,9 +51,9 @@ class FleetRun:
                 admission=_promising(day.slo_s),
                 block_tokens=day.block_tokens,
                 signals_s=float(PERIOD_S),
-                actors=((float(PERIOD_S), self._look),),
             ),
             self._weighed(workload),
+            ((float(PERIOD_S), self._look),),
         )
 
     @property

@@ -18,8 +18,8 @@ from functions.api.snapshot import AdmissionEntry, BandEntry, FallbackEntry, Rou
 from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
-from functions.simulator.fleet.setting import Actor, PoolSetting, Setting
-from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.fleet.setting import PoolSetting, Setting
+from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.workload.asked import Asked
 from functions.simulator.workload.crowd import Spike
@@ -85,7 +85,8 @@ class SpikeRun:
 
 def run(spike: SpikeSetting, arm: ArmName, seed: int) -> SpikeRun:
     recorder = Recorder(LARGE)
-    simulation = Simulation(_setting(spike, arm, recorder), workload(spike, seed))
+    actors = (_controller(spike, arm), (EVERY_S, recorder.act))
+    simulation = Simulation(_setting(spike, arm), workload(spike, seed), actors)
     simulation.run()
     return SpikeRun(arm, seed, recorder, simulation.accelerator_seconds(LARGE) / 3600)
 
@@ -111,7 +112,7 @@ def _near_real_time(found: Iterator[Asked]) -> Iterator[Asked]:
         yield asked
 
 
-def _setting(spike: SpikeSetting, arm: ArmName, recorder: Recorder) -> Setting:
+def _setting(spike: SpikeSetting, arm: ArmName) -> Setting:
     is_warm, has_room = arm == "ladder", arm in ("ladder", "room")
     start = StartTimes(accelerator_s=0.0)
     start = replace(start, accelerator_s=spike.start_s - start.of("cold"))
@@ -129,7 +130,6 @@ def _setting(spike: SpikeSetting, arm: ArmName, recorder: Recorder) -> Setting:
         admission=ADMISSION if has_room else None,
         ladder=arm == "ladder",
         block_tokens=BLOCK_TOKENS,
-        actors=(_controller(spike, arm), (EVERY_S, recorder.act)),
         until_s=spike.ends_s + spike.rise_s + spike.after_s,
     )
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from functions.simulator.events import Events
-from functions.simulator.fleet.quiet import seldom_collected
+from functions.simulator.virtual_loop import seldom_collected
 
 
 def test_equal_times_happen_in_the_order_in_which_they_were_asked_for() -> None:

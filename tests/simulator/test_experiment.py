@@ -13,11 +13,11 @@ from functions.simulator.experiment import (
     capacity_per_s,
     compare,
     in_time_ratio,
+    oracle,
 )
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.fleet.simulation import SLO_S, simulate
-from functions.simulator.oracle import oracle
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic
 from functions.simulator.workload.traces import TraceUnreadable
 

@@ -30,7 +30,7 @@ def test_where_all_fit_all_are_loaded_ahead_and_nobody_waits() -> None:
     simulation = run(8.0, 20.0, models=4, times=AdapterTimes(names=NAMES[:4], cpu_slots=4))
     assert cold(simulation.outcome) == 0
     assert served(simulation.outcome) == 160
-    for replica in simulation.lives.replicas.values():
+    for replica in simulation.lifecycle.replicas.values():
         assert replica.adapters is not None
         assert len(replica.adapters.advertised) == 4
 
@@ -43,7 +43,7 @@ def test_a_new_replica_loads_them_after_its_start() -> None:
     )
     outcome = simulation.run()
     assert outcome.adapter_loads == 4
-    assert list(simulation.lives.replicas.values())[1].engine.finished > 20
+    assert list(simulation.lifecycle.replicas.values())[1].engine.finished > 20
 
 
 def test_many_requests_for_one_cold_adapter_are_one_load() -> None:
@@ -63,7 +63,7 @@ def test_more_adapters_than_places_are_exchanged_for_each_other() -> None:
     assert cold(crowded.outcome) > 2 * cold(ample.outcome)
     assert crowded.outcome.adapter_loads > ample.outcome.adapter_loads
     assert served(crowded.outcome) > 0.8 * 120
-    for replica in crowded.lives.replicas.values():
+    for replica in crowded.lifecycle.replicas.values():
         assert replica.adapters is not None
         assert len(replica.adapters.advertised) <= 4
 
@@ -120,7 +120,7 @@ def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
         name = engine_name_of(NAMES[0])
         holder = next(
             replica
-            for replica in simulation.lives.replicas.values()
+            for replica in simulation.lifecycle.replicas.values()
             if replica.adapters is not None and replica.adapters.has(name)
         )
         simulation.crash(holder.id)
@@ -138,6 +138,6 @@ def test_a_fleet_that_has_run_for_a_while_holds_its_adapters() -> None:
     simulation = world(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))
     outcome = simulation.run()
     assert cold(outcome) == 0
-    tiers = [replica.adapters for replica in simulation.lives.replicas.values() if replica.adapters is not None]
+    tiers = [replica.adapters for replica in simulation.lifecycle.replicas.values() if replica.adapters is not None]
     held = {name for each in tiers for name in each.advertised}
     assert {engine_name_of(name) for name in NAMES} <= held

@@ -57,7 +57,7 @@ def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
     happens = (10.0, lambda it: it.crash(FIRST)), (12.0, lambda it: it.restart(FIRST, "disk"))
     simulation = world(stream(8.0, 90.0), *happens, replicas=2)
     settled(simulation)
-    replica = simulation.lives.replicas[FIRST]
+    replica = simulation.lifecycle.replicas[FIRST]
     assert replica.life is Life.READY
     assert replica.incarnation == 1
     assert replica.engine.finished > 100
@@ -71,7 +71,7 @@ def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
     assert slowest_ms is not None
     assert 1000 < slowest_ms < 8000  # an agent needs four seconds to be sure; nobody waits for the twenty
-    assert simulation.lives.replicas[FIRST].engine.finished > 60
+    assert simulation.lifecycle.replicas[FIRST].engine.finished > 60
 
 
 def test_a_mute_hang_is_found_out_by_silence() -> None:
@@ -84,8 +84,8 @@ def test_a_mute_hang_is_found_out_by_silence() -> None:
 def test_a_hang_for_too_long_is_ended_by_its_agent() -> None:
     simulation = world(stream(4.0, 120.0), (10.0, lambda it: it.hang(FIRST, 1000.0)))
     settled(simulation)
-    assert simulation.lives.replicas[FIRST].incarnation == 1
-    assert simulation.lives.replicas[FIRST].life is Life.READY
+    assert simulation.lifecycle.replicas[FIRST].incarnation == 1
+    assert simulation.lifecycle.replicas[FIRST].life is Life.READY
 
 
 def test_streams_on_an_unreachable_replica_end_after_their_idle_time() -> None:
@@ -112,7 +112,7 @@ def test_a_slow_node_is_ejected_for_what_it_does() -> None:
         slow = [(0.1, lambda it: it.slow(FIRST, 8.0, 1000.0))] if happens["is_slow"] else []
         simulation = world(stream(40.0, 60.0), *slow, replicas=6, router=ROUTERS["round-robin"], admission=None)
         settled(simulation)
-        finished = [replica.engine.finished for replica in simulation.lives.replicas.values()]
+        finished = [replica.engine.finished for replica in simulation.lifecycle.replicas.values()]
         return finished[0] / sum(finished)
 
     assert part_of_first(is_slow=False) == pytest.approx(1 / 6, abs=0.02)
@@ -126,7 +126,7 @@ def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
     assert 5 < lost(outcome)["gateway_lost"] < 60
     assert all(gateway.is_up for gateway in simulation.gateways)
     assert simulation.gateways[0].count > 100
-    for replica in simulation.lives.replicas.values():
+    for replica in simulation.lifecycle.replicas.values():
         assert not replica.engine.running  # its engines were told
 
 
@@ -153,7 +153,7 @@ def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
     simulation = world(stream(8.0, 40.0), *happens, pools=(pool(replicas=2),), until_s=44.0)
     outcome = settled(simulation)
     assert not shed(outcome)
-    assert list(simulation.lives.replicas.values())[2].engine.finished == 0
+    assert list(simulation.lifecycle.replicas.values())[2].engine.finished == 0
     assert len(simulation.gateways[0].fleet.index(POOL).ready) == 2
 
 
@@ -161,7 +161,7 @@ def test_after_a_partition_it_knows_again() -> None:
     happens = ((5.0, lambda it: it.partition(0, 30.0)), (6.0, lambda it: it.start_replica(POOL, "disk")))
     simulation = world(stream(8.0, 60.0), *happens, pools=(pool(replicas=2),))
     settled(simulation)
-    assert list(simulation.lives.replicas.values())[2].engine.finished > 20
+    assert list(simulation.lifecycle.replicas.values())[2].engine.finished > 20
 
 
 ZONES = (Zone("a", "north"), Zone("b", "north"), Zone("c", "south"))
@@ -170,7 +170,7 @@ ZONES = (Zone("a", "north"), Zone("b", "north"), Zone("c", "south"))
 def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
     simulation = world(stream(1.0, 2.0), zones=ZONES, replicas=6, gateways=3)
     simulation.run()
-    assert [replica.zone.name for replica in simulation.lives.replicas.values()] == ["a", "b", "c"] * 2
+    assert [replica.zone.name for replica in simulation.lifecycle.replicas.values()] == ["a", "b", "c"] * 2
     assert [gateway.zone.name for gateway in simulation.gateways] == ["a", "b", "c"]
     known = [len(gateway.fleet.index(POOL).ready) for gateway in simulation.gateways]
     assert known == [4, 4, 2]  # each region has a bus of its own

@@ -28,7 +28,7 @@ def falls_back(when: str) -> RoutingEntry:
 
 def finished(simulation: Simulation, name: PoolName) -> int:
     """By its replicas that are there, and in the incarnation that they are."""
-    return sum(replica.engine.finished for replica in simulation.lives.members[name].values())
+    return sum(replica.engine.finished for replica in simulation.lifecycle.members[name].values())
 
 
 def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
@@ -71,7 +71,7 @@ class _Steering:
 def test_who_steers_may_refuse_and_send_elsewhere() -> None:
     workload = stream(4.0, 10.0, band=lambda number: (0, 0, 2, 0)[number % 4])
     simulation = world(workload, pools=(pool(LARGE), pool(SMALL)))
-    simulation.steering = _Steering()
+    simulation.context.steering = _Steering()
     outcome = simulation.run()
     assert shed(outcome) == {"ladder": 10}
     assert (finished(simulation, SMALL), finished(simulation, LARGE)) == (10, 20)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.simulator.events import Events
+from functions.simulator.fleet.comparison import ModelledEngines
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.fluid_engine import FluidEngine, Work
 from functions.simulator.fleet.prefix_cache import PrefixCache
@@ -16,7 +17,6 @@ from functions.simulator.fleet.setting import POOL, PoolSetting, Setting, Zone
 from functions.simulator.fleet.simulation import simulate
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.fleet.truth import EnginesNow
 from functions.simulator.router_port import Question
 from functions.simulator.workload.synthetic import BLOCK_TOKENS, Traffic, synthetic
 from studies.routers.simulated import ROUTERS
@@ -85,20 +85,20 @@ def test_the_truth_is_of_now_and_changes_nothing() -> None:
     events = Events()
     pool = PoolSetting(name=POOL, profile=PROFILES["h100-8b"], replicas=1)
     replica = Replica(A, pool, Zone(""), block_tokens=16, gaps=TokenGaps(), adapters=None)
-    truth = EnginesNow({A: replica}, events)
+    engines = ModelledEngines({A: replica}, events)
     question = Question("r", PoolName("base"), EngineName("base"), (1, 2, 3), 16, 100, 10)
-    assert truth.cached_tokens(A, question) == 0
+    assert engines.cached_tokens(A, question) == 0
     replica.engine.add(Work(1, 48, 400, None, blocks=(1, 2, 3)), 0.0)
-    begun_s = truth.first_token_s(A, 10_000)
-    events.at(0.015, partial(_see, truth, begun_s))
+    begun_s = engines.first_token_s(A, 10_000)
+    events.at(0.015, partial(_see, engines, begun_s))
     events.at(0.016, lambda: None)
     events.run(lambda: events.now_s >= 0.016, 1.0)
     replica.engine.advance(1.0)
-    assert truth.cached_tokens(A, question) == 48
-    assert truth.engine(A).running == 1
+    assert engines.cached_tokens(A, question) == 48
+    assert engines.engine(A).running == 1
     assert replica.engine.cache is not None
     assert replica.engine.cache.asked_tokens == 48, "to look is not to ask"
 
 
-def _see(truth: EnginesNow, begun_s: float) -> None:
-    assert truth.first_token_s(A, 10_000) < begun_s, "some of what is ahead has been read since"
+def _see(engines: ModelledEngines, begun_s: float) -> None:
+    assert engines.first_token_s(A, 10_000) < begun_s, "some of what is ahead has been read since"

@@ -1,6 +1,6 @@
 """Small fleets for tests: a steady stream of requests, and a list of what is to happen when."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ from functions.api.ids import PoolName, TenantId
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import POOL, PoolSetting, Setting
-from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.workload.asked import Asked
 
 H100 = PROFILES["h100-8b"]
@@ -26,10 +26,10 @@ def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[Asked]:
         yield Asked((number + 1) / per_s, tenant, prompt_tokens, output_tokens, **made)
 
 
-def world(workload: Iterator[Asked], *happens: At, **setting: Any) -> Simulation:
+def world(workload: Iterator[Asked], *happens: At, actors: Iterable[Actor] = (), **setting: Any) -> Simulation:
     """A simulation in which each `(at_s, what)` happens once."""
     made = Setting(**{"replicas": 4, "profile": H100, "block_tokens": 64, **setting})
-    simulation = Simulation(made, workload)
+    simulation = Simulation(made, workload, actors)
     for at_s, what in happens:
         simulation.events.at(at_s, partial(what, simulation))
     return simulation

@@ -15,6 +15,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from functions.api.ids import PoolName, ReplicaId, TenantId
@@ -42,7 +43,12 @@ def session_hash(tenant: TenantId, session: str) -> bytes:
     """A tenant's name has no bar in it."""
     text = f"{tenant}|{session}".encode(errors="surrogatepass")
     rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
-    return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest() + rest
+    return _mark(tenant) + rest
+
+
+@lru_cache(4096)
+def _mark(tenant: TenantId) -> bytes:
+    return hashlib.blake2b(tenant.encode(), digest_size=MARK_BYTES, person=b"shoal-tenant").digest()
 
 
 Value = TypeVar("Value")

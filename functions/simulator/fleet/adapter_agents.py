@@ -1,7 +1,7 @@
 """The replicas' agents in what concerns adapters: whoever asks for one is told once, when it is there or will not be.
 
 A load takes its tiers' time; whoever asks for one that is on its way joins. Neighbours: `adapter_tiers` plans,
-`functions.gateway.routing` asks, `lives` lets each agent plan once a second.
+`functions.gateway.routing` asks, `lifecycle` lets each agent plan once a second.
 """
 
 from collections.abc import Callable, Iterable, Mapping

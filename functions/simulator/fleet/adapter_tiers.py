@@ -5,7 +5,7 @@
 The agent's plans are `decisions.adapters.plan`, made once a second as there, and at once when a gateway asks. The
 engine's slots are least recently used: one that is in none costs `gpu_s` before its prompt is read.
 
-Neighbours: `replica` beats what this says; `cold_loads` asks; `lives` lets a second pass.
+Neighbours: `replica` beats what this says; `cold_loads` asks; `lifecycle` lets a second pass.
 """
 
 import hashlib

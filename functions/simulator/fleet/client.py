@@ -4,28 +4,44 @@ It is the sink of its request's exchange, so what is counted here is what a clie
 refusal, a stream that breaks. Whatever happens, it is over once.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.gateway.http.sink import Headers
 from functions.gateway.request.exchange import Exchange
+from functions.simulator.fleet.outcome import Outcome
+from functions.simulator.fleet.signals import Second
 from functions.simulator.workload.asked import Asked
-
-if TYPE_CHECKING:
-    from functions.simulator.fleet.gateway import SimulatedGateway
 
 _BATCH = BANDS.index("batch")
 _OVER_QUOTA = 429
 
 
+class Frontend(Protocol):
+    """The gateway that a client asks, as far as it is the client's affair."""
+
+    outcome: Outcome
+    stopping: str  # why, as a reason for losing what it has under way
+
+    @property
+    def now_s(self) -> float: ...
+
+    def figures(self, pool: PoolName) -> Second: ...
+
+    def taken_reason(self) -> str:
+        """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
+
+    def first_token(self, client: "Client") -> None: ...
+
+    def over(self, client: "Client") -> None: ...
+
+
 class Client:
     __slots__ = ("_adapters_blocks", "_gateway", "asked", "exchange", "first_s", "is_over", "key", "pool", "steered")
 
-    def __init__(
-        self, gateway: "SimulatedGateway", key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]
-    ) -> None:
+    def __init__(self, gateway: Frontend, key: str, asked: Asked, pool: PoolName, blocks: tuple[int, ...]) -> None:
         """`blocks`: of its prompt in an adapter's cache."""
         self._gateway = gateway
         self._adapters_blocks = blocks
@@ -120,4 +136,5 @@ class Client:
         self.is_over = True
         if self.exchange is not None and self.exchange.timeline.load_s > 0.0:
             self._gateway.outcome.band(self.pool, self.asked.band).cold_starts += 1
+        self.exchange = None  # it knows this client: a circle would keep both for the collector
         self._gateway.over(self)

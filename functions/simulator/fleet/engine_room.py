@@ -3,7 +3,7 @@
 Each engine is looked at when it said that something would change, and at its replica's beats. A replica that refuses
 connections says so a round trip later; one that is unreachable, after the gateway's own time to connect.
 
-Neighbours: `fluid_engine` is one engine; `lives` says which replicas there are; `faults` makes them fail.
+Neighbours: `fluid_engine` is one engine; `lifecycle` says which replicas there are; `faults` makes them fail.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from functools import partial
 
 from functions.decisions.routing.retry import Failure
 from functions.simulator.events import Events
-from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.lifecycle import ReplicaLifecycle
 from functions.simulator.fleet.replica import Life, Replica
 from functions.simulator.fleet.setting import Timeouts
 from functions.simulator.fleet.start_times import StartSource
@@ -26,20 +26,20 @@ _WITH_PROCESS = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
 
 
 class Faults:
-    def __init__(self, events: Events, lives: Lives, timeouts: Timeouts) -> None:
+    def __init__(self, events: Events, lifecycle: ReplicaLifecycle, timeouts: Timeouts) -> None:
         self._events = events
-        self._lives = lives
+        self._lifecycle = lifecycle
         self._timeouts = timeouts
         self._silent_since_s: dict[Replica, float] = {}
         self._is_checking = False
-        lives.condemn = partial(self.restart, source="disk")
+        lifecycle.condemn = partial(self.restart, source="disk")
 
     def crash(self, replica: Replica, *, unreachable: bool) -> None:
         """Does nothing where it has no process."""
         if replica.life not in _WITH_PROCESS:
             return
-        self._lives.engines.look(replica)
-        self._lives.lost(replica)
+        self._lifecycle.engines.look(replica)
+        self._lifecycle.lost(replica)
         replica.is_mute, replica.is_unreachable = True, unreachable
         if unreachable:
             replica.engine.freeze(self._events.now_s)
@@ -55,12 +55,12 @@ class Faults:
         self.crash(replica, unreachable=False)
         self._silent_since_s.pop(replica, None)
         self._break_all(replica)
-        self._lives.begin_again(replica, source)
+        self._lifecycle.begin_again(replica, source)
 
     def hang(self, replica: Replica, for_s: float, *, mute: bool) -> None:
         if replica.life not in _WITH_PROCESS or replica.engine.is_frozen:
             return
-        self._lives.engines.look(replica)
+        self._lifecycle.engines.look(replica)
         replica.engine.freeze(self._events.now_s)
         replica.is_mute = mute
         self._watch(replica)
@@ -80,12 +80,12 @@ class Faults:
         self._silent_since_s.pop(replica, None)
         replica.is_mute = False
         replica.engine.thaw(self._events.now_s)
-        self._lives.engines.tell(replica)
+        self._lifecycle.engines.tell(replica)
 
     def _set_pace(self, replica: Replica, incarnation: int, factor: float) -> None:
         if replica.incarnation == incarnation and replica.life in _WITH_PROCESS:
             replica.engine.slow_down(factor, self._events.now_s)
-            self._lives.engines.tell(replica)
+            self._lifecycle.engines.tell(replica)
 
     def _break_all(self, replica: Replica) -> None:
         """The connections of all that it has are reset."""
@@ -113,7 +113,7 @@ class Faults:
 
     def _fail(self, connection: Connection, failure: Failure) -> None:
         if connection.work is not None:
-            self._lives.engines.abort(connection)
+            self._lifecycle.engines.abort(connection)
             connection.fail(failure)
 
 

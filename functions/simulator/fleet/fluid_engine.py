@@ -86,7 +86,7 @@ class FluidEngine:
     __slots__ = (
         "_began_steps",
         "_decoding",
-        "_leap",
+        "_fast_forward",
         "_profile",
         "_reading",
         "_slots",
@@ -130,7 +130,7 @@ class FluidEngine:
         self._slots: dict[int, Work] = {}  # who decodes, by number, the youngest last
         self._decoding: list[tuple[float, int, Work]] = []  # the same by the count of steps at their last token
         self._waiting: list[tuple[tuple[int, int], Work]] = []
-        self._leap = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
+        self._fast_forward = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
         self._slowness = 1.0  # what every step takes times as long as it should
         self.is_frozen = False  # it hangs: it takes in, and makes no step
 
@@ -174,7 +174,7 @@ class FluidEngine:
 
     def freeze(self, now_s: float) -> None:
         self.advance(now_s)
-        self.is_frozen, self._leap, self.next_s = True, (0.0, 0.0, 0.0), IDLE
+        self.is_frozen, self._fast_forward, self.next_s = True, (0.0, 0.0, 0.0), IDLE
 
     def thaw(self, now_s: float) -> None:
         self.advance(now_s)
@@ -194,11 +194,11 @@ class FluidEngine:
         while now_s >= self.next_s:
             self._change()
         if now_s > self.now_s:
-            steps, tokens, seconds = self._leap
+            steps, tokens, seconds = self._fast_forward
             if seconds > 0.0:
                 part = min(1.0, (now_s - self.now_s) / seconds)
                 self._move(steps * part, tokens * part, seconds * part)
-                self._leap = (steps * (1 - part), tokens * (1 - part), seconds * (1 - part))
+                self._fast_forward = (steps * (1 - part), tokens * (1 - part), seconds * (1 - part))
             self.now_s = now_s
 
     # what it looks like from outside, at `now_s`
@@ -235,7 +235,7 @@ class FluidEngine:
     # a change
 
     def _change(self) -> None:
-        self._move(*self._leap)
+        self._move(*self._fast_forward)
         self.now_s = self.next_s
         reading, decoding = self._reading, self._decoding
         while reading and reading[0].unread_tokens <= _NO_TOKENS:
@@ -365,7 +365,7 @@ class FluidEngine:
     def _plan(self) -> None:
         profile, decoding = self._profile, len(self._slots)
         if not decoding and not self._reading:
-            self._leap, self.next_s = (0.0, 0.0, 0.0), IDLE
+            self._fast_forward, self.next_s = (0.0, 0.0, 0.0), IDLE
             return
         until = self._next_end()
         if decoding and self.running > 1:
@@ -385,7 +385,7 @@ class FluidEngine:
             * self._slowness
             / 1000
         )
-        self._leap = (steps, tokens, seconds)
+        self._fast_forward = (steps, tokens, seconds)
         self.next_s = self.now_s + seconds
 
     def _next_end(self) -> float:

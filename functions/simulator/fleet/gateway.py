@@ -7,51 +7,38 @@
 Everything that decides or waits is `functions.gateway`'s, on virtual time (`functions.simulator.virtual_loop`). What is
 left out is bytes: a request comes admitted, with the lengths that the workload says.
 
-Neighbours: `simulation` owns gateways and engines; `client` counts; `catalogue` is the setting as a snapshot.
+Neighbours: `services` is what it runs on; `simulation` owns gateways and engines; `client` counts; `catalogue` is the
+setting as a snapshot.
 """
-
-import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from functions.api.ids import EngineName, KeyId, PoolName, ReplicaId
+from functions.api.ids import KeyId, PoolName
 from functions.api.snapshot import Scope
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.catalogue import ResolvedModel
-from functions.decisions.prefix.record import NOTHING
 from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import START_BYTES_PER_TOKEN
-from functions.decisions.routing.choice import NoReplica, Prediction
 from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.assembly import make_services
 from functions.gateway.errors import Refused
 from functions.gateway.gateway import Gateway
-from functions.gateway.limits import Limits
-from functions.gateway.metrics import Metrics
-from functions.gateway.quota import settlement
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request import replies
 from functions.gateway.request.exchange import Exchange
-from functions.gateway.request.request import Admitted, EndListener, Timeline
-from functions.gateway.routing.load_client import LoadAnswer
-from functions.gateway.services import Services
+from functions.gateway.request.request import Admitted, Timeline
 from functions.simulator.fleet.client import Client
-from functions.simulator.fleet.open_admission import NoLadder, OpenAdmission
-from functions.simulator.fleet.other_router import OtherRouter
+from functions.simulator.fleet.comparison import OtherRouter
+from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.quota_bus import QuotaBus, QuotaClient
-from functions.simulator.fleet.setting import Timeouts, Zone
+from functions.simulator.fleet.services import OutcomeMetrics, modelled_services
+from functions.simulator.fleet.setting import Zone
 from functions.simulator.fleet.signals import Second
 from functions.simulator.fleet.steering import Shed
-from functions.simulator.fleet.upstream import ROUTE, ModelledRequest, Upstreams
-from functions.simulator.fleet.world import World
+from functions.simulator.fleet.upstream import ROUTE, ModelledRequest
 from functions.simulator.router_port import SimulatedRouter
 from functions.simulator.workload.asked import Asked
 
@@ -59,47 +46,38 @@ _BATCH = BANDS.index("batch")
 _HALF_INT = (1 << 62) - 1
 _TEXT_BYTES = int(START_BYTES_PER_TOKEN)  # of a token, where bytes are asked for: prompts have none here
 _MOST_OUTPUT_TOKENS = 1_000_000_000  # a workload names no bound
-_NEVER_S = float("inf")
+_KEY = KeyId("simulated")
+_SCOPES: tuple[Scope, ...] = ("inference",)
 _requests = msgspec.json.Encoder()
 
 
 class SimulatedGateway:
     def __init__(
-        self, name: str, zone: Zone, world: World, *, router: SimulatedRouter | None, bus: QuotaBus | None
+        self, name: str, zone: Zone, context: Context, *, router: SimulatedRouter | None, bus: QuotaBus | None
     ) -> None:
         """`router`: another's, None: shoal's own. `bus`: where limits are leased, None: it keeps them alone."""
         self.name = name
         self.zone = zone
-        self.outcome = world.outcome
+        self.outcome = context.outcome
         self.clients: dict[str, Client] = {}  # under way, by the request's id
         self.count = 0
         self.is_up = True
         self.stopping = ""  # why, as a reason for losing what it has under way
-        self._world = world
-        self._events = world.events
-        self._setting = world.setting
+        self._context = context
+        self._events = context.events
+        self._setting = context.setting
         self._deaf_until_s = 0.0
-        self._metrics = _Counting(world)
+        self._metrics = OutcomeMetrics(context)
         self._other: OtherRouter | None = None
         if router is not None:
-            self._other = OtherRouter(router, world.setting.block_tokens, self.clients.__getitem__)
-        services = make_services(
-            pepper=b"simulated",
-            limits=_limits(world.setting.timeouts),
-            metrics=self._metrics,
-            clock=self._clock,
-            wall_clock=self._clock,
-            gateway_id=name,
-            loader=_Loader(world),
-            telling=_Told(world, self.clients),
-            zone=zone.name,
-            other=self._other,
-            upstreams=Upstreams(world.engines, self.clients),
-            make_admission=self._new_admission,
+            self._other = OtherRouter(router, context.setting.block_tokens, self.clients.__getitem__)
+        self.services = modelled_services(
+            name, zone.name, context, self.clients, metrics=self._metrics, other=self._other
         )
-        self.services = replace(services, end_listeners=_listeners(services))
         self.core = Gateway(self.services)
-        self.core.swap(world.catalogue)
+        self.core.swap(context.catalogue)
+        if set(context.told) == set(context.catalogue.pools):
+            self.services.prefixes.swap(())  # engines tell of all caches: nobody asks for a record of what was sent
         self._leases: QuotaLeases | None = None
         if bus is not None:
             self._leases = QuotaLeases(
@@ -108,7 +86,7 @@ class SimulatedGateway:
                 clock=self._clock,
                 tasks=self.services.tasks,
                 dice=self.services.quotas.dice,
-                expected_gateways=world.setting.gateways,
+                expected_gateways=context.setting.gateways,
             )
             self.services.quotas.leasing = self._leases
 
@@ -154,7 +132,7 @@ class SimulatedGateway:
     # a request
 
     def come(self, asked: Asked) -> None:
-        now_s, catalogue = self._events.now_s, self._world.catalogue
+        now_s, catalogue = self._events.now_s, self._context.catalogue
         self.count += 1
         pool = PoolName(asked.pool) if asked.pool is not None else catalogue.first
         model = catalogue.model(pool, asked.adapter)
@@ -185,12 +163,12 @@ class SimulatedGateway:
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Whoever steers may refuse it, or give it another pool, whose base model answers."""
-        steering = self._world.steering
+        steering = self._context.steering
         steered = steering.steer(client.asked, client.pool, self._events.now_s) if steering is not None else None
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
             return steered if isinstance(steered, Shed) else None
         client.steered = True
-        return self._world.catalogue.model(steered, None)
+        return self._context.catalogue.model(steered, None)
 
     def _admitted(self, client: Client, caller: Caller, model: ResolvedModel, expected_tokens: int) -> Admitted:
         asked, block_tokens = client.asked, self._setting.block_tokens
@@ -208,7 +186,7 @@ class SimulatedGateway:
             caller=caller,
             route=ROUTE,
             model=model,
-            routing=self._world.catalogue.routing_for(model.pool),
+            routing=self._context.catalogue.routing_for(model.pool),
             service_class=BANDS[asked.band],
             stream=True,
             wants_usage=False,
@@ -236,7 +214,7 @@ class SimulatedGateway:
         return self._events.now_s
 
     def figures(self, pool: PoolName) -> Second:
-        return self._world.figures(pool).now
+        return self._context.figures[pool].now
 
     def taken_reason(self) -> str:
         """The label of shoal_shed_total under which the last request was refused, once; empty: none."""
@@ -250,106 +228,12 @@ class SimulatedGateway:
         del self.clients[client.key]
         if self._other is not None:
             self._other.router.ended(client.key)
-        self._world.over(client.asked)
+        self._context.over(client.asked)
 
     # inside
 
     def _clock(self) -> float:
         return self._events.now_s
-
-    def _new_admission(self, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
-        if self._setting.admission is None:
-            return OpenAdmission(clock, fleet)
-        return AdmissionQueues(clock, fleet) if self._setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
-
-
-_KEY = KeyId("simulated")
-_SCOPES: tuple[Scope, ...] = ("inference",)
-
-
-class _Counting(Metrics):
-    """What an outcome wants of a gateway's metrics; the rest is left alone."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._outcome = world.outcome
-        self._reason = ""
-
-    def routed(self, decision: Prediction | NoReplica) -> None:
-        if isinstance(decision, Prediction):
-            self._outcome.routes[decision.reason] += 1
-
-    def retried(self) -> None:
-        self._outcome.retries += 1
-
-    def shed(self, reason: str) -> None:
-        self._reason = reason
-
-    def taken_reason(self) -> str:
-        reason, self._reason = self._reason, ""
-        return reason
-
-
-class _Loader:
-    """Asks the replicas' modelled agents."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
-        answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
-        self._world.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
-        return await answer
-
-    async def close(self) -> None:
-        """It holds no connection."""
-
-
-def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
-    if not waiting.done():  # it was given up
-        waiting.set_result(answer)
-
-
-class _Told:
-    """What the engines' events tell of their caches."""
-
-    def __init__(self, world: World, clients: dict[str, Client]) -> None:
-        self._world = world
-        self._clients = clients
-        self._block_tokens = world.setting.block_tokens
-
-    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
-        told = self._world.told.get(admitted.model.pool)
-        if told is None:
-            return None
-        asking = self._clients[admitted.request_id]
-        blocks = asking.blocks_for(is_adapter=admitted.model.is_adapter)
-        if not blocks:
-            return NOTHING
-        most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
-        return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
-
-
-def _listeners(services: Services) -> tuple[EndListener, ...]:
-    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
-    return (
-        services.router.ended,
-        services.quarantine.ended,
-        services.intake.features.ended,
-        services.admission.ended,
-        partial(settlement.settle, services.clock),
-    )
-
-
-def _limits(timeouts: Timeouts) -> Limits:
-    """Silence inside a stream is `faults`' affair: no tokens pass here by which it would show."""
-    return Limits(
-        connect_s=timeouts.connect_s,
-        first_byte_s=timeouts.first_byte_s,
-        idle_s=_NEVER_S,
-        answer_s=timeouts.answer_s,
-        cold_wait_s=timeouts.cold_s,
-    )
 
 
 def _adapters_blocks(asked: Asked) -> tuple[int, ...]:

@@ -7,7 +7,7 @@
 
 A beat is what a real agent would send: counts of the moment, rates that it measured (`decisions.health.engine_rates`),
 and whether the engine answers at all (`decisions.health.engine`, asked while there is reason to).
-Neighbours: `fluid_engine` is the engine; `lives` moves replicas from one state to the next.
+Neighbours: `fluid_engine` is the engine; `lifecycle` moves replicas from one state to the next.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ _PHASES: dict[Life, ReplicaPhase] = {
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a pool's replicas, by where they are in their lives; `lost` are neither."""
+    """Of a pool's replicas, by lifecycle state; `lost` are in none of these."""
 
     starting: int = 0
     warm: int = 0

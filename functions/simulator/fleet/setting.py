@@ -1,16 +1,12 @@
-"""What a simulated fleet is: pools of replicas, the gateways before them, zones, tenants' limits, and who acts on it.
+"""What a simulated fleet is: pools of replicas, the gateways before them, zones, tenants' limits.
 
-    Setting(replicas=8, profile=PROFILES["h100-8b"])                              one pool, one gateway
-    Setting(pools=(PoolSetting(...), PoolSetting(...)), gateways=4, actors=((15.0, scale),))
-
-An actor is called every so many seconds of virtual time with the `Simulation`: autoscalers, ladders, faults and
-recorders are actors. The first call is one period after the beginning.
+Setting(replicas=8, profile=PROFILES["h100-8b"])                              one pool, one gateway
+Setting(pools=(PoolSetting(...), PoolSetting(...)), gateways=4)                two pools, four gateways
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
 
 from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import AdmissionEntry, QuotaEntry, RoutingEntry
@@ -19,12 +15,7 @@ from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
 from functions.simulator.fleet.start_times import StartSource, StartTimes
 from functions.simulator.router_port import MakeRouter
 
-if TYPE_CHECKING:
-    from functions.simulator.fleet.simulation import Simulation
-
 POOL = PoolName("base")  # of a setting that names none
-
-Actor = tuple[float, Callable[["Simulation"], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +98,6 @@ class Setting:
     quota: QuotaEntry | None = None
     """Of tenants that `quotas` does not name."""
     timeouts: Timeouts = field(default_factory=Timeouts)
-    actors: tuple[Actor, ...] = ()
     beat_s: float = 1.0
     beat_delay_s: float = 0.05
     signals_s: float = 10.0

@@ -5,43 +5,40 @@
 Deterministic: the same setting, workload and seed give the same outcome on any machine. Gateways decide with
 `functions.decisions` unchanged and see replicas through beats that are a second apart and arrive late.
 
-Actors (`setting`) are given the `Simulation`: what they may ask and do is what is public here, each within its call.
-Neighbours: `lives` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
+An actor is called every so many seconds of virtual time with the `Simulation`, for the first time one period after the
+beginning: autoscalers, ladders, faults and recorders are actors. What they may ask and do is what is public here.
+Neighbours: `lifecycle` and `faults` are the replicas, `gateway` the gateways, `signals` what a controller knows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from random import Random
 from zlib import crc32
 
-from functions.api.ids import EngineName, PoolName, ReplicaId
+from functions.api.ids import PoolName, ReplicaId
 from functions.api.snapshot import AdmissionEntry
 from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.gateway.admission.queue import AdmissionQueues
-from functions.gateway.routing.load_client import LoadAnswer
 from functions.simulator.events import Events
 from functions.simulator.fleet.adapter_agents import AdapterAgents
 from functions.simulator.fleet.catalogue import SettingCatalogue
-from functions.simulator.fleet.engine_room import EngineRoom
+from functions.simulator.fleet.comparison import ModelledEngines
+from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.faults import Faults
 from functions.simulator.fleet.gateway import SimulatedGateway
-from functions.simulator.fleet.lives import Lives
+from functions.simulator.fleet.lifecycle import ReplicaLifecycle
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
-from functions.simulator.fleet.quiet import quiet_gateways, seldom_collected
 from functions.simulator.fleet.quota_bus import QuotaBus
 from functions.simulator.fleet.replica import Counts, Replica
 from functions.simulator.fleet.setting import POOL, Setting, Zone
 from functions.simulator.fleet.signals import Look, PoolFigures
 from functions.simulator.fleet.start_times import StartSource
-from functions.simulator.fleet.steering import Steering
 from functions.simulator.fleet.token_gaps import TokenGaps
-from functions.simulator.fleet.told_prefixes import ToldPrefixes
-from functions.simulator.fleet.truth import EnginesNow
-from functions.simulator.virtual_loop import VirtualLoop
+from functions.simulator.virtual_loop import VirtualLoop, quiet_gateways, seldom_collected
 from functions.simulator.workload.asked import Asked
 
 __all__ = ["POOL", "SLO_S", "Setting", "Simulation", "simulate"]
@@ -61,14 +58,14 @@ def _pool_outcome(admission: AdmissionEntry | None) -> PoolOutcome:
 
 
 class Simulation:
-    def __init__(self, setting: Setting, workload: Iterable[Asked]) -> None:
+    def __init__(self, setting: Setting, workload: Iterable[Asked], actors: Iterable["Actor"] = ()) -> None:
         self.setting = setting
         self.catalogue = SettingCatalogue(setting)
         self.events = Events()
         self._loop = VirtualLoop(self.events)  # type: ignore[abstract]  # no sockets, processes or signals
         self.rng = Random(setting.seed)  # noqa: S311 - the same seed, the same draws; for actors
-        self.steering: Steering | None = None
         self._workload: Iterator[Asked] = iter(workload)
+        self._actors = tuple(actors)
         pools = setting.all_pools
         self.outcome = Outcome({pool.name: _pool_outcome(pool.admission or setting.admission) for pool in pools})
         self._gaps = {pool.name: TokenGaps() for pool in pools}
@@ -76,25 +73,36 @@ class Simulation:
         self._figures = {pool.name: PoolFigures(most_s) for pool in pools}
         self._steps_s = {pool.name: pool.profile.least_step_s for pool in pools}
         self._ready_s = dict.fromkeys(self._figures, 0.0)
-        self.lives = Lives(setting, self.events, self.outcome, self._gaps, self._hear)
-        self.faults = Faults(self.events, self.lives, setting.timeouts)
-        self._agents = AdapterAgents(self.events, self.lives.replicas)
-        self.lives.adapters_tick = self._agents.tick
-        self._truth = EnginesNow(self.lives.replicas, self.events)
+        self.lifecycle = ReplicaLifecycle(setting, self.events, self.outcome, self._gaps, self._hear)
+        self.faults = Faults(self.events, self.lifecycle, setting.timeouts)
+        self._agents = AdapterAgents(self.events, self.lifecycle.replicas)
+        self.lifecycle.adapters_tick = self._agents.tick
+        self._engines = ModelledEngines(self.lifecycle.replicas, self.events)
         has_limits = bool(setting.quotas) or setting.quota is not None
         names = [_name(number) for number in range(setting.gateways)]
         self._bus = QuotaBus(names) if has_limits and setting.gateways > 1 else None
+        self.context = Context(
+            setting=setting,
+            catalogue=self.catalogue,
+            events=self.events,
+            outcome=self.outcome,
+            engines=self.lifecycle.engines,
+            told=self.lifecycle.told,
+            figures=self._figures,
+            load_adapter=self._agents.load,
+            over=self._over,
+        )
         self.gateways = [self._new_gateway(number) for number in range(setting.gateways)]
         self._under_way = 0
         self._has_ended = False  # the workload: the last request has come
 
     def run(self) -> Outcome:
-        self.lives.begin()
+        self.lifecycle.begin()
         self._expect()
         for number in range(len(self.gateways)):
             self._sweep(number)
         self.events.after(_SECOND_S, self._second)
-        for every_s, act in self.setting.actors:
+        for every_s, act in self._actors:
             self.events.after(every_s, partial(self._act, every_s, act))
         if self.setting.until_s < inf:
             self.events.at(self.setting.until_s, self.events.stop)
@@ -102,16 +110,12 @@ class Simulation:
             for gateway in self.gateways:
                 gateway.begin()
             self.events.run_until_stopped()
-        self.lives.settle()
+        self.lifecycle.settle()
         for gaps in self._gaps.values():
             self.outcome.gaps.merge(gaps)
         self.outcome.seconds = self.events.now_s
         self.outcome.events = self.events.happened
         return self.outcome
-
-    @property
-    def told(self) -> Mapping[PoolName, ToldPrefixes]:
-        return self.lives.told
 
     # for actors: what is known
 
@@ -132,43 +136,43 @@ class Simulation:
         return tuple(self._figures)
 
     def counts(self, pool: PoolName) -> Counts:
-        return self.lives.counts(pool)
+        return self.lifecycle.counts(pool)
 
     def ready_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
-        return tuple(replica.id for replica in self.lives.ready(pool))
+        return tuple(replica.id for replica in self.lifecycle.ready(pool))
 
     def starting_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
-        return tuple(replica.id for replica in self.lives.starting(pool))
+        return tuple(replica.id for replica in self.lifecycle.starting(pool))
 
     def replica_ids(self) -> tuple[ReplicaId, ...]:
         """Of all pools and in all states, but for those that are gone."""
-        return tuple(self.lives.replicas)
+        return tuple(self.lifecycle.replicas)
 
     def signals(self, pool: PoolName) -> PoolSignals:
         """Of the last `signals_s`, as old as gateways' reports are."""
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
-        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lives.counts(pool))
+        return self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], self.lifecycle.counts(pool))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
         """Between tokens, since the beginning."""
         return self._gaps[pool]
 
     def accelerator_seconds(self, pool: PoolName) -> float:
-        return self.lives.accelerator_seconds(pool)
+        return self.lifecycle.accelerator_seconds(pool)
 
     # for actors: what may be done
 
     def start_replica(self, pool: PoolName, source: StartSource | None = None, *, warm: bool = False) -> ReplicaId:
         """Ready (or warm) after what its source takes; None: the pool's own source."""
-        return self.lives.start(pool, source, warm=warm)
+        return self.lifecycle.start(pool, source, warm=warm)
 
     def promote(self, pool: PoolName) -> ReplicaId | None:
         """One that is warm takes traffic from now on; None where there is none."""
-        return self.lives.promote(pool)
+        return self.lifecycle.promote(pool)
 
     def drain(self, replica_id: ReplicaId) -> None:
-        self.lives.drain(replica_id)
+        self.lifecycle.drain(replica_id)
 
     def crash(self, replica_id: ReplicaId, *, unreachable: bool = False) -> None:
         self._on(replica_id, lambda replica: self.faults.crash(replica, unreachable=unreachable))
@@ -198,7 +202,7 @@ class Simulation:
 
     def lose_zone(self, name: str) -> None:
         """All that is in it is gone, and does not come back by itself."""
-        for replica in list(self.lives.replicas.values()):
+        for replica in list(self.lifecycle.replicas.values()):
             if replica.zone.name == name:
                 self.faults.crash(replica, unreachable=True)
         for gateway in self.gateways:
@@ -209,28 +213,6 @@ class Simulation:
         for zone in self.setting.zones:
             if zone.region == name:
                 self.lose_zone(zone.name)
-
-    # for gateways
-
-    @property
-    def engines(self) -> EngineRoom:
-        return self.lives.engines
-
-    def figures(self, pool: PoolName) -> PoolFigures:
-        return self._figures[pool]
-
-    def load_adapter(
-        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadAnswer], None]
-    ) -> None:
-        self._agents.load(replica_id, name, wait_s, done)
-
-    def over(self, asked: Asked) -> None:
-        self._under_way -= 1
-        if asked.then is not None:
-            for follower in asked.then(self.events.now_s):
-                self._under_way += 1
-                self.events.at(follower.at_s, partial(self._come, follower))
-        self._stop_if_over()
 
     # the workload
 
@@ -255,7 +237,7 @@ class Simulation:
             band = self.outcome.band(self._pool_of(asked), asked.band)
             band.asked += 1
             band.lost["no_gateway"] += 1
-            self.over(asked)
+            self._over(asked)
             return
         if asked.region and gateway.zone.region != asked.region:
             # There and back again, both at once: what the client waits for is the same.
@@ -272,6 +254,15 @@ class Simulation:
             gateway.come(asked)
         else:
             self._come(asked)
+
+    def _over(self, asked: Asked) -> None:
+        """Once for each that came."""
+        self._under_way -= 1
+        if asked.then is not None:
+            for follower in asked.then(self.events.now_s):
+                self._under_way += 1
+                self.events.at(follower.at_s, partial(self._come, follower))
+        self._stop_if_over()
 
     def _stop_if_over(self) -> None:
         if self._has_ended and not self._under_way:
@@ -313,14 +304,14 @@ class Simulation:
         self.events.after(_SECOND_S, self._second)
 
     def _look(self, pool: PoolName) -> Look:
-        past, fullest = self.lives.past[pool], 0.0
+        past, fullest = self.lifecycle.past[pool], 0.0
         busy_s, asked_tokens, hit_tokens = past.busy_s, past.asked_tokens, past.hit_tokens
-        for replica in self.lives.members[pool].values():
+        for replica in self.lifecycle.members[pool].values():
             busy_s += replica.busy_s
             asked, hit = replica.prompts
             asked_tokens, hit_tokens = asked_tokens + asked, hit_tokens + hit
             fullest = max(fullest, replica.kv_usage_ratio)
-        ready = sum(1 for _ in self.lives.ready(pool))
+        ready = sum(1 for _ in self.lifecycle.ready(pool))
         self._ready_s[pool] += ready * _SECOND_S
         waits = [
             _wait(gateway.services.admission, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up
@@ -343,7 +334,7 @@ class Simulation:
 
     def _on(self, replica_id: ReplicaId, what: Callable[[Replica], None]) -> None:
         """Nothing happens to one that is gone."""
-        replica = self.lives.replicas.get(replica_id)
+        replica = self.lifecycle.replicas.get(replica_id)
         if replica is not None:
             what(replica)
 
@@ -352,8 +343,8 @@ class Simulation:
     def _new_gateway(self, number: int) -> SimulatedGateway:
         setting = self.setting
         zone: Zone = setting.zones[number % len(setting.zones)]
-        router = setting.router(self._truth, _draws(setting.seed + number)) if setting.router is not None else None
-        return SimulatedGateway(_name(number), zone, self, router=router, bus=self._bus)
+        router = setting.router(self._engines, _draws(setting.seed + number)) if setting.router is not None else None
+        return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
         """It asks the bus for everybody's last beat, and hears on."""
@@ -368,12 +359,16 @@ class Simulation:
             self._catch_up(gateway)
 
     def _catch_up(self, gateway: SimulatedGateway) -> None:
-        for replica in list(self.lives.replicas.values()):
+        for replica in list(self.lifecycle.replicas.values()):
             last = replica.last_beat
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
                 continue
             if replica.zone.region == gateway.zone.region:
                 gateway.heard(last)
+
+
+Actor = tuple[float, Callable[[Simulation], None]]
+"""Every so many seconds, this."""
 
 
 def _draws(seed: int) -> Random:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from functions.simulator.fleet.setting import Actor
-from functions.simulator.fleet.simulation import Simulation
+from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
 from functions.simulator.plan.comparison import Compared, all_compared
 from functions.simulator.plan.figures import IN_TIME, Key
@@ -90,8 +89,8 @@ def _run(side: Side, traffic: PlanTraffic, requests: _Window, window: int) -> No
         actors.append((max(_LEAST_EVERY_S, traffic.seconds / POINTS), side.timeline))
     meter = Meter()
     actors.append((beginning.last_s, meter))
-    setting = setting_of(side.world, traffic, beginning, tuple(actors), window)
-    simulation = Simulation(setting, entry.entering(requests()))
+    setting = setting_of(side.world, traffic, beginning, window)
+    simulation = Simulation(setting, entry.entering(requests()), actors)
     simulation.run()
     side.requests += sum(band.asked for band in simulation.outcome.bands)
     side.requests += entry.no_pool.total() + entry.too_long.total()

@@ -89,7 +89,7 @@ def _of_band(band: BandOutcome, slo_ms: float | None, absent: int, too_long: int
 def _of_pool(
     simulation: Simulation, pool: PlannedPool, outcome: PoolOutcome, meter: Meter
 ) -> Iterator[tuple[str, float | None]]:
-    past = simulation.lives.past[pool.name]
+    past = simulation.lifecycle.past[pool.name]
     window_s, whole_s = meter.read(simulation, pool.name), simulation.accelerator_seconds(pool.name)
     asked = sum(band.asked for band in outcome.bands)
     gap_s = simulation.gaps(pool.name).quantile_s(0.99)

@@ -13,7 +13,7 @@ from math import ceil
 
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.simulator.fleet.setting import Actor, AdapterTimes, PoolSetting, Setting
+from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
 from functions.simulator.plan.traffic import PlanTraffic
 from functions.simulator.plan.world import PlannedPool, World
@@ -50,9 +50,7 @@ class Beginning:
         return cls(kept, first_s, last_s, {pool: tuple(sorted(names)) for pool, names in adapters.items()})
 
 
-def setting_of(
-    world: World, traffic: PlanTraffic, beginning: Beginning, actors: tuple[Actor, ...], seed: int
-) -> Setting:
+def setting_of(world: World, traffic: PlanTraffic, beginning: Beginning, seed: int) -> Setting:
     pools = tuple(
         PoolSetting(
             name=pool.name,
@@ -69,7 +67,6 @@ def setting_of(
         pools=pools,
         block_tokens=traffic.block_tokens,
         quotas=_quotas(world, is_own=traffic.kind == "recorded"),
-        actors=actors,
         seed=seed,
     )
 

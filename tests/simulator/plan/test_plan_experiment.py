@@ -86,7 +86,7 @@ def test_cost_of_a_million_tokens() -> None:
     rows = [Asked(each * 1.0, TENANTS[0], 900, 100, pool=CHAT) for each in range(41)]
     beginning = Beginning.of(rows)
     actors = ((beginning.last_s, meter),)
-    simulation = Simulation(setting_of(fleet, traffic, beginning, actors, 0), entry.entering(rows))
+    simulation = Simulation(setting_of(fleet, traffic, beginning, 0), entry.entering(rows), actors)
     simulation.run()
     found = measured(simulation, fleet, entry, meter)
     hours = 6 * 40 / 3600  # six replicas until the last request has come

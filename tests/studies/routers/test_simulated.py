@@ -5,18 +5,18 @@ from random import Random
 
 import pytest
 
-from functions.simulator.oracle import Oracle
-from functions.simulator.router_port import EngineNow, SimulatedRouter
+from functions.simulator.experiment import Oracle
+from functions.simulator.router_port import EngineMetrics, SimulatedRouter
 from studies.routers.simulated import ROUTERS
 from tests.studies.routers.questions import Told, ask, load, rows
 
 OTHERS = [name for name in ROUTERS if name != "shoal"]
 
 
-def made(name: str, truth: Told, rng: Random) -> SimulatedRouter:
+def made(name: str, engines: Told, rng: Random) -> SimulatedRouter:
     make = ROUTERS[name]
     assert make is not None
-    return make(truth, rng)
+    return make(engines, rng)
 
 
 def test_shoals_own_router_is_none_of_them() -> None:
@@ -56,6 +56,6 @@ def test_the_oracle_goes_where_the_first_token_comes_first() -> None:
 
 
 def test_the_oracle_spares_those_that_run() -> None:
-    oracle = Oracle(Told(ahead_s={"b": 0.3}, engines={"a": EngineNow(40, 0, 0.5)}))
+    oracle = Oracle(Told(ahead_s={"b": 0.3}, engines={"a": EngineMetrics(40, 0, 0.5)}))
     assert oracle.pick(ask(prompt_tokens=1000), rows("a", "b"), load())[0] == "b", "0.8 s of theirs for 0.3 of its own"
     assert oracle.pick(ask(prompt_tokens=100), rows("a", "b"), load())[0] == "a", "a short prompt disturbs nobody"

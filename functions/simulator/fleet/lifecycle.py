@@ -1,4 +1,4 @@
-"""The lives of all replicas: ordered, started, promoted, drained, lost and begun again, each in its time.
+"""Replica lifecycle: ordered, started, promoted, drained, lost and begun again, each in its time.
 
 Gateways learn of each step by beats, which take their time; a beat is made at once where something has changed, as an
 agent's is. Accelerators cost from when there is one until the replica is gone or lost.
@@ -39,7 +39,7 @@ class Past:
     hit_tokens: int = 0
 
 
-class Lives:
+class ReplicaLifecycle:
     def __init__(
         self,
         setting: Setting,

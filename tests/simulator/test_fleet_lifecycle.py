@@ -49,7 +49,7 @@ def test_a_new_replica_takes_its_part_of_the_traffic() -> None:
         stream(8.0, 60.0), (5.0, lambda it: it.start_replica(POOL, "disk")), pools=(pool(replicas=1, start=QUICK),)
     )
     outcome = simulation.run()
-    old, new = simulation.lives.replicas.values()
+    old, new = simulation.lifecycle.replicas.values()
     assert served(outcome) == 480
     assert new.engine.finished > 0.3 * old.engine.finished
 
@@ -58,9 +58,9 @@ def test_a_warm_replica_gets_nothing_until_it_is_promoted() -> None:
     promote = (20.0, lambda it: it.promote(POOL))
     simulation = world(stream(8.0, 40.0), promote, pools=(pool(replicas=1, warm=1, start=QUICK),))
     finished: list[int] = []
-    simulation.events.at(20.4, lambda: finished.append(list(simulation.lives.replicas.values())[1].engine.finished))
+    simulation.events.at(20.4, lambda: finished.append(list(simulation.lifecycle.replicas.values())[1].engine.finished))
     simulation.run()
-    warm = list(simulation.lives.replicas.values())[1]
+    warm = list(simulation.lifecycle.replicas.values())[1]
     assert finished == [0]
     assert warm.life is Life.READY
     assert warm.engine.finished > 20
@@ -85,7 +85,7 @@ def test_who_drains_takes_nothing_new_ends_what_it_has_and_is_gone() -> None:
     drain = (10.0, lambda it: it.drain(it.ready_ids(POOL)[0]))
     simulation = world(stream(4.0, 40.0, output_tokens=400), drain, pools=(pool(),))
     outcome = simulation.run()
-    assert len(simulation.lives.replicas) == 1
+    assert len(simulation.lifecycle.replicas) == 1
     assert served(outcome) == 160
     assert not lost(outcome)
     assert not shed(outcome)
@@ -125,7 +125,7 @@ def test_pools_are_apart_and_requests_name_theirs() -> None:
     simulation = world(workload, pools=pools, gateways=2)
     outcome = simulation.run()
     finished = dict.fromkeys(("small", "large"), 0)
-    for replica in simulation.lives.replicas.values():
+    for replica in simulation.lifecycle.replicas.values():
         finished[replica.pool.name] += replica.engine.finished
     assert finished == {"small": 60, "large": 60}
     assert served(outcome) == 120

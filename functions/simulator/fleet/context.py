@@ -1,7 +1,10 @@
-"""What gateways share: time, the engines, the books; asked of the `simulation` by whoever plays a gateway."""
+"""What the gateways of a simulation share: time, the engines, the books.
+
+Neighbours: `simulation` makes one; each `gateway` is given it.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.gateway.routing.load_client import LoadAnswer
@@ -15,29 +18,21 @@ from functions.simulator.fleet.steering import Steering
 from functions.simulator.fleet.told_prefixes import ToldPrefixes
 from functions.simulator.workload.asked import Asked
 
+LoadAdapter = Callable[[ReplicaId, EngineName, float, Callable[[LoadAnswer], None]], None]
 
-class World(Protocol):
-    """Of all gateways."""
 
+@dataclass(slots=True, kw_only=True)
+class Context:
     setting: Setting
     catalogue: SettingCatalogue
     events: Events
     outcome: Outcome
-    steering: Steering | None
-
-    @property
-    def engines(self) -> EngineRoom: ...
-
-    @property
-    def told(self) -> Mapping[PoolName, ToldPrefixes]:
-        """By pool, where its policy goes by the engines' events."""
-
-    def figures(self, pool: PoolName) -> PoolFigures: ...
-
-    def over(self, asked: Asked) -> None:
-        """Once for each that came."""
-
-    def load_adapter(
-        self, replica_id: ReplicaId, name: EngineName, wait_s: float, done: Callable[[LoadAnswer], None]
-    ) -> None:
-        """Ask the replica's agent; `done` is called once, within `wait_s`."""
+    engines: EngineRoom
+    told: Mapping[PoolName, ToldPrefixes]
+    """By pool, where its policy goes by the engines' events."""
+    figures: Mapping[PoolName, PoolFigures]
+    load_adapter: LoadAdapter
+    """Ask the replica's agent for so many seconds at most; the last argument is called once, within them."""
+    over: Callable[[Asked], None]
+    """Once for each that came."""
+    steering: Steering | None = None

@@ -1,0 +1,156 @@
+"""The services of a simulated gateway: the product's own, with a modelled fleet around them.
+
+    OutcomeMetrics    the few metrics that an outcome wants
+    _AgentLoader      adapter loads, asked of the replicas' modelled agents
+    _EngineEvents     prefixes that engines have cached, by their own events
+
+Silence within a stream is left to `faults`: no tokens pass here by which the gateway would see it.
+Neighbours: `gateway` runs requests with them; `functions.gateway.assembly` puts the product's together.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from functions.api.ids import EngineName, ReplicaId
+from functions.decisions.prefix.record import NOTHING
+from functions.decisions.routing.choice import NoReplica, Prediction
+from functions.decisions.routing.replicas import ReplicaView
+from functions.fleet.view import FleetView
+from functions.gateway.admission.queue import AdmissionQueues
+from functions.gateway.assembly import make_services
+from functions.gateway.limits import Limits
+from functions.gateway.metrics import Metrics
+from functions.gateway.quota import settlement
+from functions.gateway.request.request import Admitted, EndListener
+from functions.gateway.routing.load_client import LoadAnswer
+from functions.gateway.services import Services
+from functions.simulator.fleet.client import Client
+from functions.simulator.fleet.comparison import NoLadder, OpenAdmission, OtherRouter
+from functions.simulator.fleet.context import Context
+from functions.simulator.fleet.setting import Setting, Timeouts
+from functions.simulator.fleet.upstream import Upstreams
+
+_NEVER_S = float("inf")
+
+
+def modelled_services(
+    name: str,
+    zone: str,
+    context: Context,
+    clients: Mapping[str, Client],
+    *,
+    metrics: "OutcomeMetrics",
+    other: OtherRouter | None,
+) -> Services:
+    """`clients`: of the requests under way, by id. `other`: a router under comparison."""
+
+    def clock() -> float:
+        return context.events.now_s
+
+    services = make_services(
+        pepper=b"simulated",
+        limits=_limits(context.setting.timeouts),
+        metrics=metrics,
+        clock=clock,
+        wall_clock=clock,
+        gateway_id=name,
+        loader=_AgentLoader(context),
+        telling=_EngineEvents(context, clients),
+        zone=zone,
+        other=other,
+        upstreams=Upstreams(context.engines, clients),
+        make_admission=partial(_admission, context.setting),
+    )
+    return replace(services, end_listeners=_listeners(services))
+
+
+def _admission(setting: Setting, clock: Callable[[], float], fleet: FleetView) -> AdmissionQueues:
+    if setting.admission is None:
+        return OpenAdmission(clock, fleet)
+    return AdmissionQueues(clock, fleet) if setting.ladder else AdmissionQueues(clock, fleet, NoLadder)
+
+
+class OutcomeMetrics(Metrics):
+    """What an outcome wants of a gateway's metrics; the rest is left alone."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._outcome = context.outcome
+        self._reason = ""
+
+    def routed(self, decision: Prediction | NoReplica) -> None:
+        if isinstance(decision, Prediction):
+            self._outcome.routes[decision.reason] += 1
+
+    def retried(self) -> None:
+        self._outcome.retries += 1
+
+    def shed(self, reason: str) -> None:
+        self._reason = reason
+
+    def taken_reason(self) -> str:
+        reason, self._reason = self._reason, ""
+        return reason
+
+
+class _AgentLoader:
+    """Asks the replicas' modelled agents."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
+        answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
+        self._context.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """It holds no connection."""
+
+
+def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
+    if not waiting.done():  # it was given up
+        waiting.set_result(answer)
+
+
+class _EngineEvents:
+    """Prefixes that engines have cached, by their own events."""
+
+    def __init__(self, context: Context, clients: Mapping[str, Client]) -> None:
+        self._context = context
+        self._clients = clients
+        self._block_tokens = context.setting.block_tokens
+
+    def matched_tokens(self, admitted: Admitted) -> Mapping[ReplicaId, int] | None:
+        told = self._context.told.get(admitted.model.pool)
+        if told is None:
+            return None
+        asking = self._clients[admitted.request_id]
+        blocks = asking.blocks_for(is_adapter=admitted.model.is_adapter)
+        if not blocks:
+            return NOTHING
+        most, block_tokens = admitted.features.prompt_tokens - 1, self._block_tokens
+        return {replica: min(count * block_tokens, most) for replica, count in told.match(blocks).items()}
+
+
+def _listeners(services: Services) -> tuple[EndListener, ...]:
+    """As `make_services` has them, but for those that nobody reads here: metrics, a rollout's evidence, traces."""
+    return (
+        services.router.ended,
+        services.quarantine.ended,
+        services.intake.features.ended,
+        services.admission.ended,
+        partial(settlement.settle, services.clock),
+    )
+
+
+def _limits(timeouts: Timeouts) -> Limits:
+    return Limits(
+        connect_s=timeouts.connect_s,
+        first_byte_s=timeouts.first_byte_s,
+        idle_s=_NEVER_S,
+        answer_s=timeouts.answer_s,
+        cold_wait_s=timeouts.cold_s,
+    )
