@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from docs.generate.markdown import code, page, table
 from docs.generate.source import FUNCTIONS, Site, calls
@@ -38,6 +39,7 @@ _MAKERS = {
 }
 
 
+@cache
 def refusals(process: str) -> dict[tuple[int, str], list[str]]:
     """Messages of `functions/<process>`, by status and code."""
     found: dict[tuple[int, str], list[str]] = defaultdict(list)

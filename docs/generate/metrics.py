@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from docs.generate.markdown import code, page, sentence, table
 from docs.generate.source import FUNCTIONS, Site, calls
@@ -29,6 +30,7 @@ class Family:
     meaning: str
 
 
+@cache
 def families(process: str) -> list[Family]:
     """Of `functions/<process>`, by name."""
     found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS) for family in _declared(site)}
