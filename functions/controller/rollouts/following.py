@@ -26,6 +26,14 @@ RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
 _log = logging.getLogger(__name__)
 
 
+async def read_book(wire: RowsWire) -> Book:
+    """All of the registry's rows, read once."""
+    book = Book()
+    while not book.is_known:
+        book = folded(book, await wire.changes(book.change, 0.0))
+    return book
+
+
 class RowsFollower:
     """Owned by one event loop."""
 
@@ -107,10 +115,7 @@ class RowsFollower:
         """After a contradiction: a database that was restored counts on from its backup, so that what is written by the
         time it has caught up is not all above what we knew. Where it has, all is read; Contradiction where not."""
         folded(self.book, await wire.changes(self.book.change, 0.0))
-        book = Book()
-        while not book.is_known:
-            book = folded(book, await wire.changes(book.change, 0.0))
-        await self._take(book)
+        await self._take(await read_book(wire))
 
     async def heard(self, *rows: Rollout) -> None:
         """Answers about rollouts, ahead of the feed; kept before anything is published by them."""

@@ -5,7 +5,7 @@ is left out. So is what the snapshot has no room for (`fitting`), and a channel 
 older registry took such names).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -47,12 +47,49 @@ def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
 def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
     """What is published, less what the registry's API declares: that is merged in anew from its own rows, or is gone
     there by now."""
-    hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
+    is_api = _api_entries(book)
     return msgspec.structs.replace(
         snapshot,
-        models=tuple(model for model in snapshot.models if model.declared_in != DECLARED_IN),
-        keys=tuple(key for key in snapshot.keys if hashes.get(key.key_id) != key.hmac_sha256),
+        models=tuple(model for model in snapshot.models if not is_api(model)),
+        keys=tuple(key for key in snapshot.keys if not is_api(key)),
     )
+
+
+def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapshot:
+    """What git would make, and what it leaves of the API's published entries: those whose name it does not take, and
+    whose tenant and pool it keeps."""
+    is_api = _api_entries(book)
+    tenants = {tenant.name for tenant in candidate.tenants}
+    pools = {pool.name for pool in candidate.pools}
+    policies = {rollout.name for rollout in candidate.rollouts}
+    own_models, own_keys = ({model.id for model in candidate.models}, {key.key_id for key in candidate.keys})
+    models = [
+        model if model.rollout in policies else msgspec.structs.replace(model, rollout="")
+        for model in published.models
+        if is_api(model) and model.id not in own_models and model.pool in pools and _owner(model.id) in tenants
+    ]
+    keys = [key for key in published.keys if is_api(key) and key.key_id not in own_keys and key.tenant in tenants]
+    return msgspec.structs.replace(
+        candidate,
+        models=tuple(sorted((*candidate.models, *models), key=lambda model: model.id)),
+        keys=tuple(sorted((*candidate.keys, *keys), key=lambda key: key.key_id)),
+    )
+
+
+def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
+    """Which published entries the API declares: models that name no file, and keys whose hashes its rows have."""
+    hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
+
+    def is_api(entry: ModelEntry | KeyEntry) -> bool:
+        if isinstance(entry, ModelEntry):
+            return entry.declared_in == DECLARED_IN
+        return hashes.get(entry.key_id) == entry.hmac_sha256
+
+    return is_api
+
+
+def _owner(model: str) -> TenantId:
+    return TenantId(model.partition("/")[0])
 
 
 def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[ModelEntry]:
@@ -61,7 +98,7 @@ def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[Mod
     pools = {pool.name for pool in snapshot.pools}
     rollouts = {rollout.name for rollout in snapshot.rollouts}
     for model in book.models.values():
-        tenant = TenantId(model.id.partition("/")[0])
+        tenant = _owner(model.id)
         if model.id in declared:
             problems.append(f"the registry's {model.id} is left out: {declared[model.id]} declares it as well")
         elif tenant not in tenants:

@@ -18,6 +18,8 @@ from functions.api.snapshot_entries import SECTIONS, AnyEntry
 from functions.controller.gitops.changes import facts
 from functions.controller.gitops.changes.facts import Facts
 from functions.controller.gitops.changes.wording import compared, introduced
+from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.merging import with_api_of
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 
 Verb = Literal["added", "changed", "removed"]
@@ -112,15 +114,15 @@ def _line(text: str) -> str:
 # -- configurations that nobody has published yet ----------------------------------------------------------------------
 
 
-def changes_of(
-    present: Loaded | Snapshot | None, candidate: Loaded, digests: Mapping[str, Digest] | None = None
-) -> tuple[Change, ...]:
-    """From what is (a configuration, or what the registry holds) to what would be."""
-    known = dict(digests or {})
-    if isinstance(present, Snapshot):
-        known |= {version.artifact_uri: version.digest for model in present.models for version in model.versions}
-    old = compiled(present, known) if isinstance(present, Loaded) else present
-    return describe(old, compiled(candidate, known))
+def changes_of(present: Loaded | None, candidate: Loaded) -> tuple[Change, ...]:
+    """From one configuration to another."""
+    return describe(compiled(present, {}) if present is not None else None, compiled(candidate, {}))
+
+
+def changes_to_running(running: Snapshot, candidate: Loaded, api: Book) -> tuple[Change, ...]:
+    """From what the registry holds, with what its API declares of that, to what would be."""
+    known = {version.artifact_uri: version.digest for model in running.models for version in model.versions}
+    return describe(running, with_api_of(running, compiled(candidate, known), api))
 
 
 def compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
