@@ -40,7 +40,7 @@ def ensure_controller(place: Place, target: Target) -> str:
     if controller_status(place) is not None:
         order(place, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
         return "already running"
-    targets.write(place.layout.target_file, target)
+    targets.write_target(place.layout.target_file, target)
     log = place.layout.log_file("controller")
     with open_log(log) as output:
         began_at = output.tell()

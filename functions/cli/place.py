@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from functions.cli.clones import state_dir_of_clone
 from functions.cli.refused import Refused
-from functions.controller.local.kept_ports import as_environment, with_kept
+from functions.controller.local.kept_ports import as_environment, with_kept_ports
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import PortPlan, plan_ports
 from functions.controller.local.settings import LocalSettings
@@ -51,5 +51,5 @@ def here(*, clones: bool = False) -> Place:
     layout = StateLayout.at(settings.state_dir)
     if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
         layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.root)
-    settings = with_kept(settings, layout, os.environ)
+    settings = with_kept_ports(settings, layout, os.environ)
     return Place(settings, layout, plan_ports(settings))

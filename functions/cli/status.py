@@ -56,5 +56,5 @@ def _models(place: Place) -> dict[str, Any]:
 
 def _left_over(place: Place) -> list[dict[str, Any]]:
     """Processes that run although no controller does: they go on serving."""
-    found = left_over(place.layout, ledgers.read(place.layout.ledger_file))
+    found = left_over(place.layout, ledgers.read_ledger(place.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

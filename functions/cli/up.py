@@ -103,12 +103,12 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
     with reporter.step("Ports") as step:
         pools = read_branch(place.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
-        ours = {found.pid for found in left_over(place.layout, ledgers.read(place.layout.ledger_file))}
+        ours = {found.pid for found in left_over(place.layout, ledgers.read_ledger(place.layout.ledger_file))}
         try:
             check_ports(place.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise Refused(str(error)) from error
-        kept_ports.keep(place.layout, place.settings)
+        kept_ports.keep_ports(place.layout, place.settings)
         step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
 
 
@@ -176,7 +176,7 @@ def down() -> None:
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
             raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
-        kept_ports.forget(place.layout)
+        kept_ports.forget_ports(place.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 
@@ -198,6 +198,6 @@ def _ask_controller(place: Place, step: Step) -> bool:
 
 def _stop_rest(place: Place, step: Step) -> list[Found]:
     """What no controller stopped. A controller that does not answer goes first: it would start things again."""
-    ledger = ledgers.read(place.layout.ledger_file)
+    ledger = ledgers.read_ledger(place.layout.ledger_file)
     end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")
     return drain_all(place.layout, ledger, place.settings.drain_timeout_s, step.update)

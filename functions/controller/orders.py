@@ -172,7 +172,7 @@ class Orders:
             raise OrderRefused(f"not a target: {error}") from error
         if self._following.suspended and target != self._reconciler.wanted.target:
             raise OrderRefused("suspended: nothing is changed until `shoal resume`")
-        targets.write(self._layout.target_file, target)
+        targets.write_target(self._layout.target_file, target)
         self._reconciler.retarget(target)
         self._following.reconcile()
         return asked

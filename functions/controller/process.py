@@ -29,7 +29,7 @@ from functions.controller.local.adoption import AdoptionPlan, plan_adoption
 from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
 from functions.controller.local.control import serve_control
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.locks import held
+from functions.controller.local.locks import lock_held
 from functions.controller.local.operations import Operations
 from functions.controller.local.orphans import end_now, left_over, sessions_of
 from functions.controller.local.port_check import check_ports
@@ -63,11 +63,11 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
-        rosters = kept.read(self._layout.scaling_file)
+        rosters = kept.read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,
-            targets.read(self._layout.target_file),
+            targets.read_target(self._layout.target_file),
             until_published=self._until_published,
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
@@ -118,10 +118,10 @@ class Controller:
         """Until stopped or signalled; LockTaken, PortsTaken, NothingToRun and BinaryMissing before anything starts."""
         self._layout.make()
         async with AsyncExitStack() as stack:
-            stack.enter_context(held(self._layout.controller_lock))
+            stack.enter_context(lock_held(self._layout.controller_lock))
             await self._following.start()
-            ledger = ledgers.read(self._layout.ledger_file)
-            candidates = await self._candidates(ledgers.slots(ledger))
+            ledger = ledgers.read_ledger(self._layout.ledger_file)
+            candidates = await self._candidates(ledgers.slots_in(ledger))
             adoption = await asyncio.to_thread(self._clear_the_way, candidates, ledger)
             await asyncio.to_thread(self._source.rows.load)
             stack.push_async_callback(self._supervisor.close)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.shown import PoolSize
 from functions.controller.conditions import Seen, conditions, pool_conditions
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.words import printable
@@ -32,7 +32,7 @@ def describe(
     rollouts: dict[str, Any],
     replicas: tuple[Heard, ...] | str,
     gateway_epoch: int | None,
-    scaling: list[Shown],
+    scaling: list[PoolSize],
     operation: str,
 ) -> dict[str, Any]:
     instances = [instance for _, instance in sorted(supervisor.instances.items())]

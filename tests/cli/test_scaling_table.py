@@ -7,11 +7,11 @@ from rich.console import Console
 from functions.cli.status_tables import scaling_table
 from functions.controller.autoscaling.roster import Roster
 from functions.controller.autoscaling.scaler import Wanted
-from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.shown import PoolSize
 
 
 def shown(wanted: Wanted | None, operators: int | None = None, held: str = "") -> dict[str, Any]:
-    return Shown.of("llama-8b", Roster(4, frozenset({3})), wanted, operators, held).plain()
+    return PoolSize.of("llama-8b", Roster(4, frozenset({3})), wanted, operators, held).plain()
 
 
 def text_of(*pools: dict[str, Any]) -> str:
@@ -37,4 +37,4 @@ def test_what_holds_it_back_stands_beside_the_reason() -> None:
 
 
 def test_pools_that_nobody_scales_are_not_there() -> None:
-    assert scaling_table([Shown.of("a", Roster(2), None, None, "").plain()]) is None
+    assert scaling_table([PoolSize.of("a", Roster(2), None, None, "").plain()]) is None

@@ -112,7 +112,7 @@ class Shop:
         assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 
     def ledger(self) -> ledgers.Ledger:
-        return ledgers.read(self.layout.ledger_file)
+        return ledgers.read_ledger(self.layout.ledger_file)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from functions.artifacts.directories import read_manifest
 from functions.controller.gitops.repository import Repository
 from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.locks import LockTaken, held
+from functions.controller.local.locks import LockTaken, lock_held
 from functions.controller.local.prepare import base_model
 from functions.controller.local.prepare.certificates import ensure_certificates, write_bundle
 from functions.controller.local.prepare.commands import exclusive, run_logged
@@ -322,7 +322,7 @@ with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
     process.kill()
     process.wait()
     os.kill(child, 0)  # it goes on
-    with pytest.raises(LockTaken), held(layout.prepare_lock):
+    with pytest.raises(LockTaken), lock_held(layout.prepare_lock):
         pytest.fail("two held the lock at once")
     waited: list[str] = []
     started_s = time.monotonic()

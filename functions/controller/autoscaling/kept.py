@@ -27,12 +27,12 @@ class KeptPool(msgspec.Struct, frozen=True):
     standby: tuple[Number, ...] = ()
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptSizes(msgspec.Struct, frozen=True):
     pools: dict[str, KeptPool] = {}
     alone_tokens_per_s: dict[str, Annotated[float, msgspec.Meta(ge=0.0)]] = {}  # by pool
 
 
-def read(path: Path) -> dict[str, Roster]:
+def read_sizes(path: Path) -> dict[str, Roster]:
     """By pool."""
     try:
         return {name: Roster(pool.count, frozenset(pool.standby)) for name, pool in _read(path).pools.items()}
@@ -40,13 +40,13 @@ def read(path: Path) -> dict[str, Roster]:
         return {}
 
 
-def write(path: Path, rosters: dict[str, Roster]) -> None:
+def write_sizes(path: Path, rosters: dict[str, Roster]) -> None:
     """The speeds stay."""
     pools = {name: KeptPool(roster.count, tuple(sorted(roster.standby))) for name, roster in sorted(rosters.items())}
-    _write(path, _Kept(pools, _read(path).alone_tokens_per_s))
+    _write(path, _KeptSizes(pools, _read(path).alone_tokens_per_s))
 
 
-class Speeds:
+class KeptSpeeds:
     """How fast a stream alone is, by pool; one owner, beside which only `write` writes the file, never at once."""
 
     def __init__(self, path: Path) -> None:
@@ -58,17 +58,17 @@ class Speeds:
         if all(abs(speed - self.known.get(name, 0.0)) <= _SAME * speed for name, speed in speeds.items()):
             return
         newest = dict(list(speeds.items())[-MAX_SPEEDS:])
-        _write(self._path, _Kept(_read(self._path).pools, newest))
+        _write(self._path, _KeptSizes(_read(self._path).pools, newest))
         self.known = dict(speeds)
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> _KeptSizes:
     try:
-        return msgspec.json.decode(path.read_bytes()[: MAX_BYTES + 1], type=_Kept)
+        return msgspec.json.decode(path.read_bytes()[: MAX_BYTES + 1], type=_KeptSizes)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError):
-        return _Kept()
+        return _KeptSizes()
 
 
-def _write(path: Path, what: _Kept) -> None:
+def _write(path: Path, what: _KeptSizes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, msgspec.json.encode(what))

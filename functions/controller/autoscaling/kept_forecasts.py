@@ -65,7 +65,7 @@ class KeptScore(msgspec.Struct, frozen=True):
     errors: Annotated[tuple[Error, ...], msgspec.Meta(max_length=KEPT)] = ()
 
 
-class KeptPool(msgspec.Struct, frozen=True, kw_only=True):
+class KeptForecast(msgspec.Struct, frozen=True, kw_only=True):
     replica_per_s: Rate | None = None
     deferrable_per_s: Rate = 0.0
     looked_s: UnixTime | None = None
@@ -84,7 +84,7 @@ class KeptPool(msgspec.Struct, frozen=True, kw_only=True):
     starts_s: dict[Source, Annotated[tuple[Rate, ...], msgspec.Meta(max_length=KEPT_STARTS)]] = {}
 
     @classmethod
-    def of(cls, memory: Memory) -> "KeptPool":
+    def of(cls, memory: Memory) -> "KeptForecast":
         demand = memory.demand
         return cls(
             replica_per_s=demand.replica_per_s,
@@ -128,7 +128,7 @@ class KeptPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 VERSION = 1
-MAX_BYTES = 8 * 1024 * 1024
+FORECASTS_MAX_BYTES = 8 * 1024 * 1024
 MAX_POOLS = 64  # a machine has ports for 20 replicas
 KEEP_EVERY_S = 60.0
 
@@ -140,10 +140,10 @@ class _Version(msgspec.Struct, frozen=True):
     methods: tuple[str, ...] = ()
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptForecasts(msgspec.Struct, frozen=True):
     version: int
     methods: tuple[str, ...]  # whose scores and predictions are kept, in this order
-    pools: dict[str, KeptPool]
+    pools: dict[str, KeptForecast]
 
 
 class Forecasts:
@@ -153,27 +153,27 @@ class Forecasts:
         """Blocks."""
         self._path = path
         self._kept_s = float("-inf")
-        self.known = _read(path)
+        self.known = _read_forecasts(path)
 
     def keep(self, memories: Mapping[str, Memory], now_s: float) -> None:
         """Blocks, where the last time was a minute ago. `now_s` is monotonic. A disk that is full is a warning."""
         if now_s - self._kept_s < KEEP_EVERY_S or not memories:
             return
         self._kept_s = now_s
-        pools = {name: KeptPool.of(memory) for name, memory in list(memories.items())[:MAX_POOLS]}
+        pools = {name: KeptForecast.of(memory) for name, memory in list(memories.items())[:MAX_POOLS]}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, msgspec.json.encode(_Kept(VERSION, METHODS, pools)))
+            replace_file(self._path, msgspec.json.encode(_KeptForecasts(VERSION, METHODS, pools)))
         except OSError as error:
             _log.warning(
                 "%s: forecasts are not kept: %s; a controller that starts again learns anew", self._path, error
             )
 
 
-def _read(path: Path) -> dict[str, Memory]:
+def _read_forecasts(path: Path) -> dict[str, Memory]:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(FORECASTS_MAX_BYTES + 1)
         return _decoded(content)
     except FileNotFoundError:
         return {}
@@ -183,12 +183,12 @@ def _read(path: Path) -> dict[str, Memory]:
 
 
 def _decoded(content: bytes) -> dict[str, Memory]:
-    if len(content) > MAX_BYTES:
+    if len(content) > FORECASTS_MAX_BYTES:
         raise ValueError(f"over {MAX_BYTES} bytes")
     head = msgspec.json.decode(content, type=_Version)
     if (head.version, head.methods) != (VERSION, METHODS):
         raise ValueError(f"version {head.version} with {', '.join(head.methods) or 'no methods'}, not {VERSION}")
-    pools = msgspec.json.decode(content, type=_Kept).pools
+    pools = msgspec.json.decode(content, type=_KeptForecasts).pools
     if len(pools) > MAX_POOLS:
         raise ValueError(f"over {MAX_POOLS} pools")
     return {name: pool.memory() for name, pool in pools.items()}

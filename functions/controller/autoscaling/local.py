@@ -37,7 +37,7 @@ from functions.controller.autoscaling.seating import (
     since,
     without_lost,
 )
-from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.shown import PoolSize
 from functions.controller.autoscaling.standing import orders_for
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import RUNNING
@@ -81,7 +81,7 @@ class LocalScaling:
         self._source = source
         self._is_suspended = is_suspended
         self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
-        self._speeds = kept.Speeds(layout.scaling_file)
+        self._speeds = kept.KeptSpeeds(layout.scaling_file)
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
@@ -98,11 +98,11 @@ class LocalScaling:
             self._policies = Policies.of(revision, loaded)
             self._changed.set()
 
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[PoolSize]:
         """For people, by pool."""
         operators = self._reconciler.wanted.target.replicas
         return [
-            Shown.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
+            PoolSize.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
             for pool in self._reconciler.declared
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
@@ -272,7 +272,7 @@ class LocalScaling:
 
 def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
     """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
-    kept.write(layout.scaling_file, to_keep)
+    kept.write_sizes(layout.scaling_file, to_keep)
     for pool, roster in rosters.items():
         for number in range(max(MAX_SLOTS, roster.count)):
             _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)

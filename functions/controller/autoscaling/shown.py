@@ -8,7 +8,7 @@ from functions.controller.autoscaling.scaler import Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PoolSize:
     pool: str
     serving: int  # that are asked to serve
     warm: int  # that are asked to be warm
@@ -20,7 +20,7 @@ class Shown:
     held: str  # why it is not (yet) what is wanted
 
     @classmethod
-    def of(cls, pool: str, roster: Roster, wanted: Wanted | None, operators: int | None, held: str) -> "Shown":
+    def of(cls, pool: str, roster: Roster, wanted: Wanted | None, operators: int | None, held: str) -> "PoolSize":
         if operators is not None:
             held = f"--replicas {operators} goes before the autoscaler"
         return cls(

@@ -15,7 +15,7 @@ MAX_UPDATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class ReferenceUpdate:
     """One line of what git gives a hook: object ids in hex, all zeros for nothing."""
 
     old: str
@@ -41,7 +41,7 @@ class References:
 
 
 def judge_references(
-    updates: tuple[Update, ...], options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
+    updates: tuple[ReferenceUpdate, ...], options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
 ) -> References:
     """`is_ancestor(older, newer)` asks the repository."""
     refusals = [
@@ -66,7 +66,7 @@ def judge_references(
 
 
 def _refusals(
-    update: Update, options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
+    update: ReferenceUpdate, options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
 ) -> list[str]:
     if update.deletes:
         return [f"{branch} is what the fleet runs: it cannot be deleted. To run less, push a commit that says so"]

@@ -19,7 +19,7 @@ from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.controller.gitops.changes import changes_of, summarize
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.push import ALLOW_EMPTY, MAX_UPDATES, Update, judge_references
+from functions.controller.gitops.push import ALLOW_EMPTY, MAX_UPDATES, ReferenceUpdate, judge_references
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.gitops.words import counted, printable, problem_lines
 from functions.controller.local.config_source import pools_of
@@ -31,7 +31,7 @@ Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    updates: tuple[Update, ...]
+    updates: tuple[ReferenceUpdate, ...]
     options: frozenset[str] = frozenset()
     objects: Path | None = None  # where the pushed objects lie meanwhile
 
@@ -161,7 +161,7 @@ def push_from(order: dict[str, Any]) -> Push:
         read = msgspec.convert(order, _Order)
     except msgspec.ValidationError as error:
         raise PushMalformed(str(error)) from error
-    updates = tuple(Update(*update) for update in read.updates)
+    updates = tuple(ReferenceUpdate(*update) for update in read.updates)
     return Push(updates, frozenset(read.options), Path(read.objects) if read.objects else None)
 
 

@@ -21,7 +21,7 @@ from functions.controller.kubernetes.conflicts import Policy, Repairs
 from functions.controller.kubernetes.desired import Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
 from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
-from functions.controller.kubernetes.inventory import Attempt, Entry, Record, Result, Waiting
+from functions.controller.kubernetes.inventory import Attempt, InventoryEntry, Record, Result, Waiting
 from functions.controller.kubernetes.objects import (
     AUTOSCALER_MANAGER,
     FIELD_MANAGER,
@@ -129,7 +129,7 @@ class _Pass:
             uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
             known = entries.get(ref)
             new, outdated = (known.new, known.outdated) if known is not None else (True, "")
-            entries[ref] = Entry(
+            entries[ref] = InventoryEntry(
                 ref.group, ref.kind, ref.namespace, ref.name, uid, wanted.wave, wanted.keep, new, outdated
             )
         marked = self._mark_outdated(tried, entries)
@@ -145,7 +145,7 @@ class _Pass:
         ):
             self._remember()
 
-    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, Entry]) -> bool:
+    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, InventoryEntry]) -> bool:
         """Remember the arguments of children that could be mistaken for what is about to be written."""
         shortened = [
             trial

@@ -24,7 +24,7 @@ MESSAGE_MAX_CHARS = 2000
 Result = Literal["applied", "refused", "waiting"]
 
 
-class Entry(msgspec.Struct, frozen=True, order=True):
+class InventoryEntry(msgspec.Struct, frozen=True, order=True):
     """One applied object. `uid` is empty from before its creation until it is first seen."""
 
     group: str
@@ -63,7 +63,7 @@ class Waiting(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Record:
     token: int = 0
-    entries: tuple[Entry, ...] = ()  # sorted
+    entries: tuple[InventoryEntry, ...] = ()  # sorted
     last_attempted: str = ""
     last_applied: str = ""
     history: tuple[Attempt, ...] = ()  # newest first
@@ -86,13 +86,13 @@ class Record:
             return self
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
-    def with_entries(self, entries: Mapping[ObjectRef, Entry]) -> "Record":
+    def with_entries(self, entries: Mapping[ObjectRef, InventoryEntry]) -> "Record":
         if len(entries) > ENTRIES_MAX:
             raise Terminal(f"the inventory would have {len(entries)} objects; allowed: {ENTRIES_MAX}")
         return replace(self, entries=tuple(sorted(entries.values())))
 
     @property
-    def by_ref(self) -> dict[ObjectRef, Entry]:
+    def by_ref(self) -> dict[ObjectRef, InventoryEntry]:
         return {entry.ref: entry for entry in self.entries}
 
 
@@ -121,7 +121,7 @@ def decode(data: Mapping[str, str]) -> Record:
             last_attempted=data.get("lastAttemptedRevision", ""),
             last_applied=data.get("lastAppliedRevision", ""),
             last_handled_reconcile_at=data.get("lastHandledReconcileAt", ""),
-            entries=msgspec.json.decode(data.get("inventory") or "[]", type=tuple[Entry, ...]),
+            entries=msgspec.json.decode(data.get("inventory") or "[]", type=tuple[InventoryEntry, ...]),
             history=msgspec.json.decode(data.get("history") or "[]", type=tuple[Attempt, ...]),
             waiting=msgspec.json.decode(data.get("waiting") or "null", type=Waiting | None),
         )
@@ -131,6 +131,6 @@ def decode(data: Mapping[str, str]) -> Record:
         ) from error
 
 
-def _lines(items: tuple[Entry, ...] | tuple[Attempt, ...]) -> str:
+def _lines(items: tuple[InventoryEntry, ...] | tuple[Attempt, ...]) -> str:
     """A JSON array with a line per item."""
     return "[" + ",\n ".join(msgspec.json.encode(item).decode() for item in items) + "]"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from functions.controller.local.children import Child
-from functions.controller.local.ledger import Entry
+from functions.controller.local.ledger import LedgerEntry
 from functions.controller.local.lifecycle import ProcessState
 from functions.controller.local.spec import ProcessSpec
 
@@ -23,8 +23,8 @@ class Instance:
     def name(self) -> str:
         return instance_name(self.spec.name, self.generation)
 
-    def entry(self, log: str) -> Entry:
-        return Entry(
+    def entry(self, log: str) -> LedgerEntry:
+        return LedgerEntry(
             name=self.name,
             role=self.spec.role,
             spec_hash=self.spec.spec_hash,

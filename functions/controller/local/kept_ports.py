@@ -12,18 +12,18 @@ from functions.controller.local.layout import StateLayout
 from functions.controller.local.ledger import replace_file
 from functions.controller.local.settings import LocalSettings
 
-PREFIX = "port_"
+_PREFIX = "port_"
 
 
-def keep(layout: StateLayout, settings: LocalSettings) -> None:
+def keep_ports(layout: StateLayout, settings: LocalSettings) -> None:
     replace_file(layout.ports_file, msgspec.json.encode(_chosen(settings)))
 
 
-def forget(layout: StateLayout) -> None:
+def forget_ports(layout: StateLayout) -> None:
     layout.ports_file.unlink(missing_ok=True)
 
 
-def with_kept(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
+def with_kept_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
     """The settings with the ports that the fleet runs on; as they are where the environment names any port."""
     if any(name.startswith("SHOAL_PORT_") for name in environment):
         return settings
@@ -45,4 +45,4 @@ def _chosen(settings: LocalSettings) -> dict[str, int]:
 
 
 def _names() -> list[str]:
-    return [name for name in LocalSettings.model_fields if name.startswith(PREFIX)]
+    return [name for name in LocalSettings.model_fields if name.startswith(_PREFIX)]

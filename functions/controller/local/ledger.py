@@ -13,7 +13,7 @@ import msgspec
 LEDGER_MAX_BYTES = 4 * 1024 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """One process. `pid` and `started_at` together name a process: pids are used again, with a later start."""
 
     name: str
@@ -33,10 +33,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Ledger(msgspec.Struct, frozen=True):
     controller_pid: int = 0
-    processes: tuple[Entry, ...] = ()
+    processes: tuple[LedgerEntry, ...] = ()
 
 
-def read(path: Path) -> Ledger:
+def read_ledger(path: Path) -> Ledger:
     try:
         document = path.read_bytes()[: LEDGER_MAX_BYTES + 1]
         return msgspec.json.decode(document, type=Ledger)
@@ -44,13 +44,13 @@ def read(path: Path) -> Ledger:
         return Ledger()
 
 
-def slots(ledger: Ledger) -> dict[str, int]:
+def slots_in(ledger: Ledger) -> dict[str, int]:
     """Which replica has which slot."""
     found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
     return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
 
-def encode(ledger: Ledger) -> bytes:
+def encode_ledger(ledger: Ledger) -> bytes:
     """For people too: one field a line."""
     return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
 

@@ -12,7 +12,7 @@ class LockTaken(Exception):
 
 
 @contextmanager
-def held(path: Path) -> Iterator[int]:
+def lock_held(path: Path) -> Iterator[int]:
     """Hold the lock or raise LockTaken at once; its descriptor is given out for children to inherit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -147,7 +147,7 @@ class Supervisor:
             instance.entry(str(self._layout.log_file(instance.spec.name)))
             for _, instance in sorted(self.instances.items())
         )
-        document = ledgers.encode(ledgers.Ledger(self._controller_pid, entries))
+        document = ledgers.encode_ledger(ledgers.Ledger(self._controller_pid, entries))
         if document != self._recorded:
             ledgers.replace_file(self._layout.ledger_file, document)
             self._recorded = document

@@ -15,7 +15,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: as the InferenceService says
 
 
-def read(path: Path) -> Target:
+def read_target(path: Path) -> Target:
     """The default where nothing (readable) was asked for yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Target)
@@ -23,5 +23,5 @@ def read(path: Path) -> Target:
         return Target()
 
 
-def write(path: Path, target: Target) -> None:
+def write_target(path: Path, target: Target) -> None:
     replace_file(path, msgspec.json.encode(target))

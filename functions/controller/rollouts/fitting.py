@@ -23,13 +23,13 @@ from functions.decisions.rollout.lifecycle import Rollout
 _SHOWN = 3
 SPLIT_BYTES = 200  # beside the names in it
 
-Entry = ModelEntry | KeyEntry
-Sized = tuple[int, Entry]  # bytes of its line
+ApiEntry = ModelEntry | KeyEntry
+Sized = tuple[int, ApiEntry]  # bytes of its line
 
 
 def fitting(
-    snapshot: Snapshot, entries: Iterable[Entry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
-) -> tuple[list[Entry], list[str]]:
+    snapshot: Snapshot, entries: Iterable[ApiEntry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
+) -> tuple[list[ApiEntry], list[str]]:
     """What of the API's `entries` goes into git's `snapshot`, and what was left out, a sentence for each tenant."""
     sized = [(len(line_of(entry)) + 1, entry) for entry in entries]
     if not sized:
@@ -88,7 +88,7 @@ def _total(sized: Iterable[Sized]) -> int:
     return sum(size_bytes for size_bytes, _ in sized)
 
 
-def _words(tenant: str, beyond: Sequence[Entry], sizes: Mapping[str, int]) -> str:
+def _words(tenant: str, beyond: Sequence[ApiEntry], sizes: Mapping[str, int]) -> str:
     names = ", ".join(_name(entry) for entry in beyond[:_SHOWN])
     more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     whole = f"{sizes[tenant]} of the {sum(sizes.values())} bytes that were declared through the API are this tenant's"
@@ -98,9 +98,9 @@ def _words(tenant: str, beyond: Sequence[Entry], sizes: Mapping[str, int]) -> st
     )
 
 
-def _tenant_of(entry: Entry) -> str:
+def _tenant_of(entry: ApiEntry) -> str:
     return entry.tenant if isinstance(entry, KeyEntry) else entry.id.partition("/")[0]
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: ApiEntry) -> str:
     return entry.key_id if isinstance(entry, KeyEntry) else entry.id

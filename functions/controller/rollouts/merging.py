@@ -13,7 +13,7 @@ from functions.api.ids import PoolName, TenantId, engine_name, is_incoming
 from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.fitting import Entry, fitting, splits_bytes
+from functions.controller.rollouts.fitting import ApiEntry, fitting, splits_bytes
 from functions.controller.rollouts.wire import ApiKey, ApiModel
 
 DECLARED_IN = ""  # a model of the API names no file
@@ -22,7 +22,7 @@ DECLARED_IN = ""  # a model of the API names no file
 def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
     """The snapshot with both, and what was left out and why."""
     problems: list[str] = []
-    declared: list[Entry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
+    declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
     entries, without_room = fitting(snapshot, declared, splits_bytes(book.active), max_bytes)
     problems += without_room
     if not entries:

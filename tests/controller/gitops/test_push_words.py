@@ -4,7 +4,7 @@ import pytest
 
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import Following
-from functions.controller.gitops.push import Update
+from functions.controller.gitops.push import ReferenceUpdate
 from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.orders import follow_words
@@ -56,7 +56,7 @@ def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:
     many = tuple(f"tenant t{number} added" for number in range(SHOWN_CHANGES + 500))
     reviewer = Reviewer(GitSource(bench.repository.path), lambda loaded: (), lambda present, candidate: many)
     commit = bench.force({})
-    verdict = reviewer.review(Push((Update("0" * 40, commit, "refs/heads/main"),)), None)
+    verdict = reviewer.review(Push((ReferenceUpdate("0" * 40, commit, "refs/heads/main"),)), None)
     assert verdict.accepted
     assert (len(verdict.lines), verdict.lines[-1]) == (SHOWN_CHANGES + 1, "… and 500 more changes")
 

@@ -11,7 +11,7 @@ from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
     MESSAGE_MAX_CHARS,
     Attempt,
-    Entry,
+    InventoryEntry,
     Record,
     Waiting,
     decode,
@@ -166,9 +166,9 @@ class TestConflicts:
         assert not repairs.are_too_many(ref, 3)
 
 
-def entry(name: str, kind: str = "InferenceService", **values: Any) -> Entry:
+def entry(name: str, kind: str = "InferenceService", **values: Any) -> InventoryEntry:
     group = "policy" if kind == "PodDisruptionBudget" else "serving.kserve.io"
-    return Entry(group, kind, "m", name, **{"uid": f"uid-{name}", **values})
+    return InventoryEntry(group, kind, "m", name, **{"uid": f"uid-{name}", **values})
 
 
 class TestRecord:
@@ -232,7 +232,7 @@ class TestRecord:
 
 class TestPruning:
     def plan(
-        self, entries: tuple[Entry, ...], desired: tuple[str, ...], *, consent: str = "", missing: str = ""
+        self, entries: tuple[InventoryEntry, ...], desired: tuple[str, ...], *, consent: str = "", missing: str = ""
     ) -> PrunePlan:
         objects = tuple(
             DesiredObject(
@@ -290,7 +290,7 @@ class TestPruning:
         assert [ref.name for ref in plan.forget] == ["b"]
 
     def test_kinds_outside_the_scope_are_let_go_of(self) -> None:
-        stays = Entry("example.com", "Other", "m", "x", "uid-x")
+        stays = InventoryEntry("example.com", "Other", "m", "x", "uid-x")
         live = {stays.ref: owned((OURS, "Apply", {}))}
         plan = plan_prune(Record(entries=(stays,)), Desired("r", (INFERENCE_SERVICE,), ()), live)
         assert (plan.delete, plan.forget) == ((), (stays.ref,))

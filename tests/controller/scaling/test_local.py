@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from functions.controller.autoscaling.kept_forecasts import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.shown import PoolSize
 from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool
@@ -116,7 +116,7 @@ class Machine:
             await asyncio.wait([running])
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> PoolSize:
         return next(each for each in self.scaling.shown() if each.pool == POOL)
 
 

@@ -26,7 +26,7 @@ from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.pace import Result, together
+from functions.controller.kubernetes.run.pace import PassResult, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
@@ -68,11 +68,13 @@ class CustomResourceSide:
         """Why the view of the cluster is not complete; empty where it is."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
-    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         unknown = await self._remember_the_past(guard)
         looked = self.looked = await asyncio.to_thread(self._source.look)
         if looked.waiting:
-            return Result("waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}")
+            return PassResult(
+                "waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}"
+            )
         guard.check()
         outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
         results = [result_of(outcome), await self._budgets(api, looked)]
@@ -102,13 +104,13 @@ class CustomResourceSide:
         self._remembered_for = guard.token
         return None
 
-    async def _budgets(self, api: KubeApi, looked: Looked) -> Result:
+    async def _budgets(self, api: KubeApi, looked: Looked) -> PassResult:
         try:
             outcome = await asyncio.to_thread(self._apply_budgets, api, looked)
         except LeadershipLost:
             raise
         except KubeError as error:
-            return Result("passing", str(error), getattr(error, "after_s", None))
+            return PassResult("passing", str(error), getattr(error, "after_s", None))
         return result_of_apply(outcome)
 
     def _apply_budgets(self, api: KubeApi, looked: Looked) -> Outcome:
@@ -137,15 +139,15 @@ class CustomResourceSide:
         return informer.store.get(name) if informer is not None else None
 
 
-def result_of_apply(outcome: Outcome) -> Result:
+def result_of_apply(outcome: Outcome) -> PassResult:
     if outcome.result == "refused":
         may_pass = all(refusal.may_pass for refusal in outcome.refusals)
-        return Result("contested" if may_pass else "stalled", outcome.stalled)
+        return PassResult("contested" if may_pass else "stalled", outcome.stalled)
     if outcome.stalled:
-        return Result("contested", outcome.stalled)
+        return PassResult("contested", outcome.stalled)
     if outcome.result == "waiting":
-        return Result("waiting", str(outcome.gate))
-    return Result("done")
+        return PassResult("waiting", str(outcome.gate))
+    return PassResult("done")
 
 
 def _left_out(looked: Looked) -> list[Body]:
@@ -170,9 +172,11 @@ def _publication(outcome: PublishOutcome) -> Publication:
     return Publication(in_force, reason, outcome.message, left_out, rollouts)
 
 
-def _refusals(looked: Looked) -> list[Result]:
+def _refusals(looked: Looked) -> list[PassResult]:
     """Objects that are wrong stall nobody else; that they are is told, and only their change can mend it."""
     first = next(iter(looked.problems), "")
     return (
-        [Result("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")] if looked.refusals else []
+        [PassResult("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")]
+        if looked.refusals
+        else []
     )

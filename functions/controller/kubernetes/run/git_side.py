@@ -25,7 +25,7 @@ from functions.controller.kubernetes.record_store import RecordStore
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.pace import Result, together
+from functions.controller.kubernetes.run.pace import PassResult, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 
@@ -85,35 +85,35 @@ class GitSide:
                     _log.warning("the branch cannot be followed: %s", error)
                 self._trouble = str(error)
 
-    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         if guard.token != self._looked_for:
             if ahead := await self._overtaken(api):
-                return Result("waiting", ahead)
+                return PassResult("waiting", ahead)
             self._looked_for, self._published = guard.token, ""
         observed = self._observed
         if observed is None:
-            return Result("waiting", self._trouble)
+            return PassResult("waiting", self._trouble)
         refused = self._adopt(observed)
         if self._wanted is None and refused:
             await self._fall_back(api)
         wanted = self._wanted
         if wanted is None:
-            return refused or Result("waiting", self._trouble)
-        kept = [Result("refused", refused.message)] if refused else []
+            return refused or PassResult("waiting", self._trouble)
+        kept = [PassResult("refused", refused.message)] if refused else []
         result, taken = await self._converge(guard, api, wanted)
         if taken:
             self._good = wanted
         elif self._good is not None and self._good is not wanted:
-            kept.append(result if result.kind == "contested" else Result("refused", result.message))
+            kept.append(result if result.kind == "contested" else PassResult("refused", result.message))
             result, _ = await self._converge(guard, api, self._good)
         return together([result, *kept])
 
-    def _adopt(self, observed: Observed) -> Result | None:
+    def _adopt(self, observed: Observed) -> PassResult | None:
         """Take the tip as wanted where it is good; why not, otherwise."""
         revision = f"{self._settings.git_branch}@{observed.commit}"
         if observed.loaded is None:
             first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
-            return Result("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
+            return PassResult("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
         if self._wanted is None or self._wanted.revision != revision:
             self._wanted = _Wanted(revision, observed.loaded)
             _log.info("%s: %s", revision, observed.message)
@@ -152,14 +152,14 @@ class GitSide:
         if observed.loaded is not None:
             self._wanted = _Wanted(record.last_applied, observed.loaded)
 
-    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> tuple[Result, bool]:
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> tuple[PassResult, bool]:
         """How it ended, and whether the API server took it."""
         self._applying = wanted.revision
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
             message = f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
-            return Result("stalled", message), False
+            return PassResult("stalled", message), False
         outcome = await asyncio.to_thread(self._apply, api, rendered)
         if outcome.result == "refused":
             return result_of_apply(outcome), False

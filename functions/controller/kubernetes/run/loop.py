@@ -20,7 +20,7 @@ from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
 from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, Result, next_look_s
+from functions.controller.kubernetes.run.pace import Pace, PassResult, next_look_s
 
 # Operator orders: annotations on the controller's record (the ConfigMap `shoal-controller`).
 #
@@ -71,7 +71,7 @@ def mark_handled(api: KubeApi, namespace: str, orders: Orders) -> None:
 
 _log = logging.getLogger(__name__)
 
-Reconcile = Callable[[TermGuard, KubeApi], Awaitable[Result]]
+Reconcile = Callable[[TermGuard, KubeApi], Awaitable[PassResult]]
 
 
 class Loop:
@@ -90,7 +90,7 @@ class Loop:
         on_suspended: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_suspended` is told when nothing more may be written until somebody resumes or asks."""
-        self.last = Result("waiting", "no reconcile yet")
+        self.last = PassResult("waiting", "no reconcile yet")
         self.suspended = False
         self._reconcile = reconcile
         self._namespace = namespace
@@ -133,7 +133,7 @@ class Loop:
         self.last = result
         return next_look_s(result, self._repeats, self._pace, self._rng.random())
 
-    async def _attempt(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def _attempt(self, guard: TermGuard, api: KubeApi) -> PassResult:
         """Errors by what to do about them; one that nobody foresaw is told with its trace, and may pass."""
         try:
             return await self._reconcile(guard, api)
@@ -141,17 +141,17 @@ class Loop:
             raise
         except Conflict as error:
             self._metrics.failed("conflict")
-            return Result("contested", str(error))
+            return PassResult("contested", str(error))
         except (Terminal, KindMissing) as error:
             self._metrics.failed("terminal" if isinstance(error, Terminal) else "kind_missing")
-            return Result("stalled" if isinstance(error, Terminal) else "contested", str(error))
+            return PassResult("stalled" if isinstance(error, Terminal) else "contested", str(error))
         except (Retryable, Gone) as error:
             self._metrics.failed("retryable")
-            return Result("passing", str(error), getattr(error, "after_s", None))
+            return PassResult("passing", str(error), getattr(error, "after_s", None))
         except Exception as error:
             self._metrics.failed("unforeseen")
             _log.exception("a reconcile failed in a way that nobody foresaw")
-            return Result("passing", f"{type(error).__name__}: {error}")
+            return PassResult("passing", f"{type(error).__name__}: {error}")
 
     async def _wait(self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: Orders) -> Orders:
         """Until it is time, or there is news or another order; the orders as they are then."""
@@ -182,7 +182,7 @@ class Loop:
                 message = f"nothing is done before the orders in the record are known: {error}"
                 if message != self.last.message:
                     _log.warning("%s", message)
-                self.last = Result("waiting", message)
+                self.last = PassResult("waiting", message)
             await asyncio.sleep(self._control_poll_s)
 
     async def _orders(self, api: KubeApi, before: Orders) -> Orders:

@@ -23,7 +23,7 @@ _WORST_LAST: tuple[Kind, ...] = ("done", "refused", "waiting", "contested", "sta
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PassResult:
     kind: Kind
     message: str = ""
     after_s: float | None = None  # the server's own word on when to try again
@@ -38,7 +38,7 @@ class Pace:
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=120.0))
 
 
-def next_look_s(result: Result, repeats: int, pace: Pace, unit: float) -> float:
+def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> float:
     """Seconds to wait. `repeats`: how often in a row it ended like this; `unit` in 0..1.
 
     Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
@@ -55,11 +55,11 @@ def next_look_s(result: Result, repeats: int, pace: Pace, unit: float) -> float:
             return max(wait_s, result.after_s or 0.0)
 
 
-def together(results: Iterable[Result]) -> Result:
+def together(results: Iterable[PassResult]) -> PassResult:
     """Of several parts of one reconcile, the one that decides when to look again: what may pass is tried again, also
     beside something that is stalled."""
     parts = list(results)
     worst = max(parts, key=lambda part: _WORST_LAST.index(part.kind))
     message = "; ".join(part.message for part in parts if part.message and part.kind != "done")
     after_s = max((part.after_s or 0.0 for part in parts), default=0.0)
-    return Result(worst.kind, message or worst.message, after_s or None)
+    return PassResult(worst.kind, message or worst.message, after_s or None)

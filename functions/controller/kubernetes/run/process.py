@@ -38,7 +38,7 @@ from functions.controller.kubernetes.run.git_side import GitSide
 from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, Result
+from functions.controller.kubernetes.run.pace import Pace, PassResult
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -224,7 +224,7 @@ class KubernetesController:
             await self._turn.wait()
         return guard
 
-    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         result = await self._side.reconcile(guard, api)
         if result.kind == "done":
             self._metrics.applied(time.time())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from functions.controller.local.locks import LockTaken, held
+from functions.controller.local.locks import LockTaken, lock_held
 from functions.controller.local.log_files import last_lines, open_log
 from functions.controller.local.prepare.reporting import CannotPrepare
 
@@ -25,7 +25,7 @@ def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 180
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                descriptor = stack.enter_context(held(path))
+                descriptor = stack.enter_context(lock_held(path))
                 break
             except LockTaken as error:
                 if time.monotonic() > deadline_s:
