@@ -29,7 +29,7 @@ import httpx
 
 from functions.api.keys import keyed_hash, mint, parse
 from functions.cli.place import Place, here
-from functions.controller.local.prepare.demo_keys import read_demo_keys, read_pepper
+from functions.controller.local.prepare.secret_files import read_demo_keys, read_pepper
 
 MODEL = "smollm2-135m"
 FILE = "policies/push-to-effect.yaml"

@@ -13,7 +13,7 @@ import httpx
 from functions.api.ids import DEFAULT_CHANNEL
 from functions.cli.place import Place
 from functions.cli.refused import Refused
-from functions.controller.local.prepare.demo_keys import DemoKey, read_demo_keys
+from functions.controller.local.prepare.secret_files import DemoKey, read_demo_keys
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 120.0  # the first token of a long prompt on a busy CPU

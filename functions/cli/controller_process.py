@@ -7,10 +7,10 @@ from typing import Any
 
 from functions.cli.place import Place
 from functions.cli.refused import Refused
-from functions.controller.local import target as targets
+from functions.controller.local import config_source as targets
+from functions.controller.local.config_source import Target
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
-from functions.controller.local.log_files import last_lines, open_log
-from functions.controller.local.target import Target
+from functions.controller.local.locks import last_lines, open_log
 
 START_TIMEOUT_S = 120.0  # on a busy machine its imports alone take tens of seconds; one that ends is noticed at once
 SHOWN_LOG_LINES = 20

@@ -13,8 +13,8 @@ from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.status_revision import short
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local.log_files import last_lines
-from functions.controller.local.prepare.demo_keys import read_demo_keys
+from functions.controller.local.locks import last_lines
+from functions.controller.local.prepare.secret_files import read_demo_keys
 
 POLL_S = 0.25
 

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from functions.cli.clones import state_dir_of_clone
 from functions.cli.refused import Refused
-from functions.controller.local.kept_ports import as_environment, with_kept_ports
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ports import PortPlan, plan_ports
+from functions.controller.local.ports import PortPlan, as_environment, plan_ports, with_kept_ports
 from functions.controller.local.settings import LocalSettings
 
 

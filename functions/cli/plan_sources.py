@@ -25,7 +25,7 @@ from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import compiled
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.tree import LISTING_MAX_BYTES, Blobs, read_listing
+from functions.controller.gitops.source import LISTING_MAX_BYTES, Blobs, read_listing
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
 
 _SHORT = 12

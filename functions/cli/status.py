@@ -17,8 +17,8 @@ from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
 from functions.cli.top import look_at
-from functions.controller.local import ledger as ledgers
-from functions.controller.local.orphans import left_over
+from functions.controller.local import instances as ledgers
+from functions.controller.local.adoption import left_over
 
 NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
 

@@ -21,15 +21,15 @@ from functions.cli.place import Place, here
 from functions.cli.preparation import prepare_basics, prepare_engine
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local import kept_ports
-from functions.controller.local import ledger as ledgers
+from functions.controller.local import instances as ledgers
+from functions.controller.local import ports
+from functions.controller.local.adoption import drain_all, end_now, left_over
+from functions.controller.local.config_source import EngineKind, Target
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
-from functions.controller.local.orphans import drain_all, end_now, left_over
 from functions.controller.local.port_check import PortsTaken, check_ports
-from functions.controller.local.prepare.demo_keys import read_demo_keys
-from functions.controller.local.prepare.reporting import Reporter, Step
-from functions.controller.local.target import EngineKind, Target
+from functions.controller.local.prepare.commands import Reporter, Step
+from functions.controller.local.prepare.secret_files import read_demo_keys
 
 # The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
 
@@ -108,7 +108,7 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
             check_ports(place.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise Refused(str(error)) from error
-        kept_ports.keep_ports(place.layout, place.settings)
+        ports.keep_ports(place.layout, place.settings)
         step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
 
 
@@ -176,7 +176,7 @@ def down() -> None:
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
             raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
-        kept_ports.forget_ports(place.layout)
+        ports.forget_ports(place.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 

@@ -18,19 +18,18 @@ from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
-from functions.controller.local import target as targets
+from functions.controller.local import config_source as targets
+from functions.controller.local.config_source import Target
 from functions.controller.local.control import OrderRefused
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
 from functions.controller.local.probes import GatewayEpoch
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.target import Target
 from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
-from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import Heard
-from functions.controller.snapshot.source import SnapshotSource
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 

@@ -17,34 +17,31 @@ from contextlib import AsyncExitStack
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.artifacts.errors import ArtifactError
-from functions.controller.autoscaling import kept
+from functions.controller.autoscaling import kept_forecasts
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
-from functions.controller.local import ledger as ledgers
-from functions.controller.local import target as targets
-from functions.controller.local.adoption import AdoptionPlan, plan_adoption
+from functions.controller.local import config_source as targets
+from functions.controller.local import instances as ledgers
+from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
 from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
 from functions.controller.local.control import serve_control
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import lock_held
 from functions.controller.local.operations import Operations
-from functions.controller.local.orphans import end_now, left_over, sessions_of
 from functions.controller.local.port_check import check_ports
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.reconciler import Reconciler
-from functions.controller.local.settings import LocalSettings
+from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.orders import Orders
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
-from functions.controller.settings import ControllerSettings
-from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
-from functions.controller.snapshot.source import SnapshotSource
 from functions.fleet.tasks import Supervised
 
 S3_WAIT_S = 60.0
@@ -63,7 +60,7 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
-        rosters = kept.read_sizes(self._layout.scaling_file)
+        rosters = kept_forecasts.read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from functions.controller.autoscaling.shown import PoolSize
+from functions.controller.autoscaling.scaler import PoolSize
 from functions.controller.conditions import Seen, conditions, pool_conditions
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.words import printable

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from functions.cli.status_tables import scaling_table
 from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.scaler import Wanted
-from functions.controller.autoscaling.shown import PoolSize
+from functions.controller.autoscaling.scaler import PoolSize, Wanted
 
 
 def shown(wanted: Wanted | None, operators: int | None = None, held: str = "") -> dict[str, Any]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local import ledger as ledgers
+from functions.controller.local import instances as ledgers
+from functions.controller.local.adoption import end_now, left_over
 from functions.controller.local.instances import Instance
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
-from functions.controller.local.orphans import end_now, left_over
 from functions.controller.local.probes import Prober
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
 from functions.controller.local.supervisor import Supervisor

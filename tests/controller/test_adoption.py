@@ -4,7 +4,7 @@ from pathlib import Path
 
 from functions.controller.local.adoption import AdoptionPlan, plan_adoption
 from functions.controller.local.found import Found
-from functions.controller.local.ledger import Ledger, LedgerEntry
+from functions.controller.local.instances import Ledger, LedgerEntry
 from functions.controller.local.spec import ProcessSpec, TcpProbe
 
 GATEWAY = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 1))

@@ -12,16 +12,15 @@ import pytest
 import yaml
 
 from functions.api.loader import Loaded, load_texts
-from functions.controller.local import ledger as ledgers
-from functions.controller.local import target as targets
-from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
+from functions.controller.local import config_source as targets
+from functions.controller.local import instances as ledgers
+from functions.controller.local.config_source import PoolUnusable, Target, pools_of, unusable
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller, serve_control
+from functions.controller.local.instances import Ledger, LedgerEntry
 from functions.controller.local.layout import SOCKET_PATH_MAX_BYTES, StateLayout
-from functions.controller.local.ledger import Ledger, LedgerEntry
-from functions.controller.local.log_files import LOG_MAX_BYTES, last_lines, open_log
+from functions.controller.local.locks import LOG_MAX_BYTES, last_lines, open_log
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.ports import PortUse
-from functions.controller.local.target import Target
 
 PROJECT = Path(__file__).parents[2]
 SERVICE = PROJECT / "inferenceservices" / "smollm2-135m.yaml"

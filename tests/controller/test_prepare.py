@@ -23,13 +23,11 @@ from functions.controller.gitops.source import GitSource
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.locks import LockTaken, lock_held
 from functions.controller.local.prepare import base_model
+from functions.controller.local.prepare.base_model import ensure_placeholder_model, models_root
 from functions.controller.local.prepare.certificates import ensure_certificates, write_bundle
-from functions.controller.local.prepare.commands import exclusive, run_logged
+from functions.controller.local.prepare.commands import CannotPrepare, exclusive, run_logged
 from functions.controller.local.prepare.configuration import ensure_configuration
-from functions.controller.local.prepare.demo_keys import read_demo_keys
-from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model, models_root
-from functions.controller.local.prepare.reporting import CannotPrepare
-from functions.controller.local.prepare.secret_files import ensure_secrets
+from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
 from tests.fleets import git
 
 TENANTS = """\

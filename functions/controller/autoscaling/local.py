@@ -21,12 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling import kept
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling import kept_forecasts
 from functions.controller.autoscaling.kept_forecasts import Forecasts
-from functions.controller.autoscaling.policies import Policies
-from functions.controller.autoscaling.roster import Roster, toward
-from functions.controller.autoscaling.scaler import Scaler, Wanted
+from functions.controller.autoscaling.roster import Roster, Wish, granted, toward
+from functions.controller.autoscaling.scaler import Policies, PoolSize, Scaler, Wanted
 from functions.controller.autoscaling.seating import (
     Seating,
     Since,
@@ -37,7 +35,6 @@ from functions.controller.autoscaling.seating import (
     since,
     without_lost,
 )
-from functions.controller.autoscaling.shown import PoolSize
 from functions.controller.autoscaling.standing import orders_for
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import RUNNING
@@ -47,8 +44,8 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import usable_cores
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
+from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
-from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, seated, without_seat
 from functions.fleet.pool_report import PoolReport
 
@@ -81,7 +78,7 @@ class LocalScaling:
         self._source = source
         self._is_suspended = is_suspended
         self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
-        self._speeds = kept.KeptSpeeds(layout.scaling_file)
+        self._speeds = kept_forecasts.KeptSpeeds(layout.scaling_file)
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
@@ -272,7 +269,7 @@ class LocalScaling:
 
 def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
     """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
-    kept.write_sizes(layout.scaling_file, to_keep)
+    kept_forecasts.write_sizes(layout.scaling_file, to_keep)
     for pool, roster in rosters.items():
         for number in range(max(MAX_SLOTS, roster.count)):
             _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)

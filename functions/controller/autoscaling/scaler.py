@@ -11,10 +11,16 @@ All times are of the wall clock: forecasts know days and weeks, and what was ask
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
+from functions.controller.autoscaling.roster import Roster
 from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
+from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn
@@ -192,3 +198,59 @@ def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: S
     if not acting or wanted <= scaling.desired:
         return scaling.desired, scaling.cause, scaling.reason
     return wanted, acting[-1], f"overload ladder: {rungs.why}"
+
+
+# Autoscaling policies of one revision.
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    revision: str = ""
+    scaling: tuple[AutoscalingEntry, ...] = ()
+    admission: tuple[AdmissionEntry, ...] = ()
+
+    @classmethod
+    def of(cls, revision: str, loaded: Loaded) -> "Policies":
+        return cls(
+            revision,
+            tuple(mapped(policy, autoscaling_entry) for policy in loaded.of(AutoscalingPolicy)),
+            tuple(mapped(policy, admission_entry) for policy in loaded.of(AdmissionPolicy)),
+        )
+
+    def cover(self, pool: str) -> bool:
+        return any(entry.pool == pool for entry in self.scaling)
+
+
+# Size of a pool as status and `shoal status -o json` show it.
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    pool: str
+    serving: int  # that are asked to serve
+    warm: int  # that are asked to be warm
+    desired: int | None  # what the autoscaler wants; None: the pool has no AutoscalingPolicy, or nothing is known yet
+    cause: str
+    reason: str
+    since_unix_s: float | None
+    rungs: tuple[str, ...]  # of the overload ladder, as the controller sees it
+    held: str  # why it is not (yet) what is wanted
+
+    @classmethod
+    def of(cls, pool: str, roster: Roster, wanted: Wanted | None, operators: int | None, held: str) -> "PoolSize":
+        if operators is not None:
+            held = f"--replicas {operators} goes before the autoscaler"
+        return cls(
+            pool=pool,
+            serving=roster.serving,
+            warm=len(roster.standby),
+            desired=wanted.replicas if wanted is not None else None,
+            cause=wanted.cause if wanted is not None else "",
+            reason=wanted.reason if wanted is not None else "",
+            since_unix_s=wanted.since_unix_s if wanted is not None else None,
+            rungs=wanted.rungs if wanted is not None else (),
+            held=held,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)

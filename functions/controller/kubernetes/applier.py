@@ -17,11 +17,9 @@ from itertools import groupby
 import msgspec
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.conflicts import Policy, Repairs
-from functions.controller.kubernetes.desired import Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
 from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
-from functions.controller.kubernetes.inventory import Attempt, InventoryEntry, Record, Result, Waiting
+from functions.controller.kubernetes.inventory import Attempt, InventoryEntry, Record, RecordStore, Result, Waiting
 from functions.controller.kubernetes.objects import (
     AUTOSCALER_MANAGER,
     FIELD_MANAGER,
@@ -35,9 +33,9 @@ from functions.controller.kubernetes.objects import (
 )
 from functions.controller.kubernetes.observation import observe, observe_children
 from functions.controller.kubernetes.outcome import Gate, Outcome, Refusal
-from functions.controller.kubernetes.ownership import body_for, declares, seed_body
+from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, declares, seed_body
 from functions.controller.kubernetes.pruning import Note, plan_prune
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.render import Desired, DesiredObject
 from functions.controller.kubernetes.trials import Trial, Trials, try_all
 
 

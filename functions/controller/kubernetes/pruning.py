@@ -11,7 +11,6 @@ since nothing would be left. Services that come with the same change count for n
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from functions.controller.kubernetes.desired import Desired
 from functions.controller.kubernetes.inventory import InventoryEntry, Record
 from functions.controller.kubernetes.objects import (
     CONSENT_ANNOTATION,
@@ -27,6 +26,7 @@ from functions.controller.kubernetes.objects import (
     uid_of,
 )
 from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.render import Desired
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.conflicts import Policy, Repairs, not_ours
-from functions.controller.kubernetes.desired import DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Terminal
 from functions.controller.kubernetes.objects import FIELD_MANAGER, INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
 from functions.controller.kubernetes.outcome import Refusal
-from functions.controller.kubernetes.ownership import body_for, fields_applied_by, seed_body
+from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, fields_applied_by, not_ours, seed_body
+from functions.controller.kubernetes.render import DesiredObject
 from functions.controller.kubernetes.webhook_rules import mode_change
 
 # Comparison of a dry run's result with the live object: whether there is anything to write.

@@ -4,13 +4,59 @@ Where an AutoscalingPolicy covers a pool, the loader has seen to it that minRepl
 minReplicas is what a pool has, until something scales it.
 """
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
 from functions.api.declared import Declared
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
-from functions.controller.local.pools import Pool
+from functions.controller.local.instances import replace_file
 from functions.controller.local.ports import MAX_SLOTS
-from functions.controller.local.target import Target
+
+# What the operator asked for: which engine, how many replicas. Kept on disk, for the controller that comes after.
+
+
+EngineKind = Literal["vllm", "sim"]
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    engine: EngineKind = "vllm"
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: as the InferenceService says
+
+
+def read_target(path: Path) -> Target:
+    """The default where nothing (readable) was asked for yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Target)
+    except (OSError, msgspec.DecodeError):
+        return Target()
+
+
+def write_target(path: Path, target: Target) -> None:
+    replace_file(path, msgspec.json.encode(target))
+
+
+# A pool as the local target needs it: what an InferenceService says, without Kubernetes. A value.
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    name: str  # label shoal.dev/pool: the pool's name, and the base model's id
+    replicas: int
+    model: str  # directory name below the models directory, from `pvc://shoal-models/<model>`
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()  # sorted
+    may_surge: bool = True  # a replica more for as long as the pool is changed
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its warm engines are put to sleep; those on a CPU cannot be, and refuse the argument."""
+        return "--enable-sleep-mode" in self.args
+
 
 VOLUME_PREFIX = "pvc://shoal-models/"
 

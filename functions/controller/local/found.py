@@ -26,8 +26,8 @@ from functions.controller.local.children import (
     session_of,
     start_time,
 )
+from functions.controller.local.instances import Ledger, LedgerEntry
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ledger import Ledger, LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)

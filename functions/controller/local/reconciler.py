@@ -11,19 +11,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
-from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
-from functions.controller.local.prepare.placeholder_model import models_root
+from functions.controller.local.prepare.base_model import models_root
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas, fitting
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, all_that_had_slots, has_memory, one_more, one_more_of_each
-from functions.controller.local.target import Target
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 RETRY = BackoffPolicy(base_s=10.0, cap_s=300.0)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from functions.controller.autoscaling.bounds import Wish, granted
+from functions.controller.autoscaling.roster import Wish, granted
 
 
 class TooManyReplicas(Exception):

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from functions.controller.local import ledger as ledgers
+from functions.controller.local import instances as ledgers
 from functions.controller.local.adoption import Adoption
 from functions.controller.local.children import Child, session_members, spawn
 from functions.controller.local.instances import Instance

@@ -13,13 +13,12 @@ from dataclasses import replace
 
 import psutil
 
+from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import agent, engine, plan_fleet
-from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec
-from functions.controller.local.target import Target
 
 NEEDED_RATIO = 1.2
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.push import ReferenceUpdate
-from functions.controller.gitops.review import Push, Reviewer
+from functions.controller.gitops.review import Push, ReferenceUpdate, Reviewer
 from functions.controller.gitops.source import GitSource
 from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import GOOD, Bench

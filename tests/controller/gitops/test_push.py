@@ -3,7 +3,7 @@
 import pytest
 
 from functions.api.problems import Place, Problem
-from functions.controller.gitops.push import MAX_UPDATES, ReferenceUpdate, judge_references
+from functions.controller.gitops.review import MAX_UPDATES, ReferenceUpdate, judge_references
 from functions.controller.gitops.words import SHOWN_PROBLEMS, problem_lines
 
 A, B, NONE = "a" * 40, "b" * 40, "0" * 40

@@ -4,8 +4,7 @@ import pytest
 
 from functions.api.problems import Place, Problem
 from functions.controller.gitops.following import Following
-from functions.controller.gitops.push import ReferenceUpdate
-from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer, changes_in_words
+from functions.controller.gitops.review import SHOWN_CHANGES, Push, ReferenceUpdate, Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.orders import follow_words
 from functions.controller.snapshot.publish import PublishOutcome

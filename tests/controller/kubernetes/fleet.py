@@ -12,11 +12,10 @@ from kubernetes.dynamic.exceptions import NotFoundError
 from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.api import KubeApi, WriteGuard
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
-from functions.controller.kubernetes.desired import Desired
+from functions.controller.kubernetes.inventory import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, Body, Kind
 from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
-from functions.controller.kubernetes.render import render
+from functions.controller.kubernetes.render import Desired, render
 from tests.controller.kubernetes.api_server import budget_kind
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.kserve_double import KServe

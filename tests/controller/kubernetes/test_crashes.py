@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 from kubernetes.dynamic.exceptions import NotFoundError
 
-from functions.controller.kubernetes.desired import Desired
 from functions.controller.kubernetes.errors import LeadershipLost, Retryable
 from functions.controller.kubernetes.inventory import Record
 from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.render import Desired
 from tests.controller.kubernetes.crashes import InterruptedClient, killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space, make_space
 from tests.controller.kubernetes.fleet import Fleet, Leader, autoscaling, pool

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.conflicts import REPAIR_WINDOW_S, Repairs, not_ours
-from functions.controller.kubernetes.desired import Autoscaled, Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, FieldConflict, Terminal
 from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
@@ -21,13 +19,17 @@ from functions.controller.kubernetes.objects import BUDGET, INFERENCE_SERVICE, B
 from functions.controller.kubernetes.ownership import (
     FIELD,
     FIELD_TEXT,
+    REPAIR_WINDOW_S,
+    Repairs,
     body_for,
     declares,
     fields_applied_by,
+    not_ours,
     owners,
     seed_body,
 )
 from functions.controller.kubernetes.pruning import PrunePlan, plan_prune
+from functions.controller.kubernetes.render import Autoscaled, Desired, DesiredObject
 from functions.controller.kubernetes.trials import dropped, is_converged
 
 NUMBER = {"f:spec": {"f:predictor": {"f:minReplicas": {}}}}

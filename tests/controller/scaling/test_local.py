@@ -13,17 +13,16 @@ from msgspec.structs import replace
 from functions.controller.autoscaling.kept_forecasts import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.shown import PoolSize
+from functions.controller.autoscaling.scaler import PoolSize
 from functions.controller.autoscaling.wire import PoolsWire
+from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.pools import Pool
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.target import Target
+from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import RegistryWire
-from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
 from functions.fleet.pool_report import PoolReport

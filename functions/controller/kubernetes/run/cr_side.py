@@ -17,16 +17,15 @@ from functions.api.schema.crd import plural
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
-from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.outcome import Outcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.pace import PassResult, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter

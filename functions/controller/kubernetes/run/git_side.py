@@ -19,13 +19,12 @@ from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
-from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.outcome import Outcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.pace import PassResult, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 

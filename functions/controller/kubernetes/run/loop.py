@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.inventory import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
-from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
+from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, PassResult, next_look_s
 
 # Operator orders: annotations on the controller's record (the ConfigMap `shoal-controller`).
 #

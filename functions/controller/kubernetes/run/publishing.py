@@ -12,8 +12,8 @@ import httpx
 from functions.api.loader import Loaded
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.controller.kubernetes.errors import LeadershipLost
+from functions.controller.kubernetes.outcome import PassResult
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.pace import PassResult
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire

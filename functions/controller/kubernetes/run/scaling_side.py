@@ -20,9 +20,8 @@ import httpx
 
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.bounds import Wish, granted
-from functions.controller.autoscaling.policies import Policies
-from functions.controller.autoscaling.scaler import Scaler, Wanted
+from functions.controller.autoscaling.roster import Wish, granted
+from functions.controller.autoscaling.scaler import Policies, Scaler, Wanted
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.autoscaling.standing import Teller, orders_for_counts
 from functions.controller.autoscaling.wire import PoolsWire

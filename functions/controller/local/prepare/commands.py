@@ -7,12 +7,34 @@ waits for that pip instead of starting a second one in the same directory.
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from functions.controller.local.locks import LockTaken, lock_held
-from functions.controller.local.log_files import last_lines, open_log
-from functions.controller.local.prepare.reporting import CannotPrepare
+from functions.controller.local.locks import LockTaken, last_lines, lock_held, open_log
+
+# How a step tells people what it does; what that looks like (spinner, plain lines) is the command line's affair.
+
+
+class Step(Protocol):
+    def update(self, what: str) -> None:
+        """What it is doing now; may be called often."""
+
+    def note(self, result: str) -> None:
+        """What came of it, shown when the step ends."""
+
+
+class Reporter(Protocol):
+    def step(self, title: str) -> AbstractContextManager[Step]:
+        """One step; ends with a tick, or with a cross where it raises."""
+
+    def say(self, line: str) -> None:
+        """One line outside any step."""
+
+
+class CannotPrepare(Exception):
+    """A step cannot be done; the message says what to do about it."""
+
 
 LOCK_POLL_S = 0.5
 SHOWN_LOG_LINES = 20

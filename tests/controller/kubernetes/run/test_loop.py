@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from functions.controller.kubernetes.errors import Conflict, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, PassResult
 
 NEVER_S = 1e6
 PATIENT = Pace(resync_s=NEVER_S, poll_s=NEVER_S, slowest_poll_s=NEVER_S, contested_s=NEVER_S)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.controller.kubernetes.run.pace import Pace, PassResult, next_look_s, together
+from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s, together
 from functions.decisions.health.backoff import BackoffPolicy
 
 PACE = Pace(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s=1.0, cap_s=120.0))
