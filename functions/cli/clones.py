@@ -14,8 +14,8 @@ from functions.controller.gitops.following import LAST_GOOD
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
-from functions.controller.local.config_source import Pool, PoolUnusable, pools_of
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, PoolUnusable, pools_of
 
 GIT_TIMEOUT_S = 10.0
 

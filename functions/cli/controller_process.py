@@ -7,10 +7,9 @@ from typing import Any
 
 from functions.cli.place import Place
 from functions.cli.refused import Refused
-from functions.controller.local import config_source as targets
-from functions.controller.local.config_source import Target
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
-from functions.controller.local.locks import last_lines, open_log
+from functions.controller.local.files import last_lines, open_log
+from functions.controller.local.pools import Target, write_target
 
 START_TIMEOUT_S = 120.0  # on a busy machine its imports alone take tens of seconds; one that ends is noticed at once
 SHOWN_LOG_LINES = 20
@@ -40,7 +39,7 @@ def ensure_controller(place: Place, target: Target) -> str:
     if controller_status(place) is not None:
         order(place, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
         return "already running"
-    targets.write_target(place.layout.target_file, target)
+    write_target(place.layout.target_file, target)
     log = place.layout.log_file("controller")
     with open_log(log) as output:
         began_at = output.tell()

@@ -6,8 +6,8 @@ from typing import Any
 from functions.cli.controller_process import controller_status, log_tail
 from functions.cli.place import Place
 from functions.cli.refused import Refused
-from functions.controller.local.config_source import Target
-from functions.controller.local.prepare.commands import Reporter
+from functions.controller.local.pools import Target
+from functions.controller.local.prepare.steps import Reporter
 
 POLL_S = 0.25
 # Two vLLM replicas on two cores take about a minute; slow disks and cold caches several.

@@ -13,7 +13,7 @@ from functions.cli.place import here
 from functions.cli.refused import Refused
 from functions.cli.status_revision import short
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local.locks import last_lines
+from functions.controller.local.files import last_lines
 from functions.controller.local.prepare.secret_files import read_demo_keys
 
 POLL_S = 0.25

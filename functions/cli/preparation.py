@@ -5,13 +5,13 @@ from functions.cli.clones import read_branch
 from functions.cli.place import Place, here
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local.config_source import EngineKind
+from functions.controller.local.pools import EngineKind
 from functions.controller.local.prepare.base_model import ensure_base_model, ensure_placeholder_model
 from functions.controller.local.prepare.certificates import ensure_certificates
-from functions.controller.local.prepare.commands import CannotPrepare, Reporter, exclusive
 from functions.controller.local.prepare.configuration import ensure_configuration
 from functions.controller.local.prepare.engine_environment import EngineEnvironment
 from functions.controller.local.prepare.secret_files import ensure_secrets
+from functions.controller.local.prepare.steps import CannotPrepare, Reporter, exclusive
 
 
 def prepare(engine: EngineKind) -> None:

@@ -17,8 +17,8 @@ from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
 from functions.cli.top import look_at
-from functions.controller.local import instances as ledgers
 from functions.controller.local.adoption import left_over
+from functions.controller.local.instances import read_ledger
 
 NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
 
@@ -56,5 +56,5 @@ def _models(place: Place) -> dict[str, Any]:
 
 def _left_over(place: Place) -> list[dict[str, Any]]:
     """Processes that run although no controller does: they go on serving."""
-    found = left_over(place.layout, ledgers.read_ledger(place.layout.ledger_file))
+    found = left_over(place.layout, read_ledger(place.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

@@ -21,15 +21,15 @@ from functions.cli.place import Place, here
 from functions.cli.preparation import prepare_basics, prepare_engine
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local import instances as ledgers
 from functions.controller.local import ports
 from functions.controller.local.adoption import drain_all, end_now, left_over
-from functions.controller.local.config_source import EngineKind, Target
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
+from functions.controller.local.instances import read_ledger
+from functions.controller.local.pools import EngineKind, Target
 from functions.controller.local.port_check import PortsTaken, check_ports
-from functions.controller.local.prepare.commands import Reporter, Step
 from functions.controller.local.prepare.secret_files import read_demo_keys
+from functions.controller.local.prepare.steps import Reporter, Step
 
 # The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
 
@@ -103,7 +103,7 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
     with reporter.step("Ports") as step:
         pools = read_branch(place.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
-        ours = {found.pid for found in left_over(place.layout, ledgers.read_ledger(place.layout.ledger_file))}
+        ours = {found.pid for found in left_over(place.layout, read_ledger(place.layout.ledger_file))}
         try:
             check_ports(place.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
@@ -198,6 +198,6 @@ def _ask_controller(place: Place, step: Step) -> bool:
 
 def _stop_rest(place: Place, step: Step) -> list[Found]:
     """What no controller stopped. A controller that does not answer goes first: it would start things again."""
-    ledger = ledgers.read_ledger(place.layout.ledger_file)
+    ledger = read_ledger(place.layout.ledger_file)
     end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")
     return drain_all(place.layout, ledger, place.settings.drain_timeout_s, step.update)

@@ -5,7 +5,7 @@ import logging
 import sys
 
 from functions.controller.local.context import BinaryMissing
-from functions.controller.local.locks import LockTaken
+from functions.controller.local.files import LockTaken
 from functions.controller.local.port_check import PortsTaken
 from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.slots import TooManyReplicas

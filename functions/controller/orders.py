@@ -18,11 +18,10 @@ from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
-from functions.controller.local import config_source as targets
-from functions.controller.local.config_source import Target
 from functions.controller.local.control import OrderRefused
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
+from functions.controller.local.pools import Target, write_target
 from functions.controller.local.probes import GatewayEpoch
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
@@ -171,7 +170,7 @@ class Orders:
             raise OrderRefused(f"not a target: {error}") from error
         if self._following.suspended and target != self._reconciler.wanted.target:
             raise OrderRefused("suspended: nothing is changed until `shoal resume`")
-        targets.write_target(self._layout.target_file, target)
+        write_target(self._layout.target_file, target)
         self._reconciler.retarget(target)
         self._following.reconcile()
         return asked

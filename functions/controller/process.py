@@ -17,20 +17,19 @@ from contextlib import AsyncExitStack
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.artifacts.errors import ArtifactError
-from functions.controller.autoscaling import kept_forecasts
+from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import Following
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
-from functions.controller.local import config_source as targets
-from functions.controller.local import instances as ledgers
 from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
-from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
 from functions.controller.local.control import serve_control
+from functions.controller.local.files import lock_held
+from functions.controller.local.instances import Ledger, read_ledger, slots_in
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.locks import lock_held
 from functions.controller.local.operations import Operations
+from functions.controller.local.pools import PoolUnusable, pools_of, read_target, unusable
 from functions.controller.local.port_check import check_ports
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.reconciler import Reconciler
@@ -60,11 +59,11 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
-        rosters = kept_forecasts.read_sizes(self._layout.scaling_file)
+        rosters = read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,
-            targets.read_target(self._layout.target_file),
+            read_target(self._layout.target_file),
             until_published=self._until_published,
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
@@ -117,8 +116,8 @@ class Controller:
         async with AsyncExitStack() as stack:
             stack.enter_context(lock_held(self._layout.controller_lock))
             await self._following.start()
-            ledger = ledgers.read_ledger(self._layout.ledger_file)
-            candidates = await self._candidates(ledgers.slots_in(ledger))
+            ledger = read_ledger(self._layout.ledger_file)
+            candidates = await self._candidates(slots_in(ledger))
             adoption = await asyncio.to_thread(self._clear_the_way, candidates, ledger)
             await asyncio.to_thread(self._source.rows.load)
             stack.push_async_callback(self._supervisor.close)
@@ -154,7 +153,7 @@ class Controller:
                 _log.warning("what was applied last cannot be read, so that its processes end at once: %s", error)
         return candidates
 
-    def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: ledgers.Ledger) -> AdoptionPlan:
+    def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: Ledger) -> AdoptionPlan:
         found = left_over(self._layout, ledger)
         plan = plan_adoption(found, sessions_of(found), ledger, candidates)
         if plan.end:

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 
 from functions.cli.status_tables import scaling_table
-from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.allocation import Roster
 from functions.controller.autoscaling.scaler import PoolSize, Wanted
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local import instances as ledgers
 from functions.controller.local.adoption import end_now, left_over
-from functions.controller.local.instances import Instance
+from functions.controller.local.instances import Instance, Ledger, read_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
@@ -111,8 +110,8 @@ class Shop:
         found = await self.supervisor.until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
         assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 
-    def ledger(self) -> ledgers.Ledger:
-        return ledgers.read_ledger(self.layout.ledger_file)
+    def ledger(self) -> Ledger:
+        return read_ledger(self.layout.ledger_file)
 
 
 @pytest.fixture
@@ -127,5 +126,5 @@ async def shop(layout: StateLayout) -> AsyncIterator[Shop]:
     shop = await Shop(layout).open()
     yield shop
     await shop.die()
-    end_now(left_over(layout, ledgers.Ledger()))
+    end_now(left_over(layout, Ledger()))
     shop.reap()

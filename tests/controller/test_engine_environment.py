@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from functions.controller.local.prepare import engine_environment
-from functions.controller.local.prepare.commands import CannotPrepare, Step
 from functions.controller.local.prepare.engine_environment import (
     CPU_BUILD,
     GENERAL_BUILD,
@@ -25,6 +24,7 @@ from functions.controller.local.prepare.engine_environment import (
     space_short,
 )
 from functions.controller.local.prepare.pip import PipOutput, remove_half_installed
+from functions.controller.local.prepare.steps import CannotPrepare, Step
 
 pytestmark = pytest.mark.timeout(300)  # pip and venv are started for real: half a minute in all on a quiet machine
 

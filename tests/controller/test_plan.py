@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import max_adapters, plan_fleet
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas, assign_slots, fitting

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from functions.controller.local.adoption import plan_adoption
-from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.found import Found
 from functions.controller.local.instances import Ledger
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec, Timing

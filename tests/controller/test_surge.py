@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from functions.controller.local.adoption import plan_adoption
-from functions.controller.local.config_source import Pool, Target, pools_of
 from functions.controller.local.found import Found
 from functions.controller.local.instances import Ledger
 from functions.controller.local.operations import NotReadyAgain
 from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Pool, Target, pools_of
 from functions.controller.local.spec import ProcessSpec, Timing
 from functions.controller.local.surge import NEEDED_RATIO, has_memory, one_more, one_more_of_each
 from tests.controller.configs import load, pool

@@ -21,9 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling import kept_forecasts
-from functions.controller.autoscaling.kept_forecasts import Forecasts
-from functions.controller.autoscaling.roster import Roster, Wish, granted, toward
+from functions.controller.autoscaling.allocation import Roster, Wish, granted, orders_for, toward
+from functions.controller.autoscaling.kept import Forecasts, KeptSpeeds, write_sizes
 from functions.controller.autoscaling.scaler import Policies, PoolSize, Scaler, Wanted
 from functions.controller.autoscaling.seating import (
     Seating,
@@ -35,7 +34,6 @@ from functions.controller.autoscaling.seating import (
     since,
     without_lost,
 )
-from functions.controller.autoscaling.standing import orders_for
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import RUNNING
 from functions.controller.local.ports import MAX_SLOTS
@@ -78,7 +76,7 @@ class LocalScaling:
         self._source = source
         self._is_suspended = is_suspended
         self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
-        self._speeds = kept_forecasts.KeptSpeeds(layout.scaling_file)
+        self._speeds = KeptSpeeds(layout.scaling_file)
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
@@ -269,7 +267,7 @@ class LocalScaling:
 
 def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
     """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
-    kept_forecasts.write_sizes(layout.scaling_file, to_keep)
+    write_sizes(layout.scaling_file, to_keep)
     for pool, roster in rosters.items():
         for number in range(max(MAX_SLOTS, roster.count)):
             _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)

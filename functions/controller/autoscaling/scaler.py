@@ -18,7 +18,7 @@ from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
-from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.allocation import Roster
 from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
 from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
 from functions.decisions.admission.bands import BandRules, rules_of
@@ -200,11 +200,10 @@ def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: S
     return wanted, acting[-1], f"overload ladder: {rungs.why}"
 
 
-# Autoscaling policies of one revision.
-
-
 @dataclass(frozen=True, slots=True)
 class Policies:
+    """Autoscaling and admission policies of one revision."""
+
     revision: str = ""
     scaling: tuple[AutoscalingEntry, ...] = ()
     admission: tuple[AdmissionEntry, ...] = ()
@@ -221,11 +220,10 @@ class Policies:
         return any(entry.pool == pool for entry in self.scaling)
 
 
-# Size of a pool as status and `shoal status -o json` show it.
-
-
 @dataclass(frozen=True, slots=True)
 class PoolSize:
+    """Size of a pool as status and `shoal status -o json` show it."""
+
     pool: str
     serving: int  # that are asked to serve
     warm: int  # that are asked to be warm

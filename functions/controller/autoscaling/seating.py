@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from functions.controller.autoscaling.roster import Roster, Sleepers
+from functions.controller.autoscaling.allocation import Roster, Sleepers, number_of
 from functions.controller.autoscaling.signals import replicas_of
-from functions.controller.autoscaling.standing import number_of
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
 from functions.fleet.pool_report import PoolReport, ReplicaReport
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 
 HISTORY_MAX = 5
 _RECORD_MAX_BYTES = 1024 * 1024

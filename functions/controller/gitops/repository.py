@@ -13,7 +13,7 @@ from pathlib import Path
 from functions.controller.gitops import hook
 from functions.controller.gitops.git import Git
 from functions.controller.gitops.source import Blobs
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 
 BRANCH = "main"
 AUTHOR = "shoal <shoal@localhost>"

@@ -1,4 +1,8 @@
-"""Review of a push before it is accepted: may these references move, and can the fleet be what it says?
+"""Review of a push before it is accepted: may these references move, can the fleet be what it says, and what changes?
+
+    the deployed branch        no deletion, and no rewriting of history unless `-o allow-rewrite` says that it is meant
+    other branches and tags    accepted, and not deployed, of which the pusher is notified
+    `refs/shoal/…`             the controller's own
 
 The same code and the same caches as the controller that would apply it, so that what is accepted here is what works
 there. Blocking: call it from a worker thread.
@@ -21,14 +25,7 @@ from functions.controller.gitops.changes import changes_of, summarize
 from functions.controller.gitops.git import Git, GitFailed
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.gitops.words import counted, printable, problem_lines
-from functions.controller.local.config_source import pools_of
-
-# Reference updates of a push, and which are refused whatever the content. Pure.
-#
-# * the deployed branch: no deletion, and no rewriting of history unless `-o allow-rewrite` says that it is meant;
-# * other branches and tags: accepted, and not deployed, which the pusher is told;
-# * `refs/shoal/…` is the controller's own.
-
+from functions.controller.local.pools import pools_of
 
 ALLOW_REWRITE = "allow-rewrite"
 ALLOW_EMPTY = "allow-empty"
@@ -185,9 +182,6 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
     return (*shown, f"… and {more} more changes") if more > 0 else shown
 
 
-# Changes of a push in words, before it is accepted: what the data plane would see, and which processes.
-
-
 def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
     """A headline and the first changes; both configurations must be such as this machine can run."""
     lines = summarize(changes_of(present, candidate)).lines
@@ -214,9 +208,6 @@ def _processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
             yield f"pool {name}: other arguments; its replicas are replaced one at a time, each drained first"
 
 
-# Codec of a push as the hook sends it: one JSON object, shapes and lengths bounded.
-
-
 ObjectId = Annotated[str, msgspec.Meta(pattern=r"\A(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 Reference = Annotated[str, msgspec.Meta(max_length=1024)]
 Option = Annotated[str, msgspec.Meta(max_length=200)]
@@ -233,6 +224,7 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 def push_from(order: dict[str, Any]) -> Push:
+    """The order as the hook sends it, one JSON object; PushMalformed where a shape or a length is another."""
     try:
         read = msgspec.convert(order, _Order)
     except msgspec.ValidationError as error:

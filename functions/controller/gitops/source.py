@@ -1,11 +1,13 @@
-"""A branch as a configuration source: `look()` returns its tip, checked by the one loader.
+"""A branch as a configuration source: its tip, the files of its tree, checked by the one loader.
 
     source = GitSource(Path(".shoal/gitops.git"), "main")
     observed = source.look()       # GitFailed where the repository cannot be read: try again
     observed.loaded                # None: what is wrong stands in `observed.problems`
 
-A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. Blocking and thread-safe:
-call it from worker threads. Neighbours: `tree` and `blobs` read, `remote` fetches into the repository first.
+A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. A tree is read like a
+folder by `functions.api.config_files`: YAML anywhere, except below hidden names. Stricter than a folder in one thing:
+links and submodules are refused, since what they show is not in the commit. Blocking and thread-safe: call it from
+worker threads. Neighbours: `git.Remote` fetches into the repository first.
 """
 
 import threading
@@ -20,19 +22,14 @@ from functions.api.problems import ConfigInvalid, Place, Problem, shown
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.controller.gitops.git import Git, GitFailed, OutputTooLarge
 
-# Tree of a commit: its configuration files, their contents, and what may not be in it.
-#
-# Read like a folder by `functions.api.config_files`: YAML anywhere, except below hidden names. Stricter than a folder in
-# one thing: links and submodules are refused, since what they show is not in the commit.
-
-
-# Cache of file contents by object id: what was read for one commit is not read again for the next.
-#
-# Holds the files of the commit read last, nothing else; the bound is that of a configuration.
-
 
 class Blobs:
-    """Owned by one reader at a time."""
+    """Owned by one reader at a time.
+
+    File contents by object id: what was read for one commit is not read again for the next.
+
+    Holds the files of the commit read last, nothing else; the bound is that of a configuration.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}

@@ -1,11 +1,14 @@
-"""Inventory on the cluster: what this controller applied, how far it came, and who wrote last. A value.
+"""Inventory on the cluster: what this controller applied, how far it came, and who wrote last; kept in one ConfigMap.
 
 The inventory is what may be pruned: an object is listed before it is created, so that a controller killed in between
 leaves a name that is found again, never an orphan. The fencing token is that of the leader who wrote last; a leader
-with a smaller one has been succeeded and must not write. Kept in one ConfigMap, one key each, so that people can read
-it.
+with a smaller one has been succeeded and must not write. One key each, so that people can read it.
 
 A record that cannot be read is refused whole (`Terminal`): with half an inventory, prune would guess.
+
+Every write carries the uid and resourceVersion that were read, so that of two controllers one gets `Stale`. The first
+write creates the ConfigMap empty and then applies to it: created with content, it would belong to an update of ours,
+with which our own applies would conflict.
 """
 
 from collections.abc import Mapping
@@ -143,13 +146,6 @@ def decode(data: Mapping[str, str]) -> Record:
 def _lines(items: tuple[InventoryEntry, ...] | tuple[Attempt, ...]) -> str:
     """A JSON array with a line per item."""
     return "[" + ",\n ".join(msgspec.json.encode(item).decode() for item in items) + "]"
-
-
-# The record in its ConfigMap: read, written under an optimistic lock, fenced.
-#
-# Every write carries the uid and resourceVersion that were read, so that of two controllers one gets `Stale`. The first
-# write creates the ConfigMap empty and then applies to it: created with content, it would belong to an update of ours,
-# with which our own applies would conflict.
 
 
 RECORD_NAME = "shoal-controller"

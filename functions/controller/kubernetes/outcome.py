@@ -1,4 +1,16 @@
-"""Outcome of one reconcile: values that become conditions, metrics and the next wait."""
+"""Outcomes of one reconcile: what the applier did, the result of the whole pass, and the wait before the next. Pure.
+
+    done        nothing to do                       again after `resync_s`: drift, moved pointers
+    refused     what is new is wrong, and what      the same: only its change can mend it, and drift from what was
+                was good is kept                    good is still repaired
+    waiting     something is under way              doubling from `poll_s` to `slowest_poll_s`
+    passing     what failed may work later          doubling from `backoff.base_s` to its cap, with jitter; not before
+                                                    the server said
+    contested   another field manager's field       again after `contested_s`: people may be sorting it out
+    stalled     it cannot work as it is             the same: a right may have been granted, a kind installed
+
+Any change of the input, and any order, ends the wait: a new revision never waits for an old one.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,20 +81,6 @@ class Outcome:
         if self.gate is not None and self.gate.timed_out:
             return str(self.gate)
         return self.prune_refused
-
-
-# Result of one reconcile, and the wait before the next. Pure.
-#
-#     done        nothing to do                       again after `resync_s`: drift, moved pointers
-#     refused     what is new is wrong, and what      the same: only its change can mend it, and drift from what was
-#                 was good is kept                    good is still repaired
-#     waiting     something is under way              doubling from `poll_s` to `slowest_poll_s`
-#     passing     what failed may work later          doubling from `backoff.base_s` to its cap, with jitter; not before
-#                                                     the server said
-#     contested   another field manager's field       again after `contested_s`: people may be sorting it out
-#     stalled     it cannot work as it is             the same: a right may have been granted, a kind installed
-#
-# Any news of the input, and any order, ends the wait: a new revision never waits for an old one.
 
 
 Kind = Literal["done", "refused", "waiting", "passing", "contested", "stalled"]

@@ -1,7 +1,13 @@
-"""Field ownership of a live object by `metadata.managedFields`, and its handover.
+"""Field ownership of a live object by `metadata.managedFields`: handover of a field, and conflicts with other managers.
 
 An owner is a manager's name and its operation: `Apply` declares fields for as long as it applies, `Update` set them
 once. Entries of subresources (a controller writing status) own nothing that we would want.
+
+Conflicts: against git, an update (kubectl edit, a script) is drift, and repaired by force. A manager that applies
+(Flux, Argo CD, a person's server-side apply) declares its fields as we do; two declarations that differ need a person,
+so it is reported and nothing is written. A manager whose updates come back again and again is a controller, not a
+person: after `REPAIRS_MAX` repairs of one object within `REPAIR_WINDOW_S` it is reported too, since two writers that
+overwrite each other restart the pods each time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -111,16 +117,6 @@ def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
 def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
     """The field of a pool that is no longer autoscaled, still held by the autoscaler."""
     return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)
-
-
-# Conflicts with another field manager: drift to repair, or intent to report.
-#
-# A manager that *updates* fields (kubectl edit, a script) set them once and says nothing about the future: against git,
-# that is drift, and repaired by force. A manager that *applies* them (Flux, Argo CD, a person's server-side apply)
-# declares them for as long as it does, as we do; two declarations that differ need a person, so it is reported and
-# nothing is written. A manager whose updates come back again and again is a controller, not a person: after
-# `REPAIRS_MAX` repairs of one object within `REPAIR_WINDOW_S` it is reported too, since two writers that overwrite each
-# other restart the pods each time.
 
 
 Policy = Literal["report", "force"]

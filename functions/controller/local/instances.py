@@ -1,6 +1,10 @@
-"""One running (or waiting) process as the supervisor holds it: its spec, its state, its child."""
+"""Processes of the fleet: one as the supervisor holds it, and the ledger of all on disk for the next controller.
 
-import os
+The ledger is one JSON file, replaced by rename at each change. It survives the death of processes, not of the machine:
+after a reboot there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's
+environment still finds what runs).
+"""
+
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,13 +13,6 @@ import msgspec
 from functions.controller.local.children import Child
 from functions.controller.local.lifecycle import ProcessState
 from functions.controller.local.spec import ProcessSpec
-
-# Ledger of the fleet's processes on disk, so that another controller can follow one that was killed.
-#
-# One JSON file, replaced by rename at each change. It survives the death of processes, not of the machine: after a reboot
-# there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's environment still
-# finds what runs).
-
 
 LEDGER_MAX_BYTES = 4 * 1024 * 1024
 
@@ -62,18 +59,9 @@ def encode_ledger(ledger: Ledger) -> bytes:
     return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write by rename: a reader sees the old file or the new one, whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    partial.replace(path)
-
-
 @dataclass(slots=True)
 class Instance:
-    """Owned by one event loop."""
+    """One running (or waiting) process: its spec, its state, its child. Owned by one event loop."""
 
     spec: ProcessSpec
     generation: int = 1

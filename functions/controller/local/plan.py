@@ -11,9 +11,9 @@ from pathlib import Path
 
 from functions import engines
 from functions.api.kinds.inference_service import last_argument
-from functions.controller.local.config_source import EngineKind, Pool, Target
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
+from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing

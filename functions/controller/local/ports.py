@@ -1,6 +1,7 @@
-"""Ports of the fleet: one base and fixed offsets, each overridable.
+"""Ports of the fleet: one base and fixed offsets, each overridable, and kept in the state directory while it runs.
 
-Law: pure; who holds a port now is `port_check`'s affair.
+Law: a port setting of the environment overrides all that was kept, which spares another shell the settings; `shoal
+down` forgets. Which process holds a port now is found by `port_check`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.settings import LocalSettings
 
@@ -96,12 +97,6 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
         agents=port(settings.port_agents, 40),
         peers=port(settings.port_peers, 60),
     )
-
-
-# Ports of a running fleet in its state directory: another shell need not repeat the settings.
-#
-# Law: a port setting of the environment wins over all that was kept; `shoal down` forgets. Neighbours: ports.py (what the
-# settings mean), the CLI's place.py (who reads them).
 
 
 _PREFIX = "port_"

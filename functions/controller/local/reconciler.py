@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.prepare.base_model import models_root
 from functions.controller.local.settings import LocalSettings

@@ -1,7 +1,7 @@
-"""Settings of the local fleet: the same environment for the `shoal` command and for the controller process.
+"""Settings of the local fleet and of its controller process, from the environment.
 
-What the operator may choose per run (engine, replicas) is not here: it is the target (`target.py`), kept in the state
-directory, so that a controller that starts again runs what was asked for.
+What the operator may choose per run (engine, replicas) is not here: it is the target (`pools.Target`), kept in the
+state directory, so that a controller that starts again runs what was asked for.
 """
 
 import sys
@@ -88,11 +88,8 @@ class LocalSettings(BaseSettings):
         return self.engine_venv.absolute() / "bin" / "python"
 
 
-# The controller's own settings; the local fleet's (`local/settings.py`) say where it all lies.
-
-
 class ControllerSettings(BaseSettings):
-    """Read from the environment, prefix `SHOAL_CONTROLLER_`."""
+    """The controller process's own; the fleet's say where it all lies."""
 
     model_config = SettingsConfigDict(
         env_prefix="SHOAL_CONTROLLER_", frozen=True, extra="ignore", use_attribute_docstrings=True

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from functions.controller.autoscaling.roster import Wish, granted
+from functions.controller.autoscaling.allocation import Wish, granted
 
 
 class TooManyReplicas(Exception):

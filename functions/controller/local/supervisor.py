@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from functions.controller.local import instances as ledgers
 from functions.controller.local.adoption import Adoption
 from functions.controller.local.children import Child, session_members, spawn
-from functions.controller.local.instances import Instance
+from functions.controller.local.files import replace_file
+from functions.controller.local.instances import Instance, Ledger, encode_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import (
     Action,
@@ -147,9 +147,9 @@ class Supervisor:
             instance.entry(str(self._layout.log_file(instance.spec.name)))
             for _, instance in sorted(self.instances.items())
         )
-        document = ledgers.encode_ledger(ledgers.Ledger(self._controller_pid, entries))
+        document = encode_ledger(Ledger(self._controller_pid, entries))
         if document != self._recorded:
-            ledgers.replace_file(self._layout.ledger_file, document)
+            replace_file(self._layout.ledger_file, document)
             self._recorded = document
 
     def age_s(self, instance: Instance) -> float:

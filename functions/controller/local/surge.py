@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import psutil
 
-from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import agent, engine, plan_fleet
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec

@@ -1,8 +1,18 @@
-"""Models and keys that were declared through the registry's API, put into the snapshot that git makes. Pure.
+"""Models and keys that were declared through the registry's API, merged into the snapshot that git makes. Pure.
 
-Where a name is in both, git's holds, and the other is told as a problem. A tenant is git's alone: what belongs to none
-is left out. So is what the snapshot has no room for (`fitting`), and a channel whose name is the controller's own (an
-older registry took such names).
+Where a name is in both, git's holds, and the other is reported as a problem. A tenant is git's alone: what belongs to
+none is left out. So is a channel whose name is the controller's own (an older registry took such names), and what the
+snapshot has no room for: above SNAPSHOT_MAX_BYTES it is refused whole, and one tenant with a hundred thousand versions
+would keep everybody's push and every new key from going out. So git's part goes in as it is, and where the rest does
+not fit beside it and the splits of the rollouts under way, it is shared: no tenant gets more than `cap`, the largest
+for which all fits, so that the largest tenants lose first and the others nothing. All keys come before all models, and
+within a tenant models from the smallest on, each whole or not at all.
+
+    free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
+    all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
+
+Worked example (test_the_largest_tenants_lose_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
+globex and initech get all of theirs and acme 50.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,21 +26,6 @@ from functions.api.snapshot_tree import line_of
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.wire import ApiKey, ApiModel
 from functions.decisions.rollout.lifecycle import Rollout
-
-# What of the API's models and keys has a place in the snapshot beside git's: all of it, or a fair part. Pure.
-#
-# A snapshot above SNAPSHOT_MAX_BYTES is refused whole. Were the API's part of it unbounded, one tenant with a hundred
-# thousand versions would keep everybody's push and every new key from going out. So git's part goes in as it is, and
-# where the rest does not fit beside it and the splits of the rollouts under way, it is shared: no tenant gets more than
-# `cap`, the largest for which all fits, so that the largest tenants lose first and the others nothing. All keys come
-# before all models, and within a tenant models from the smallest on, each whole or not at all.
-#
-#     free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
-#     all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
-#
-# Worked example (test_the_largest_tenants_lose_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
-# globex and initech get all of theirs and acme 50.
-
 
 _SHOWN = 3
 SPLIT_BYTES = 200  # beside the names in it

@@ -1,7 +1,9 @@
-"""Keeping the registry's snapshot equal to what is desired: seed the artifacts, compile, publish, try again.
+"""Publication on one machine: adapters seeded to S3, a publisher put together, and the registry's snapshot kept
+current.
 
 The registry and S3 are processes of the same fleet: at the start they are not there yet, and that is no error but a
-reason to try again soon.
+reason to try again soon. Where base models lie depends on the engine chosen, which may change while the controller
+runs; so does, then, what their addresses resolve to.
 """
 
 import asyncio
@@ -18,8 +20,7 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import DEFAULT_BUCKET, S3Settings, S3Store, load_credentials
-from functions.controller.autoscaling.standing import Teller
-from functions.controller.autoscaling.wire import PoolsWire
+from functions.controller.autoscaling.clients import PoolsWire, Teller
 from functions.controller.local.context import PlanContext
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
@@ -33,12 +34,6 @@ from functions.controller.snapshot.registry_client import (
 )
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 
-# Publishing the project's adapters to the local S3, so that the catalogue's artifact addresses resolve.
-#
-# `registry/adapters/<tenant>/<name>/<version>/` becomes `s3://shoal-models/<tenant>/<name>/<version>`. Git is the truth
-# here: an adapter that was trained again replaces what its pointer pointed at, and so does one that an earlier build
-# published in a form that this one does not read. Blocks; run it in a thread.
-
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
@@ -51,7 +46,12 @@ def open_store(context: PlanContext) -> S3Store:
 
 
 def seed_adapters(store: S3Store, adapters_dir: Path) -> Seeded:
-    """Publish every version; one that is refused does not keep the others out."""
+    """Publish every version; one that is refused does not keep the others out. Blocks.
+
+    `registry/adapters/<tenant>/<name>/<version>/` becomes `s3://shoal-models/<tenant>/<name>/<version>`. Git is the
+    truth here: an adapter that was trained again replaces what its pointer pointed at, and so does one that an earlier
+    build published in a form that this one does not read.
+    """
     published: list[str] = []
     problems: list[str] = []
     store.ensure_bucket()
@@ -121,17 +121,11 @@ class Publication:
         return True
 
 
-# The publisher, put together for the local fleet: the registry over TLS, artifacts from S3 and the models directory.
-#
-# Where base models lie depends on the engine asked for, which may change while the controller runs; so does, then, what
-# their addresses resolve to.
-
-
 REGISTRY_TIMEOUT_S = 10.0
 
 
 class SnapshotSource:
-    """Owned by one event loop."""
+    """Clients of the registry, of S3 and of agents, made when first needed. Owned by one event loop."""
 
     def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
         """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""

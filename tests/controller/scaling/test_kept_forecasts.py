@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from functions.controller.autoscaling import kept_forecasts
-from functions.controller.autoscaling.kept_forecasts import FORECASTS_MAX_BYTES, KEEP_EVERY_S, MAX_POOLS, Forecasts
+from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.kept import FORECASTS_MAX_BYTES, KEEP_EVERY_S, MAX_POOLS, Forecasts
 from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
@@ -109,7 +109,7 @@ def test_what_is_none_is_told_and_counts_as_empty(
 ) -> None:
     path = tmp_path / "forecasts.json"
     path.write_bytes(content)
-    with caplog.at_level(logging.WARNING, kept_forecasts.__name__):
+    with caplog.at_level(logging.WARNING, kept.__name__):
         assert Forecasts(path).known == {}
     assert [record.getMessage().startswith(f"{path}: the forecasts are learnt anew") for record in caplog.records] == [
         True

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import httpx
 from msgspec.structs import replace
 
-from functions.controller.autoscaling.kept_forecasts import Forecasts
+from functions.controller.autoscaling.allocation import Roster
+from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.kept import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.autoscaling.roster import Roster
 from functions.controller.autoscaling.scaler import PoolSize
-from functions.controller.autoscaling.wire import PoolsWire
-from functions.controller.local.config_source import Pool, Target
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings

@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from functions.controller.autoscaling import seating
-from functions.controller.autoscaling.roster import Roster
-from functions.controller.local.config_source import Pool, Target
+from functions.controller.autoscaling.allocation import Roster
 from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, Target
 from functions.fleet.pool_report import PoolReport
 from tests.controller.scaling.builders import POOL, replica, report
 from tests.controller.scaling.test_local import Machine

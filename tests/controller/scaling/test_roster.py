@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.roster import Roster, Sleepers, toward
+from functions.controller.autoscaling.allocation import Roster, Sleepers, toward
 
 numbers = st.integers(0, 6)
 

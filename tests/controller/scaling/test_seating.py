@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.roster import Roster, toward
+from functions.controller.autoscaling.allocation import Roster, toward
 from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, seated
 from functions.fleet.pool_report import ReplicaReport

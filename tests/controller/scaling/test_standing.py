@@ -1,7 +1,6 @@
 """Who is told what: those whose beats say something else than they should."""
 
-from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.standing import Order, number_of, orders_for, orders_for_counts
+from functions.controller.autoscaling.allocation import Order, Roster, number_of, orders_for, orders_for_counts
 from tests.controller.scaling.builders import POOL, replica, report
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import httpx
 
-from functions.controller.autoscaling.standing import Order, Teller
+from functions.controller.autoscaling.allocation import Order
+from functions.controller.autoscaling.clients import Teller
 
 
 async def test_each_is_told_with_the_token_and_failures_are_named() -> None:

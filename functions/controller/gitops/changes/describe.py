@@ -1,7 +1,8 @@
-"""Changes from one configuration to the next, one for each thing that was added, changed or removed.
+"""Changes from one configuration to the next, one line for each thing that was added, changed or removed.
 
-Compiling needs to know what artifacts hold. What is not known is assumed: something that is the same for the same
-address. So a version that is only declared yet is described as added, and not left out.
+A line is like `tenant acme: tier standard -> enterprise; key ci revoked`. Compiling needs to know what artifacts hold.
+What is not known is assumed: something that is the same for the same address. So a version that is only declared yet is
+described as added, and not left out.
 """
 
 import hashlib
@@ -20,9 +21,6 @@ from functions.controller.gitops.changes.facts import Absent, Facts, Secret, Val
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.merging import with_api_of
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
-
-# Two sets of facts about one thing, in one line: `tier standard -> enterprise; key ci revoked`.
-
 
 _ADDED_SHOWN = 4  # names of a set, before the rest is counted
 _TEXT_SHOWN_CHARS = 100  # of one value: a description must not hide what else has changed
@@ -199,9 +197,6 @@ def _line(text: str) -> str:
     return printable if len(printable) <= _WORDS_MAX_CHARS else printable[: _WORDS_MAX_CHARS - 1] + "…"
 
 
-# -- configurations that nobody has published yet ----------------------------------------------------------------------
-
-
 def changes_of(present: Loaded | None, candidate: Loaded) -> tuple[Change, ...]:
     """From one configuration to another."""
     return describe(compiled(present, {}) if present is not None else None, compiled(candidate, {}))
@@ -222,9 +217,6 @@ def compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
 
 def _assumed(artifact_uri: str) -> Digest:
     return Digest("sha256:" + hashlib.sha256(artifact_uri.encode()).hexdigest())
-
-
-# -- many changes on one screen ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,10 @@ import httpx
 
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.roster import Wish, granted
+from functions.controller.autoscaling.allocation import Wish, granted, orders_for_counts
+from functions.controller.autoscaling.clients import PoolsWire, Teller
 from functions.controller.autoscaling.scaler import Policies, Scaler, Wanted
 from functions.controller.autoscaling.signals import replicas_of
-from functions.controller.autoscaling.standing import Teller, orders_for_counts
-from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 
 # One file with the authorities that this machine trusts, and ours: what a whole shell may be pointed at.

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.controller.local.prepare.commands import CannotPrepare, Step, run_logged
+from functions.controller.local.prepare.steps import CannotPrepare, Step, run_logged
 
 TOLD_EVERY_S = 5.0
 _UNITS = {"bytes": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}

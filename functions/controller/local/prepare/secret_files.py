@@ -1,6 +1,8 @@
-"""The installation's secrets, made once: each file is written whole, readable by its owner only, and then kept.
+"""Secrets of the installation and API keys of its demo tenants: made once, readable by their owner only, then kept.
 
-Losing `pepper` invalidates every API key; the others can be replaced by deleting the file while the fleet is down.
+Losing `pepper` invalidates every API key; the other secrets can be replaced by deleting the file while the fleet is
+down. Demo keys are minted per installation, none is in the repository: they lie in `secrets/demo-keys.json` (for `shoal
+env` and `shoal chat`), and Tenant documents get only their keyed hashes.
 """
 
 import json
@@ -11,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from functions.api.keys import keyed_hash, mint, parse
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan_servers import BUS_CONFIG, S3_CONFIG
 
@@ -62,12 +64,6 @@ def _valkey_config(layout: StateLayout) -> str:
         "loglevel notice",
     ]
     return "\n".join(lines) + "\n"
-
-
-# API keys for the demo tenants, minted per installation: none is in the repository.
-#
-# The keys themselves lie in `secrets/demo-keys.json` (for `shoal env` and `shoal chat`); the Tenant documents get only
-# their keyed hashes.
 
 
 KEY_ENVIRONMENT = "local"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.standing import Teller
+from functions.controller.autoscaling.clients import Teller
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners

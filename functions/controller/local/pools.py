@@ -1,7 +1,8 @@
-"""Pools of a checked configuration: what this machine runs of it, and what it cannot run.
+"""Pools that this machine runs: as a checked configuration declares them, and as the operator's target overrides them.
 
 Where an AutoscalingPolicy covers a pool, the loader has seen to it that minReplicas lies within the policy's bounds; so
-minReplicas is what a pool has, until something scales it.
+minReplicas is what a pool has, until something scales it. The target is kept on disk, for the controller that comes
+after.
 """
 
 from dataclasses import dataclass
@@ -14,16 +15,15 @@ from functions.api.declared import Declared
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
-from functions.controller.local.instances import replace_file
+from functions.controller.local.files import replace_file
 from functions.controller.local.ports import MAX_SLOTS
-
-# What the operator asked for: which engine, how many replicas. Kept on disk, for the controller that comes after.
-
 
 EngineKind = Literal["vllm", "sim"]
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which engine, and how many replicas of each pool: chosen with `shoal up`."""
+
     engine: EngineKind = "vllm"
     replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: as the InferenceService says
 
@@ -40,11 +40,10 @@ def write_target(path: Path, target: Target) -> None:
     replace_file(path, msgspec.json.encode(target))
 
 
-# A pool as the local target needs it: what an InferenceService says, without Kubernetes. A value.
-
-
 @dataclass(frozen=True, slots=True)
 class Pool:
+    """What an InferenceService says, without Kubernetes."""
+
     name: str  # label shoal.dev/pool: the pool's name, and the base model's id
     replicas: int
     model: str  # directory name below the models directory, from `pvc://shoal-models/<model>`

@@ -1,4 +1,9 @@
-"""File locks: held by an open descriptor, so that the kernel lets go when the last process that has it dies."""
+"""Files of the state directory: locks, replacement by rename, and one bounded log per process.
+
+A lock is held by an open descriptor, so that the kernel releases it when the last process that has it dies. A process
+writes to the log that it was started with, so the bound holds from start to start: at most two files of about
+LOG_MAX_BYTES each, unless one run writes more than that.
+"""
 
 import fcntl
 import os
@@ -28,12 +33,6 @@ def lock_held(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-# One log file per process, appended to, turned over when it is large at a start.
-#
-# A process writes to the file that it was started with, so the bound holds from start to start: at most two files of
-# about LOG_MAX_BYTES each, unless one run writes more than that.
-
-
 LOG_MAX_BYTES = 20 * 1024 * 1024
 _TAIL_MAX_BYTES = 64 * 1024
 
@@ -55,3 +54,12 @@ def last_lines(path: Path, count: int) -> list[str]:
     except OSError:
         return []
     return list(deque(text.splitlines(), maxlen=count))
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write by rename: a reader sees the old file or the new one, whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    partial.replace(path)

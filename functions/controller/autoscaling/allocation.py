@@ -1,4 +1,4 @@
-"""Replica allocation of a pool: its replicas, and which of them are warm. Pure.
+"""Replica allocation: pools of a full machine, warm replicas of a pool, and changed roles. Pure.
 
 Replicas are numbered from 0 without gaps; `standby` are the numbers of those that are warm. So that nothing is started
 or ended without need, a change touches as few as it can:
@@ -12,10 +12,12 @@ Worked example (test_worked_example_of_the_roster): 0, 1, 2 serve and 3 is warm,
 is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from functions.controller.autoscaling.signals import replicas_of
 from functions.decisions.autoscaling.accelerator_slots import Wish
+from functions.fleet.pool_report import PoolReport, ReplicaReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +99,19 @@ def _shrunk(now: Roster, ready: Set[int]) -> Roster:
     return Roster(last, now.standby - {max(loaded)}) if loaded else now
 
 
-# Bounds on pools of a machine that holds only so many engines. Pure.
-#
-#     1  what the pools' YAML asks for is theirs, whatever the bound says
-#     2  replicas that serve come before warm ones, those that are there before new ones
-#     3  what is left is given out one at a time, to the pool that has got the smallest part of what it wants
-#
-# Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and wants 4 and 1 warm, B has 1 and wants
-# 1 and 1 warm: A gets 3 and B 1, and nobody has a warm one.
-
-
 __all__ = ["Wish", "granted"]
 
 
 def granted(wishes: Mapping[str, Wish], present: Mapping[str, int], most: int) -> dict[str, Wish]:
-    """What each may have; `present` is how many serve now."""
+    """What each pool may have of a machine that holds `most` engines; `present` is how many serve now.
+
+        1  what the pools' YAML asks for is theirs, whatever the bound says
+        2  replicas that serve come before warm ones, those that are there before new ones
+        3  what is left is given out one at a time, to the pool that has the smallest part of what it demands
+
+    Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and demands 4 and 1 warm, B has 1 and
+    demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one.
+    """
     given = {name: min(wish.serving, max(wish.least, present.get(name, 0))) for name, wish in wishes.items()}
     left = most - sum(given.values())
     left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left)
@@ -129,3 +129,55 @@ def _give(given: dict[str, int], wanted: Mapping[str, int], left: int) -> int:
         given[min(lacking, key=lambda name: (given[name] / wanted[name], name))] += 1
         left -= 1
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One replica's standing from now on, and where its agent listens."""
+
+    replica_id: str
+    host: str
+    port: int
+    standby: bool
+
+
+_MAX_DIGITS = 6
+
+
+def orders_for(report: PoolReport, pool: str, roster: Roster) -> list[Order]:
+    """For those whose beats say something else than the roster."""
+    orders = []
+    for replica in replicas_of(report, pool):
+        number = number_of(replica)
+        if number is None or number >= roster.count or not replica.peer_port:
+            continue
+        standby = number in roster.standby
+        if replica.phase == ("ready" if standby else "warm"):
+            orders.append(_order(replica, standby=standby))
+    return orders
+
+
+def number_of(replica: ReplicaReport) -> int | None:
+    """Of `pool-3`, 3; None where the id is not made like that."""
+    text = replica.replica_id.removeprefix(f"{replica.pool}-")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[Order]:
+    """Where replicas have no numbers: so many of those that are loaded are to serve, then so many to be warm.
+
+    Fewer serve than should: the first warm ones by name are promoted. More do: the last ones by name become warm, as
+    many as there should be; the rest goes on serving until the cluster ends it.
+    Worked example (test_worked_example_of_counts): a, b, c serve and none is warm; 2 and 1 are wanted: c becomes warm.
+    """
+    known = sorted((each for each in replicas if each.peer_port), key=lambda each: each.replica_id)
+    ready = [each for each in known if each.phase == "ready"]
+    loaded = [each for each in known if each.phase == "warm"]
+    if len(ready) < serving:
+        return [_order(each, standby=False) for each in loaded[: serving - len(ready)]]
+    too_many = min(len(ready) - serving, max(0, warm - len(loaded)))
+    return [_order(each, standby=True) for each in ready[len(ready) - too_many :]]
+
+
+def _order(replica: ReplicaReport, *, standby: bool) -> Order:
+    return Order(replica.replica_id, replica.host, replica.peer_port, standby)

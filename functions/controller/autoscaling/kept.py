@@ -1,14 +1,15 @@
-"""Forecast memory of pools on disk: days and weeks that a restarted controller need not learn again.
+"""Autoscaler state on disk: desired replicas, measured speeds, and forecasts that take days to learn again.
 
-Of one owner, written whole by rename, once a minute at most: so much is lost where it is killed. With every figure at
-its longest:
+Desired replicas are known before the controller looks at what runs: else it would take replicas that the autoscaler has
+started for ones too many, and end them while they serve. Forecasts have one owner and are written whole by rename, once
+a minute at most: so much is lost where it is killed. With every figure at its longest:
 
     a pool  1,008 + 144 levels, 5 x 360 errors, 120 x (1 + 5) ahead: 3,672 figures of at most 25 bytes = 92 KB
-    a file  64 pools x 92 KB = 5.9 MB, under MAX_BYTES (test_the_largest_memory_fits)
+    a file  64 pools x 92 KB = 5.9 MB, under FORECASTS_MAX_BYTES (test_the_largest_memory_fits)
 
 A file that is none, is another version's, or says what cannot be (a profile of another length, a negative rate) is a
-warning and an empty memory. JSON has no NaN and no infinity.
-Neighbours: `kept` has what was asked for, `decisions.autoscaling.forecast_memory` says what of this holds after a gap.
+warning and an empty memory: then pools begin at their minReplicas. JSON has no NaN and no infinity.
+Neighbours: `decisions.autoscaling.forecast_memory` says what of a forecast holds after a gap.
 """
 
 import logging
@@ -18,15 +19,12 @@ from typing import Annotated
 
 import msgspec
 
-from functions.controller.autoscaling.roster import Roster
-from functions.controller.local.instances import replace_file
+from functions.controller.autoscaling.allocation import Roster
+from functions.controller.local.files import replace_file
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
 from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, DAY_S, KEPT, METHODS, WEEK_S, Score, Season
 from functions.decisions.autoscaling.startup_times import KEPT_STARTS, Source, StartupTimes
-
-# Codec of one pool's forecast memory: the bounds that `decisions.autoscaling.forecast` keeps to, checked on reading.
-
 
 Rate = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 Error = Annotated[float, msgspec.Meta(ge=-1.0, le=1e30)]
@@ -195,15 +193,6 @@ def _decoded(content: bytes) -> dict[str, Memory]:
     return {name: pool.memory() for name, pool in pools.items()}
 
 
-# Desired replicas of pools on disk: known to a restarted controller before it looks at what runs.
-#
-# Else it would take replicas that the autoscaler has started for ones too many, and end them while they serve. A file
-# that cannot be read counts as empty: then pools begin at their minReplicas, and what runs beyond is drained.
-#
-# Beside it, how fast a stream is that has a replica for itself (`use`): after a start in the middle of a full day nobody
-# is alone, and how full the pool is would not be known until the night.
-
-
 MAX_BYTES = 1024 * 1024
 MAX_SPEEDS = 4096
 _SAME = 0.05
@@ -235,7 +224,11 @@ def write_sizes(path: Path, rosters: dict[str, Roster]) -> None:
 
 
 class KeptSpeeds:
-    """How fast a stream alone is, by pool; one owner, beside which only `write` writes the file, never at once."""
+    """How fast a stream alone is, by pool; one owner, beside which only `write_sizes` writes the file, never at once.
+
+    After a start in the middle of a full day no stream is alone, and how full the pool is would not be known until the
+    night.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,8 @@
-"""Running a long command of somebody else: its output to a log, its last line to people, its life tied to a lock.
+"""Steps of a preparation: reported to people, and run as long commands with a log, a progress line and a lock.
 
-The lock's descriptor is inherited by the command: where `shoal up` is killed and leaves its pip behind, the next one
-waits for that pip instead of starting a second one in the same directory.
+How a report looks (spinner, plain lines) is up to the command line. The lock's descriptor is inherited by the command:
+where `shoal up` is killed and leaves its pip behind, the next one waits for that pip instead of starting a second one
+in the same directory.
 """
 
 import subprocess
@@ -11,9 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from functions.controller.local.locks import LockTaken, last_lines, lock_held, open_log
-
-# How a step tells people what it does; what that looks like (spinner, plain lines) is the command line's affair.
+from functions.controller.local.files import LockTaken, last_lines, lock_held, open_log
 
 
 class Step(Protocol):
