@@ -26,7 +26,7 @@ def git_models_after(
     for index in range(bisect_right(models, after, key=_ID), len(models)):
         model = models[index]
         if (with_apis or is_gits(model)) and may_see(catalogue, principal, model.id):
-            yield described(model)
+            yield described_model(model)
 
 
 def may_see(catalogue: Catalogue, principal: Principal, model: str) -> bool:
@@ -36,7 +36,7 @@ def may_see(catalogue: Catalogue, principal: Principal, model: str) -> bool:
     return catalogue.may_call(TenantId(principal.tenant), ModelId(model))
 
 
-def described(model: ModelEntry) -> dict[str, Any]:
+def described_model(model: ModelEntry) -> dict[str, Any]:
     by_name = {version.name: version for version in model.versions}
     return {
         "id": model.id,
@@ -61,7 +61,7 @@ def described(model: ModelEntry) -> dict[str, Any]:
     }
 
 
-def described_stored(model: StoredModel) -> dict[str, Any]:
+def described_stored_model(model: StoredModel) -> dict[str, Any]:
     digests = {version.name: version.digest for version in model.versions}
     return {
         "id": model.id,

@@ -11,7 +11,7 @@ from functions.decisions.rollout.lifecycle import Rollout
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
-def described(rollout: Rollout) -> dict[str, Any]:
+def described_rollout(rollout: Rollout) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(rollout)
     return row | {"object": "rollout", "active": rollout.is_active, "percent": rollout.percent}
 

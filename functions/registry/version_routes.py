@@ -16,7 +16,7 @@ from functions.registry.errors import ApiError
 from functions.registry.etags import IfMatch, etag, seen
 from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
 from functions.registry.principal import Principal, own_model
-from functions.registry.rollout_views import described as described_rollout
+from functions.registry.rollout_views import described_rollout as described_rollout
 from functions.registry.services import RegistryServices
 from functions.registry.sql import catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
