@@ -26,8 +26,7 @@ from ruamel.yaml.events import (
 
 from functions.api.problems import Place, Problem, shown
 from functions.api.yaml_events import YamlInvalid, events, place_of
-from functions.api.yaml_scalars import TEXT_TAGS, resolved
-from functions.api.yaml_tree import Node
+from functions.api.yaml_tree import TEXT_TAGS, Node, resolved
 
 MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
 MAX_NODES = 100_000  # in one document

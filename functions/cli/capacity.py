@@ -15,9 +15,8 @@ from typing import Any
 import typer
 import yaml
 
-from functions.api.config_files import read_files
 from functions.api.kinds.inference_service import InferenceService
-from functions.api.loader import load_files
+from functions.api.loader import load_files, read_files
 from functions.api.problems import ConfigInvalid, Problem
 from functions.cli.capacity_options import Wanted
 from functions.cli.refused import Refused

@@ -18,9 +18,8 @@ from functions.api.kinds.model import Model
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.cli.catalogue_edit import CannotEdit
-from functions.cli.clones import is_clone_of, toplevel_of
+from functions.cli.context import CliContext, is_clone_of, toplevel_of
 from functions.cli.diff import paths_below
-from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
 
@@ -59,7 +58,7 @@ class FileChange:
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
 
-def find_declared(place: Place, model_id: str) -> DeclaredModel | None:
+def find_declared(place: CliContext, model_id: str) -> DeclaredModel | None:
     """Where the working copy around the working directory declares the model; None where it does not."""
     root = working_copy(Path.cwd(), place.layout.gitops_dir)
     if root is None:
@@ -71,7 +70,7 @@ def find_declared(place: Place, model_id: str) -> DeclaredModel | None:
     return None
 
 
-def change_file(place: Place, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
+def change_file(place: CliContext, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
     """Edit the file, judge the whole configuration, and put the file back as it was where that is no longer good."""
     before = declared.file.read_bytes().decode()
     try:
@@ -105,7 +104,7 @@ def working_copy(start: Path, gitops_dir: Path) -> Path | None:
     return next((folder for folder in folders if any((folder / name).is_dir() for name in DEFAULT_FOLDERS)), None)
 
 
-def _loaded(root: Path, place: Place) -> Loaded:
+def _loaded(root: Path, place: CliContext) -> Loaded:
     try:
         return load_directory(paths_below(root, place.layout.gitops_dir), relative_to=root)
     except ConfigInvalid as error:

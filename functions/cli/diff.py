@@ -21,8 +21,7 @@ from functions.api import snapshot as snapshots
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
-from functions.cli.clones import is_clone_of
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, here, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
@@ -80,7 +79,7 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     return files or [root]
 
 
-def running(place: Place) -> Snapshot | None:
+def running(place: CliContext) -> Snapshot | None:
     """What the registry holds; None where it holds nothing yet."""
     layout = place.layout
     if not layout.ca_file.is_file():
@@ -104,12 +103,12 @@ def running(place: Place) -> Snapshot | None:
         raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
 
 
-def api_rows(place: Place) -> Book:
+def api_rows(place: CliContext) -> Book:
     """What was declared through the registry's API."""
     return asyncio.run(_read_rows(place))
 
 
-async def _read_rows(place: Place) -> Book:
+async def _read_rows(place: CliContext) -> Book:
     verify = ssl.create_default_context(cafile=str(place.layout.ca_file))
     async with httpx.AsyncClient(verify=verify, timeout=_TIMEOUT, trust_env=False) as client:
         try:
@@ -118,7 +117,7 @@ async def _read_rows(place: Place) -> Book:
             raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
 
 
-def _token(place: Place) -> str:
+def _token(place: CliContext) -> str:
     return place.layout.secret("internal-token").read_text().strip()
 
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from functions.api.ids import is_name
 from functions.api.kinds.quota_policy import QuotaLimits
-from functions.cli.place import here
+from functions.cli.context import here
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_error_console

@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from functions.cli.answers import demo_key
-from functions.cli.controller_process import controller_status, order
-from functions.cli.place import here
+from functions.cli.chat import demo_key
+from functions.cli.context import here
+from functions.cli.fleet_wait import controller_status, order
 from functions.cli.refused import Refused
-from functions.cli.status_revision import short
+from functions.cli.status_tables import short
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local.files import last_lines
 from functions.controller.local.prepare.secret_files import read_demo_keys

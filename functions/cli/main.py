@@ -53,9 +53,9 @@ def up(
 @app.command()
 def prepare(engine: EngineOption = Engine.VLLM) -> None:
     """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
-    from functions.cli import preparation
+    from functions.cli import up
 
-    preparation.prepare(engine.value)
+    up.prepare(engine.value)
 
 
 @app.command()

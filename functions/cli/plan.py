@@ -19,9 +19,9 @@ import typer
 from functions.api.ids import PoolName
 from functions.cli import plan_tables
 from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
-from functions.cli.place import Place, here
-from functions.cli.plan_report import Report, as_json
+from functions.cli.context import CliContext, here
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
+from functions.cli.plan_tables import Report, as_json
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.controller.gitops.changes import changes_of
@@ -155,7 +155,7 @@ def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
         return played
 
 
-def _traffic(before: World, after: World, place: Place, wanted: Wanted) -> PlanTraffic:
+def _traffic(before: World, after: World, place: CliContext, wanted: Wanted) -> PlanTraffic:
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)

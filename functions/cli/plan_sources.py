@@ -18,9 +18,8 @@ import typer
 from functions.api.loader import Loaded, load_texts
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot
-from functions.cli.clones import GIT_TIMEOUT_S, is_clone_of
+from functions.cli.context import GIT_TIMEOUT_S, CliContext, is_clone_of
 from functions.cli.diff import load_or_tell, paths_below, running
-from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import compiled
@@ -49,7 +48,7 @@ class Repository:
     is_bare: bool
 
 
-def candidate_of(root: Path, revision: str | None, place: Place, *, as_json: bool) -> Configuration:
+def candidate_of(root: Path, revision: str | None, place: CliContext, *, as_json: bool) -> Configuration:
     """What would be; tells what is wrong with it and ends the command, as `shoal diff` does."""
     if revision is not None:
         return at_revision(_needed(root), revision, place, root)
@@ -57,7 +56,7 @@ def candidate_of(root: Path, revision: str | None, place: Place, *, as_json: boo
     return configuration(f"the working tree {root}", load_or_tell(root, paths, as_json=as_json))
 
 
-def base_of(root: Path, revision: str | None, place: Place) -> Configuration:
+def base_of(root: Path, revision: str | None, place: CliContext) -> Configuration:
     """What is: see the prologue."""
     if revision is not None:
         return at_revision(_needed(root), revision, place, root)
@@ -92,7 +91,7 @@ def repository_of(root: Path) -> Repository | None:
     return Repository(Git(Path(directory)), prefix.strip("\n"), is_bare=False)
 
 
-def at_revision(repository: Repository, revision: str, place: Place, root: Path) -> Configuration:
+def at_revision(repository: Repository, revision: str, place: CliContext, root: Path) -> Configuration:
     """Refused where there is no such revision, or where it holds nothing that could be compared."""
     everything = repository.is_bare or is_clone_of(place.layout.gitops_dir, root)
     try:
@@ -132,7 +131,7 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
     return loaded
 
 
-def _live(place: Place) -> Configuration | None:
+def _live(place: CliContext) -> Configuration | None:
     """What the local fleet runs; None where none does, or where it runs nothing that its repository has."""
     try:
         snapshot = running(place)

@@ -14,8 +14,7 @@ from rich.markup import escape
 from functions.api.ids import ModelId, parse_model_ref
 from functions.cli.catalogue_edit import with_channel
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
-from functions.cli.clones import is_clone_of
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, here, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
 from functions.cli.terminal import make_console
@@ -83,12 +82,12 @@ def rollout_id_of(answer: dict[str, Any]) -> str | None:
     return id_ if isinstance(id_, str) else None
 
 
-def where_to_edit(place: Place, model_id: str, declared_in: str) -> str:
+def where_to_edit(place: CliContext, model_id: str, declared_in: str) -> str:
     clone = f"git clone {place.layout.gitops_dir}" if place.layout.gitops_dir.is_dir() else "clone its repository"
     return f"{model_id} is declared in git, in {declared_in}: {clone}, and call this again inside"
 
 
-def _in_git(place: Place, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
+def _in_git(place: CliContext, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
     spec = declared.model.spec
     names = [each.name for each in spec.versions]
     if version not in names:
@@ -97,7 +96,7 @@ def _in_git(place: Place, declared: DeclaredModel, version: str, channel: str, *
     tell_change(place, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
 
 
-def tell_change(place: Place, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool) -> None:
+def tell_change(place: CliContext, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool) -> None:
     """The diff, and what makes it take effect."""
     next_step = deploys(place, declared.root, change.name, message) if change.before != change.after else ""
     if as_json:
@@ -111,7 +110,7 @@ def tell_change(place: Place, declared: DeclaredModel, change: FileChange, messa
     console.print(escape(next_step), soft_wrap=True)
 
 
-def deploys(place: Place, root: Path, name: str, message: str) -> str:
+def deploys(place: CliContext, root: Path, name: str, message: str) -> str:
     """What a person does with the changed file so that it takes effect."""
     if is_clone_of(place.layout.gitops_dir, root):
         return f"to deploy it: git commit -m '{message}' {name} && git push"

@@ -15,7 +15,7 @@ import httpx
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.cli.place import Place
+from functions.cli.context import CliContext
 from functions.cli.refused import Refused
 
 CONNECT_TIMEOUT_S = 5.0
@@ -61,7 +61,7 @@ class Unreachable(Refused):
 class Registry:
     """One HTTP client for one command."""
 
-    place: Place
+    place: CliContext
     _client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ def _access() -> RegistryAccess:
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
 
 
-def _bearer(place: Place, access: RegistryAccess) -> str:
+def _bearer(place: CliContext, access: RegistryAccess) -> str:
     if access.key is not None:
         return access.key.get_secret_value()
     if access.registry_url is not None:  # the token of this fleet is nothing for another one's eyes
@@ -181,7 +181,7 @@ def _bearer(place: Place, access: RegistryAccess) -> str:
         raise Refused(f"{file} cannot be read: {error.strerror}; to act as a tenant, set SHOAL_CLI_KEY") from error
 
 
-def _authority(place: Place, access: RegistryAccess) -> ssl.SSLContext:
+def _authority(place: CliContext, access: RegistryAccess) -> ssl.SSLContext:
     file = access.ca_file or (place.layout.ca_file if place.layout.ca_file.is_file() else None)
     try:
         return ssl.create_default_context(cafile=str(file) if file is not None else None)

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from functions.cli.controller_process import controller_status
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, here
+from functions.cli.fleet_wait import controller_status
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
@@ -44,7 +44,7 @@ def status(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _models(place: Place) -> dict[str, Any]:
+def _models(place: CliContext) -> dict[str, Any]:
     """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
     try:
         with Registry(place) as registry:
@@ -54,7 +54,7 @@ def _models(place: Place) -> dict[str, Any]:
     return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools}
 
 
-def _left_over(place: Place) -> list[dict[str, Any]]:
+def _left_over(place: CliContext) -> list[dict[str, Any]]:
     """Processes that run although no controller does: they go on serving."""
     found = left_over(place.layout, read_ledger(place.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

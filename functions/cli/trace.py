@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from functions.cli.place import here
+from functions.cli.context import here
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.telemetry.trace_files import find

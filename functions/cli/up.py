@@ -1,4 +1,4 @@
-"""`shoal up`: prepare, start the controller, wait for the fleet, show that it answers.
+"""`shoal up` and `shoal prepare`: prepare, start the controller, wait for the fleet, show that it answers.
 
 The fleet runs in the background when this returns; `shoal down` stops it. Each part can be killed: what was prepared is
 kept, the controller goes on by itself, and the next `shoal up` takes up where this one was.
@@ -13,12 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from functions.cli.answers import Asker, Chat, NotYet, demo_key
-from functions.cli.clones import read_branch
-from functions.cli.controller_process import controller_status, ensure_controller
-from functions.cli.fleet_wait import wait_for_fleet
-from functions.cli.place import Place, here
-from functions.cli.preparation import prepare_basics, prepare_engine
+from functions.artifacts.errors import ArtifactError
+from functions.cli.chat import Asker, Chat, NotYet, demo_key
+from functions.cli.context import CliContext, here, read_branch
+from functions.cli.fleet_wait import controller_status, ensure_controller, wait_for_fleet
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local import ports
@@ -28,8 +26,53 @@ from functions.controller.local.found import Found
 from functions.controller.local.instances import read_ledger
 from functions.controller.local.pools import EngineKind, Target
 from functions.controller.local.port_check import PortsTaken, check_ports
-from functions.controller.local.prepare.secret_files import read_demo_keys
-from functions.controller.local.prepare.steps import Reporter, Step
+from functions.controller.local.prepare.base_model import ensure_base_model, ensure_placeholder_model
+from functions.controller.local.prepare.certificates import ensure_certificates
+from functions.controller.local.prepare.configuration import ensure_configuration
+from functions.controller.local.prepare.engine_environment import EngineEnvironment
+from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
+from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive
+
+
+def prepare(engine: EngineKind) -> None:
+    reporter = TerminalReporter(make_console())
+    place = here()
+    prepare_basics(place, reporter)
+    prepare_engine(place, engine, reporter)
+
+
+def prepare_basics(place: CliContext, reporter: Reporter) -> None:
+    """State, secrets, certificates, configuration: what every fleet needs, in a second."""
+    layout = place.layout
+    try:
+        with reporter.step("State, secrets and certificates") as step:
+            layout.make()
+            ensure_secrets(layout)
+            step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
+        with reporter.step("Configuration") as step:
+            notes = ensure_configuration(layout, place.settings.project_dir)
+            branch = read_branch(layout)
+            notes += branch.notes
+            step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
+    except (CannotPrepare, OSError) as error:
+        raise Refused(str(error)) from error
+    for note in notes:
+        reporter.say(f"note: {note}")
+
+
+def prepare_engine(place: CliContext, engine: EngineKind, reporter: Reporter) -> None:
+    """The engine's environment and the base model; nearly nothing for the simulated one."""
+    layout, venv = place.layout, place.settings.engine_venv
+    if engine == "sim":
+        ensure_placeholder_model(layout)
+        return
+    try:
+        EngineEnvironment(venv).ensure(log=layout.log_file("prepare-engine"), reporter=reporter)
+        with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
+            ensure_base_model(layout, place.settings.engine_python, lock=lock, step=step)
+    except (CannotPrepare, ArtifactError, OSError) as error:
+        raise Refused(str(error)) from error
+
 
 # The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
 
@@ -41,7 +84,7 @@ RETRY_S = 0.3
 MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
-def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
+def show_first_answers(place: CliContext, asker: Asker, console: Console) -> None:
     """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
     console.print(f"\n[bold]{QUESTION}[/]  [dim]{place.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
@@ -96,7 +139,7 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     _show_how_to_go_on(place, reporter)
 
 
-def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None:
+def _check_ports(place: CliContext, replicas: int | None, reporter: Reporter) -> None:
     """Before minutes of preparation, and before anything is started; the controller checks again. Kept for later."""
     if controller_status(place) is not None:
         return
@@ -112,7 +155,7 @@ def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None
         step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
 
 
-def _show_how_to_go_on(place: Place, reporter: Reporter) -> None:
+def _show_how_to_go_on(place: CliContext, reporter: Reporter) -> None:
     tenant, key = demo_key(place, None)
     shoal = _command()
     base = f"{place.gateway_url}/v1"
@@ -180,7 +223,7 @@ def down() -> None:
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 
-def _ask_controller(place: Place, step: Step) -> bool:
+def _ask_controller(place: CliContext, step: Step) -> bool:
     try:
         ask_controller(place.layout.control_socket, {"do": "stop"})
     except (ControllerGone, OrderRefused):
@@ -196,7 +239,7 @@ def _ask_controller(place: Place, step: Step) -> bool:
     return False
 
 
-def _stop_rest(place: Place, step: Step) -> list[Found]:
+def _stop_rest(place: CliContext, step: Step) -> list[Found]:
     """What no controller stopped. A controller that does not answer goes first: it would start things again."""
     ledger = read_ledger(place.layout.ledger_file)
     end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from functions.api.config_files import read_files
-from functions.api.loader import Loaded, load_files
+from functions.api.loader import Loaded, load_files, read_files
 from functions.api.problems import ConfigInvalid, Place, Problem
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.cli.refused import Refused

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from functions.api.ids import DEFAULT_CHANNEL, INCOMING
-from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
+from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry

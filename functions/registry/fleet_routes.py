@@ -13,12 +13,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_report import REPORT_PATH, DesiredPools, PoolReport, replica_report
-from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.collecting import Collecting, NotNow
+from functions.registry.conventions import AfterNumber, JsonBody, Limit, body_of, describes, page_of, read_body
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch, Seen
-from functions.registry.guards import read_body
-from functions.registry.pages import AfterNumber, Limit, page_of
 from functions.registry.principal import Authenticator, Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import audit

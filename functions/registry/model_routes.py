@@ -13,19 +13,19 @@ from fastapi import APIRouter, Depends
 
 from functions.api.ids import ModelId
 from functions.decisions.catalogue import Catalogue
-from functions.registry.model_views import (
+from functions.registry.conventions import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
+from functions.registry.principal import Authenticator, Principal, model_not_found
+from functions.registry.sql import catalogue
+from functions.registry.sql.catalogue import StoredModel
+from functions.registry.sql.database import Database
+from functions.registry.store import SnapshotStore
+from functions.registry.views import (
     described_model,
     described_stored_model,
     described_version,
     git_models_after,
     may_see,
 )
-from functions.registry.pages import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
-from functions.registry.principal import Authenticator, Principal, model_not_found
-from functions.registry.sql import catalogue
-from functions.registry.sql.catalogue import StoredModel
-from functions.registry.sql.database import Database
-from functions.registry.store import SnapshotStore
 
 
 def model_routes(store: SnapshotStore, authenticator: Authenticator, database: Database | None) -> APIRouter:

@@ -14,17 +14,26 @@ from fastapi.responses import JSONResponse
 from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
 from functions.decisions.rollout.events import AnyEvent, Paused, Promoted, Resumed, RolledBack
 from functions.decisions.rollout.lifecycle import State
-from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.conventions import (
+    AfterNumber,
+    IfMatch,
+    JsonBody,
+    Limit,
+    RolloutName,
+    body_of,
+    describes,
+    etag,
+    page_of,
+    seen,
+)
 from functions.registry.errors import ApiError
-from functions.registry.etags import IfMatch, etag, seen
-from functions.registry.pages import AfterNumber, Limit, RolloutName, page_of
 from functions.registry.principal import Principal
-from functions.registry.rollout_views import described_evidence, described_rollout
 from functions.registry.services import RegistryServices
 from functions.registry.sql import rollout_writes, rollouts
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.rollouts import Filter, StoredRollout
 from functions.registry.sql.transaction import Write
+from functions.registry.views import described_evidence, described_rollout
 
 Verb = Literal["pause", "resume", "promote", "rollback"]
 _DEFAULT_LIMIT = 100

@@ -26,7 +26,7 @@ from functions.registry.fleet_watch import FleetWatch
 from functions.registry.parts import Parts, Secrets, SettingsWrong, database_from, parts_from
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
-from functions.registry.sql.failures import DatabaseUnavailable
+from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import check_digest
 from functions.artifacts.swarm.addresses import is_loopback
-from functions.artifacts.swarm.wire import (
+from functions.artifacts.swarm.protocol import (
     BODY_MAX_BYTES,
     SWARM_PATH,
     MessageRefused,
@@ -28,8 +28,8 @@ from functions.artifacts.swarm.wire import (
 )
 from functions.decisions.distribution.swarm import Answer
 from functions.decisions.distribution.tracker import Announcement, Board, BoardFull, BoardPolicy
+from functions.registry.conventions import read_body
 from functions.registry.errors import ApiError
-from functions.registry.guards import read_body
 
 FORGET_AFTER_S = 120.0  # a board that nobody writes to
 

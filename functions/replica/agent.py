@@ -15,7 +15,7 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.health import engine as engine_health
@@ -26,16 +26,14 @@ from functions.fleet.snapshot_news import follow_news
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.replica.app import make_app
-from functions.replica.checks import Prober
+from functions.replica.app import Drain, make_app
 from functions.replica.chunk_routes import Uploads, chunk_routes
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
-from functions.replica.drain import Drain
 from functions.replica.heartbeat_loop import Heart
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import Monitor, Prober
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings

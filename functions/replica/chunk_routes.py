@@ -5,7 +5,7 @@ GET /swarm/{digest}                      which of its chunks are here, as a bitm
 
 The includer (peer_app) puts the token before every route. At most `max_uploads` run at once, since each is a chunk in
 memory, and a few fast uploads spread an artifact sooner than many slow ones: the next peer is told when to come again.
-Neighbours: artifacts.swarm.shelf (what is here), artifacts.swarm.peer_client (the other side).
+Neighbours: artifacts.swarm.shelf (what is here), artifacts.swarm.chunk_clients (the other side).
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import check_digest
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
+from functions.artifacts.swarm.protocol import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.artifacts.swarm.shelf import ChunkShelf
-from functions.artifacts.swarm.wire import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.decisions.distribution.chunk_bits import encode
 
 _SLICE_BYTES = 256 * 1024

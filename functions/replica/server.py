@@ -11,8 +11,7 @@ import signal
 import uvicorn
 
 from functions.replica.agent import Agent, build
-from functions.replica.listening import QuietServer, bind
-from functions.replica.peer_server import PeerServer
+from functions.replica.listeners import PeerServer, QuietServer, bind
 from functions.replica.settings import ReplicaSettings
 
 _log = logging.getLogger(__name__)

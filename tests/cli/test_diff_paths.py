@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from functions.api.loader import load_directory
+from functions.cli.context import here
 from functions.cli.diff import paths_below
-from functions.cli.place import here
 from tests.fleets import git
 
 

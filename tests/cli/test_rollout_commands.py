@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.cli.place import here
+from functions.cli.context import here
 from functions.cli.registry_client import Registry
 from tests import roles
 from tests.fleets import wait_until

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from functions.engines.sim.clock import Clock
+from functions.engines.sim.live import Clock
 from functions.engines.sim.parts import Parts
 from functions.engines.sim.server import EngineServer, assemble, bind
 from functions.engines.sim.settings import read_settings

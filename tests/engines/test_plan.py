@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.engines.sim.plan import Ending, Plan, plan_reply
+from functions.engines.sim.reply import Ending, Plan, plan_reply
 from functions.engines.sim.tokenizer import BuiltinTokenizer
 
 TOKENIZER = BuiltinTokenizer()

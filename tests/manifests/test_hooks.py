@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from functions.replica.app import make_app
-from functions.replica.drain import Drain
+from functions.replica.app import Drain, make_app
 from functions.replica.status import AgentStatus, Load
 from tests.manifests.rendering import MANIFESTS, Rendering
 from tests.replica.statuses import Clock, make_status

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from functions.replica.app import make_app
-from functions.replica.drain import Drain
+from functions.replica.app import Drain, make_app
 from functions.replica.status import Adapters, AgentStatus, Load
 from tests.replica.statuses import make_status
 

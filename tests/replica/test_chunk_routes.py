@@ -14,7 +14,7 @@ from functions.artifacts import manifest as manifests
 from functions.artifacts.assembly import Assembly
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.manifest import FileEntry, Manifest
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
 from functions.decisions.distribution.chunk_bits import decode
 from functions.replica.chunk_routes import Uploads, chunk_routes

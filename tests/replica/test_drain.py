@@ -2,7 +2,7 @@
 
 import asyncio
 
-from functions.replica.drain import HEARD_AFTER_S, Drain
+from functions.replica.app import HEARD_AFTER_S, Drain
 from functions.replica.status import Load
 from tests.replica.statuses import Clock, make_status
 

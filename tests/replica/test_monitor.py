@@ -10,8 +10,7 @@ import pytest
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import Monitor, Prober
 from functions.replica.status import AgentStatus
 from tests.replica.statuses import Clock, make_status
 

@@ -16,9 +16,8 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
 from functions.replica.disk_tier import DiskNeeds
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import Monitor, Prober
 from functions.replica.reconciler import BUSY_KNOWN_S, AdapterReconciler, Reports
 from functions.replica.source import Obtained
 from functions.replica.status import Adapters, AgentStatus

@@ -14,9 +14,8 @@ from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.engines.sim.parts import Parts
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
 from functions.replica.heartbeat_loop import compose
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import Monitor, Prober
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus
 from tests.engines.servers import serving

@@ -26,15 +26,13 @@ from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.cache import ArtifactCache
-from functions.artifacts.collect_ledger import GcLedger, IngestId
+from functions.artifacts.collect import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
 from functions.artifacts.fetch import fetch
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
-from functions.artifacts.ingest.expectation import Expectation, Ingested
-from functions.artifacts.ingest.names import check_name
 from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
-from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
 from functions.artifacts.ingest.upload import Upload
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest

@@ -31,13 +31,10 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import ArtifactCorrupt, StoreUnavailable
 from functions.artifacts.manifest import MODEL_LIMITS
 from functions.artifacts.swarm.addresses import is_loopback
-from functions.artifacts.swarm.bandwidth import Bandwidth
-from functions.artifacts.swarm.exchange import Exchange, Progress
-from functions.artifacts.swarm.origin import Origin
-from functions.artifacts.swarm.peer_client import MIN_PEER_BYTES_PER_S, PeerClient
+from functions.artifacts.swarm.chunk_clients import MIN_PEER_BYTES_PER_S, Bandwidth, Origin, PeerClient
+from functions.artifacts.swarm.exchange import Exchange, Progress, Threads
+from functions.artifacts.swarm.protocol import TrackerClient, TrackerUnavailable
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
-from functions.artifacts.swarm.threads import Threads
-from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.swarm import Swarm, SwarmPolicy
 from functions.decisions.distribution.tracker import Announcement

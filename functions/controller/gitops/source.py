@@ -5,7 +5,7 @@
     observed.loaded                # None: what is wrong stands in `observed.problems`
 
 A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. A tree is read like a
-folder by `functions.api.config_files`: YAML anywhere, except below hidden names. Stricter than a folder in one thing:
+folder by `functions.api.loader`: YAML anywhere, except below hidden names. Stricter than a folder in one thing:
 links and submodules are refused, since what they show is not in the commit. Blocking and thread-safe: call it from
 worker threads. Neighbours: `git.Remote` fetches into the repository first.
 """
@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.api.config_files import MAX_FILES, MAX_TOTAL_BYTES
-from functions.api.loader import Loaded, load_texts
-from functions.api.parse_cache import ParseCache
+from functions.api.file_result import ParseCache
+from functions.api.loader import MAX_FILES, MAX_TOTAL_BYTES, Loaded, load_texts
 from functions.api.problems import ConfigInvalid, Place, Problem, shown
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.controller.gitops.git import Git, GitFailed, OutputTooLarge

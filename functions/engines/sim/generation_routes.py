@@ -1,7 +1,8 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions and /v1/completions, and the log of what was computed for each answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from functions.engines.sim.accept import Work, spoken
-from functions.engines.sim.bodies import chat_response, completion_response
+from functions.engines.sim.bodies import chat_response, completion_response, full_usage
 from functions.engines.sim.chunks import DONE, ChatChunks, Chunks, CompletionChunks, StreamOptions
 from functions.engines.sim.dialects import (
     MessageEvents,
@@ -27,8 +28,57 @@ from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.stream import StreamResponse
-from functions.engines.sim.usage_log import NotedChunks, note_to, noted_body
 from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
+
+Note = Callable[[int, Sequence[Progress]], None]
+
+
+def note_to(path: Path, request_id: str) -> Note:
+    """Writes one line of the usage log for each answer: the other side of every account.
+
+        <request id> <prompt tokens> <cached tokens> <completion tokens>
+
+    Written in the same step as the answer's end, so that whoever adds up what clients were charged can compare it with
+    something that never passed through a gateway.
+    """
+
+    def note(prompt_tokens: int, replies: Sequence[Progress]) -> None:
+        usage = full_usage(prompt_tokens, replies, details=True, creation=False)
+        cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        with path.open("a") as log:
+            log.write(f"{request_id} {prompt_tokens} {cached_tokens} {usage['completion_tokens']}\n")
+
+    return note
+
+
+class NotedChunks:
+    """A stream whose end is noted."""
+
+    def __init__(self, chunks: Chunks, note: Note) -> None:
+        self._chunks = chunks
+        self._note = note
+
+    def opening(self, replies: Sequence[Progress]) -> bytes:
+        return self._chunks.opening(replies)
+
+    def tokens(self, reply: Progress, start: int, end: int) -> bytes:
+        return self._chunks.tokens(reply, start, end)
+
+    def closing(self, prompt_tokens: int, replies: Sequence[Progress]) -> bytes:
+        self._note(prompt_tokens, replies)
+        return self._chunks.closing(prompt_tokens, replies)
+
+
+def noted_body(
+    body_of: Callable[[Sequence[Progress]], dict[str, Any]], prompt_tokens: int, note: Note
+) -> Callable[[Sequence[Progress]], dict[str, Any]]:
+    """A whole answer that is noted as it is written."""
+
+    def body(replies: Sequence[Progress]) -> dict[str, Any]:
+        note(prompt_tokens, replies)
+        return body_of(replies)
+
+    return body
 
 
 def generation_routes(parts: Parts) -> APIRouter:

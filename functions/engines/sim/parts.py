@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from functions.engines.sim.accept import Acceptor
-from functions.engines.sim.clock import Clock
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.lifecycle import Lifecycle
-from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.live import Clock, LiveEngine
 from functions.engines.sim.model import AdapterTable, ServedModel
 from functions.engines.sim.settings import Settings
 

@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from functions.engines.sim import pooling
 from functions.engines.sim.accept import Choice, Prompt, Work, spoken
+from functions.engines.sim.blocks import CacheScope
+from functions.engines.sim.bodies import plain_usage
 from functions.engines.sim.guards import json_only
-from functions.engines.sim.hashing import CacheScope
 from functions.engines.sim.model import Adapter
 from functions.engines.sim.parts import Parts
-from functions.engines.sim.plan import Plan
 from functions.engines.sim.pooling import (
     EmbeddingsBody,
     InputBody,
@@ -30,7 +30,7 @@ from functions.engines.sim.pooling import (
     Scored,
 )
 from functions.engines.sim.refusals import invalid
-from functions.engines.sim.usage import plain_usage
+from functions.engines.sim.reply import Plan
 from functions.engines.sim.whole import generate_whole
 
 Answer = Callable[[int], dict[str, Any]]  # prompt tokens -> body

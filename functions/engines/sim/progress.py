@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from functions.engines.sim.accept import Choice
-from functions.engines.sim.plan import Plan
+from functions.engines.sim.reply import Plan
 from functions.engines.sim.sequence import Sequence, Status
 
 

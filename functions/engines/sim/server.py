@@ -20,19 +20,17 @@ from random import Random
 import uvicorn
 
 from functions.engines.sim.accept import Acceptor
-from functions.engines.sim.adapter_routes import load_adapter
 from functions.engines.sim.app import build_app
-from functions.engines.sim.clock import Clock, SystemClock
 from functions.engines.sim.connection import Connection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.live import Clock, LiveEngine, SystemClock
 from functions.engines.sim.model import AdapterTable, ServedModel
 from functions.engines.sim.parts import Parts
-from functions.engines.sim.plain_routes import VLLM_VERSION
+from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import artifacts, models, versions
 from functions.registry.sql.transaction import Write
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from functions.decisions.prefix.block_names import TOKEN_BYTES, block_name, scope_seed, with_extra
-from functions.replica.kv_events.decode import Cleared, EngineHash, Event, Removed, Stored
+from functions.replica.kv_events.source import Cleared, EngineHash, Event, Removed, Stored
 
 
 class EngineBlocks:

@@ -21,9 +21,8 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
 from functions.fleet.prefix_news import NewsInvalid, decode_ask, encode
 from functions.fleet.tasks import Supervised
-from functions.replica.kv_events.decode import Batch, EventsInvalid, decode
 from functions.replica.kv_events.engine_blocks import EngineBlocks
-from functions.replica.kv_events.source import EventSource, EventsUnavailable, Numbered
+from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
 from functions.replica.kv_events.telling import TELL_INTERVAL_S, Telling
 
 # Which batch of events comes next: sequence numbers in, what to do out.

@@ -29,18 +29,15 @@ from functions.api.ids import Digest
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.swarm.addresses import AddressRefused, check_address
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
 from functions.artifacts.swarm.download import Download, Node
-from functions.artifacts.swarm.origin import Origin
-from functions.artifacts.swarm.peer_client import TIMEOUT
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import Uploads, chunk_routes
-from functions.replica.listening import StartFailed, bind
-from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.listeners import PeerServer, StartFailed, bind
 from functions.replica.peer_app import TokenRequired
-from functions.replica.peer_server import PeerServer
+from functions.replica.settings import NodeFetchSettings
 
 # What nodes show each other: a token that follows from the installation's, and opens nothing but chunks.
 #

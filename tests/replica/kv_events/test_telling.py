@@ -6,8 +6,8 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.fleet import prefix_news
 from functions.fleet.prefix_news import ASKED_FOR_S, Ask, Bloom, Delta, News, State, unpack
-from functions.replica.kv_events.decode import Stored
 from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.source import Stored
 from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, Telling
 
 EVENTS, BLOOM = Ask("base", "events"), Ask("base", "bloom")

@@ -21,7 +21,7 @@ import orjson
 
 from functions.api import consistency
 from functions.api.declared import Declared
-from functions.api.heads import Ours, PassedOver, Wrong, read_head
+from functions.api.file_result import Ours, PassedOver, Wrong, read_head
 from functions.api.kinds.catalogue import AnyObject
 from functions.api.problems import MAX_PROBLEMS, Place, Problem
 from functions.api.validation import validate

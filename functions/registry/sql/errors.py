@@ -1,4 +1,11 @@
-"""What a database can do to us, named by what the caller does. SQLAlchemy's exceptions end here."""
+"""Errors of the catalogue: what it refuses, whoever calls, and what its database can do, named by what the caller does.
+
+A refusal has a kind that the edge turns into a status, and a message that says what to do. SQLAlchemy's exceptions end
+here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -46,3 +53,19 @@ def words(error: SQLAlchemyError) -> str:
         if sign in said.lower():
             return hint
     return f"the registry's database cannot be used: {said[:300]}"
+
+
+Kind = Literal["missing", "conflict", "outdated", "precondition", "limit", "invalid"]
+
+
+@dataclass(eq=False)
+class Refused(Exception):
+    """Nothing has changed. `code` is for programs, `message` for people; `subject` is what stands in the way."""
+
+    kind: Kind
+    code: str
+    message: str
+    subject: str | None = None
+
+    def __str__(self) -> str:
+        return self.message

@@ -1,14 +1,18 @@
-"""What nodes and tracker say to each other: `POST /internal/v1/swarm/{digest}`, JSON, strict and bounded.
+"""Protocol between nodes and tracker: `POST /internal/v1/swarm/{digest}`, JSON, strict and bounded; and its client.
 
-A node tells what it has and gets, in one answer, peers to ask and chunks to read from the store. Bitmaps are in the
+A node announces what it has and gets, in one answer, peers to ask and chunks to read from the store. Bitmaps are in the
 order of `Manifest.distinct_chunks()`. A chunk's answer (`GET /chunks/{sha256}?artifact=<digest>`) carries its sender's
 bitmap too (HAVE_HEADER), so that peers which exchange anyway need no further questions.
 """
 
+import asyncio
+from dataclasses import dataclass
 from typing import Annotated
 
+import httpx
 import msgspec
 
+from functions.api.ids import Digest
 from functions.artifacts.swarm.addresses import ADDRESS_MAX_CHARS, AddressRefused, check_address
 from functions.decisions.distribution.chunk_bits import MAX_CHUNKS, decode, encode
 from functions.decisions.distribution.peers import PeerFacts
@@ -112,3 +116,47 @@ def _is_believed(address: str, loopback_allowed: bool) -> bool:
     except AddressRefused:
         return False
     return True
+
+
+ANSWER_WITHIN_S = 5.0  # the tracker forgets who is silent for 15 s: one lost answer must leave time for the next
+
+
+class TrackerUnavailable(Exception):
+    """No answer that can be used: go on with the peers that are known, and ask again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerClient:
+    """`http` has the registry's address, its authority and the token. `loopback_allowed`: this node is on loopback."""
+
+    http: httpx.AsyncClient
+    digest: Digest
+    count: int  # chunks of the artifact
+    loopback_allowed: bool
+    answer_within_s: float = ANSWER_WITHIN_S
+
+    async def announce(self, news: Announcement, *, leaving: bool = False) -> Answer:
+        body = encode_announcement(news, self.count, leaving=leaving)
+        try:
+            async with (
+                asyncio.timeout(self.answer_within_s),
+                self.http.stream("POST", SWARM_PATH + self.digest, content=body) as response,
+            ):
+                document = await _bounded(response)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise TrackerUnavailable(f"the tracker does not answer: {error!r}") from error
+        if response.status_code != 200:
+            raise TrackerUnavailable(f"the tracker answered {response.status_code}: {document[:300]!r}")
+        try:
+            return decode_answer(document, self.count, loopback_allowed=self.loopback_allowed)
+        except MessageRefused as error:
+            raise TrackerUnavailable(f"the tracker's answer is refused: {error}") from error
+
+
+async def _bounded(response: httpx.Response) -> bytes:
+    document = bytearray()
+    async for block in response.aiter_bytes():
+        document += block
+        if len(document) > ANSWER_MAX_BYTES:
+            raise TrackerUnavailable(f"the tracker's answer is over {ANSWER_MAX_BYTES} bytes")
+    return bytes(document)

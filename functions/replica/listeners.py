@@ -1,11 +1,14 @@
-"""The listener for gateways and other agents, beside the agent's own: another address, another port, a token.
+"""Listeners of an agent: sockets bound before anything starts, servers that ignore signals, and the peers' listener.
 
-It begins with the agent and outlives a drain, since peers may still want chunks of what lies here; loads are refused
-then by the reconciler.
+The peers' (gateways and other agents) stands beside the agent's own: another address, another port, a token. It begins
+with the agent and outlives a drain, since peers may still want chunks of what lies here; loads are refused then by the
+reconciler.
 """
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Iterator
 from typing import Any, cast
 
 import uvicorn
@@ -14,7 +17,35 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from functions.replica.listening import QuietServer
+_BACKLOG = 256
+
+
+class StartFailed(Exception):
+    """The agent cannot start as configured; the message says what to change."""
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A listening socket; StartFailed with `setting` named, where that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartFailed(f"cannot listen on {host}:{port}: {error.strerror}; free it or set {setting}") from error
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn's server without its signal handlers: here a signal starts a drain, not an end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
 
 # uvicorn's HTTP protocol with the bounds that it lacks, for a port where requests are small and whoever asks may be
 # hostile: a request must come whole within REQUEST_WITHIN_S, its head and body weigh REQUEST_MAX_BYTES at most, and

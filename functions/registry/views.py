@@ -1,6 +1,7 @@
-"""How models look on the wire: what git declares and what was made here, in one shape. Plain values, no I/O.
+"""Views of models and rollouts on the wire: git's models and those made here in one shape. Plain values, no I/O.
 
-Git's come from the published snapshot, the API's from the database; where both know a model, git's is shown.
+Git's models come from the published snapshot, the API's from the database; where both know a model, git's is shown. A
+rollout is its row, with what a reader would compute from it.
 """
 
 from bisect import bisect_right
@@ -8,9 +9,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+
 from functions.api.ids import Digest, ModelId, TenantId, engine_name
 from functions.api.snapshot import ModelEntry
 from functions.decisions.catalogue import Catalogue
+from functions.decisions.rollout import evidence as rollout_evidence
+from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.lifecycle import Rollout
 from functions.registry.declared import is_gits
 from functions.registry.principal import Principal
 from functions.registry.sql.catalogue import StoredModel, StoredVersion
@@ -90,4 +96,32 @@ def described_version(model: str, version: StoredVersion) -> dict[str, Any]:
         "engine_name": engine_name(ModelId(model), Digest(version.digest)),
         "created_unix_s": version.created_unix_s,
         "created_by": version.created_by,
+    }
+
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+def described_rollout(rollout: Rollout) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(rollout)
+    return row | {"object": "rollout", "active": rollout.is_active, "percent": rollout.percent}
+
+
+def described_evidence(evidence: Evidence) -> dict[str, Any]:
+    """Both groups twice: the sketches for programs (`evidence`), a few figures for people (`groups`)."""
+    return {
+        "evidence": rollout_evidence.to_builtins(evidence),
+        "groups": {"candidate": _figures(evidence.candidate), "control": _figures(evidence.control)},
+    }
+
+
+def _figures(group: GroupStats) -> dict[str, Any]:
+    return {
+        "requests": group.requests,
+        "errors": group.errors,
+        "error_ratio": group.error_ratio,
+        **{
+            name: {label: getattr(group, name).quantile(q) for label, q in _QUANTILES.items()}
+            for name in ("ttft_ms", "inter_token_ms", "total_ms")
+        },
     }

@@ -1,14 +1,17 @@
-"""Which fleet a working copy belongs to: a clone of its repository says so in its remotes.
+"""Context of a command: the fleet that it is about, by settings, by state directory, or by the clone it is called in.
 
-So `shoal diff` and `shoal status` answer where people edit, without being told where the fleet's state is.
+A clone of a fleet's repository says so in its remotes: so `shoal diff` and `shoal status` answer where people edit,
+without a setting that says where the fleet's state is.
 """
 
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from functions.cli.refused import Refused
-from functions.cli.status_revision import SHORT_COMMIT
 from functions.controller.gitops import record as records
 from functions.controller.gitops.following import LAST_GOOD
 from functions.controller.gitops.git import GitFailed
@@ -16,6 +19,8 @@ from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool, PoolUnusable, pools_of
+from functions.controller.local.ports import PortPlan, as_environment, plan_ports, with_kept_ports
+from functions.controller.local.settings import LocalSettings
 
 GIT_TIMEOUT_S = 10.0
 
@@ -51,11 +56,10 @@ def toplevel_of(start: Path) -> Path | None:
     return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else None
 
 
-# What the fleet's branch holds, read as the controller will read it: before one runs.
-
-
 @dataclass(frozen=True, slots=True)
 class Branch:
+    """What the fleet's branch holds, read as the controller will read it: before one runs."""
+
     pools: tuple[Pool, ...]
     notes: list[str]
 
@@ -80,3 +84,47 @@ def read_branch(layout: StateLayout) -> Branch:
         raise Refused(f"this machine cannot run the configuration: {error}") from error
     lines = "\n".join(problem_lines(tip.problems, tip.texts))
     raise Refused(f"the configuration in {layout.gitops_dir} has mistakes:\n{lines}")
+
+
+@dataclass(frozen=True, slots=True)
+class CliContext:
+    settings: LocalSettings
+    layout: StateLayout
+    ports: PortPlan
+
+    @property
+    def gateway_url(self) -> str:
+        """By name: the certificate holds for localhost as well as for the address."""
+        return f"https://localhost:{self.ports.gateway}"
+
+    @property
+    def registry_url(self) -> str:
+        return f"https://localhost:{self.ports.registry}"
+
+    def environment(self) -> dict[str, str]:
+        """For the controller: ours, with the places spelt out, so that it does not matter where it is started."""
+        return {
+            **os.environ,
+            "SHOAL_STATE_DIR": str(self.layout.root),
+            "SHOAL_PROJECT_DIR": str(self.settings.project_dir.resolve()),
+            "SHOAL_ENGINE_VENV": str(self.settings.engine_venv.absolute()),
+            "PYTHONSAFEPATH": "1",
+            **as_environment(self.settings),
+        }
+
+
+def here(*, clones: bool = False) -> CliContext:
+    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
+    try:
+        settings = LocalSettings()
+    except ValidationError as error:
+        wrong = "; ".join(f"SHOAL_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
+        raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+    layout = StateLayout.at(settings.state_dir)
+    if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
+        layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.root)
+    settings = with_kept_ports(settings, layout, os.environ)
+    return CliContext(settings, layout, plan_ports(settings))
+
+
+SHORT_COMMIT = 10
