@@ -3,7 +3,7 @@
 Nothing of it is durable: a registry that restarts hears of every node within one announcement, and meanwhile nodes go
 on with the peers they know. Each registry has a tracker of its own; nodes that announce to different ones form separate
 swarms, each of which reads the artifact from the store once.
-Neighbours: decisions.swarm_board (who is named to whom, who reads what), tracker_routes (HTTP).
+Neighbours: decisions.distribution.tracker (who is named to whom, who reads what).
 """
 
 import time

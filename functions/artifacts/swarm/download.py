@@ -7,8 +7,8 @@
     5 stay as a seed for as long as the caller wants, then say goodbye
 
 One `Download` is one event loop's; disk, store and sha256 have threads. Cancelling `run` ends everything and keeps what
-is verified. Neighbours: exchange (the loop), decisions.swarm (what to ask next), replica.chunk_routes (what others ask
-of us), fetch (the same for adapters, from the store alone).
+is verified. Neighbours: exchange (the loop), decisions.distribution (what to request next), replica.chunk_routes (what
+others request of us), fetch (the same for adapters, from the store alone).
 """
 
 import asyncio
