@@ -28,7 +28,7 @@ from pathlib import Path
 import httpx
 
 from functions.api.keys import keyed_hash, mint, parse
-from functions.cli.context import CliContext, here
+from functions.cli.context import CliContext, current_context
 from functions.controller.local.prepare.secret_files import read_demo_keys, read_pepper
 
 MODEL = "smollm2-135m"
@@ -60,7 +60,7 @@ def main() -> int:
     if arguments.pushes < 2 or arguments.rate <= 0:
         parser.error("it takes at least 2 pushes, and a rate above 0")
     try:
-        samples, load = asyncio.run(measure(here(), arguments.pushes, arguments.rate))
+        samples, load = asyncio.run(measure(current_context(), arguments.pushes, arguments.rate))
     except* httpx.ConnectError:
         sys.exit("no gateway answers: `shoal up --engine sim` first, then `shoal status`")
     figures = summary(samples, load, arguments.rate)

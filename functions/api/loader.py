@@ -22,7 +22,7 @@ from functions.api import consistency
 from functions.api.declared import Declared, of_kind
 from functions.api.file_result import ParseCache, judge_file
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, Place, Problem
+from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, Problem, SourceLocation
 from functions.api.yaml_events import FILE_MAX_BYTES
 
 MAX_FILES = 10_000
@@ -39,11 +39,11 @@ def read_files(paths: Iterable[Path], relative_to: Path | None, problems: list[P
             with file.open("rb") as opened:
                 content = opened.read(FILE_MAX_BYTES + 1)  # one more than allowed, so that the parser can tell
         except OSError as error:
-            problems.append(Problem(Place(name), "", f"cannot be read: {error.strerror}"))
+            problems.append(Problem(SourceLocation(name), "", f"cannot be read: {error.strerror}"))
             continue
         total_bytes += len(content)
         if total_bytes > MAX_TOTAL_BYTES:
-            problems.append(Problem(Place(name), "", f"more than {MAX_TOTAL_BYTES} bytes of YAML in all"))
+            problems.append(Problem(SourceLocation(name), "", f"more than {MAX_TOTAL_BYTES} bytes of YAML in all"))
             return
         yield name, content
 
@@ -56,9 +56,11 @@ def _find(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
         elif path.is_file():
             found.add(path)
         else:
-            problems.append(Problem(Place(path.as_posix()), "", "no such file or folder"))
+            problems.append(Problem(SourceLocation(path.as_posix()), "", "no such file or folder"))
     if len(found) > MAX_FILES:
-        problems.append(Problem(Place(min(found).as_posix()), "", f"one of more than {MAX_FILES} files of YAML"))
+        problems.append(
+            Problem(SourceLocation(min(found).as_posix()), "", f"one of more than {MAX_FILES} files of YAML")
+        )
     return sorted(found)[:MAX_FILES]
 
 
@@ -122,7 +124,7 @@ def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cach
         contradictions.extend(result.contradictions)
         if len(problems) + len(contradictions) >= MAX_PROBLEMS:
             problems.append(
-                Problem(Place(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
+                Problem(SourceLocation(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
             )
             break
     found = consistency.problems(objects, complete=not problems)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from functions.api.problems import Place
+from functions.api.problems import SourceLocation
 
 Scalar = str | int | float | bool | None
 
@@ -18,9 +18,9 @@ Scalar = str | int | float | bool | None
 class Node:
     """A mapping, a list or a scalar; `nodes`, `chars` (of text) and `height` are those of the whole subtree."""
 
-    place: Place
+    place: SourceLocation
     value: "dict[str, Node] | list[Node] | Scalar"
-    key_places: dict[str, Place] = field(default_factory=dict)  # of a mapping: where each key stands
+    key_places: dict[str, SourceLocation] = field(default_factory=dict)  # of a mapping: where each key stands
     nodes: int = 1
     height: int = 1
     chars: int = 0
@@ -48,7 +48,7 @@ class Node:
             node = node.child(part) if node is not None else None
         return node
 
-    def locate(self, path: Sequence[str | int]) -> Place:
+    def locate(self, path: Sequence[str | int]) -> SourceLocation:
         """Where the path's value stands; the nearest ancestor's key or value where the path ends early."""
         node, place = self, self.place
         for part in path:
@@ -61,14 +61,14 @@ class Node:
             return node.place
         return place
 
-    def locate_character(self, path: Sequence[str | int], offset_chars: int) -> Place:
+    def locate_character(self, path: Sequence[str | int], offset_chars: int) -> SourceLocation:
         """Where a character of the path's text stands; the text's own place where that cannot be told."""
         node, place = self.at(path), self.locate(path)
         if node is None or node.text_offset is None:
             return place
-        return Place(place.file, place.line, place.column + node.text_offset + offset_chars)
+        return SourceLocation(place.file, place.line, place.column + node.text_offset + offset_chars)
 
-    def locate_key(self, path: Sequence[str | int]) -> Place:
+    def locate_key(self, path: Sequence[str | int]) -> SourceLocation:
         """Where the path's last key stands."""
         parent = self.at(path[:-1])
         last = path[-1] if path else None

@@ -28,7 +28,7 @@ from functions.artifacts.manifest import ADAPTER_LIMITS
 from functions.artifacts.s3 import DEFAULT_BUCKET
 from functions.cli.catalogue_edit import with_channel, with_version
 from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
-from functions.cli.context import CliContext, here
+from functions.cli.context import CliContext, current_context
 from functions.cli.promote import channel_words, rollout_id_of, tell_change
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
@@ -111,7 +111,7 @@ def push(
 ) -> None:
     model_id, version = _named(target)
     asked = Push(model_id, version, base, channel, rollout)
-    place = here(clones=True)
+    place = current_context(clones=True)
     packed = _packed(directory, as_json=as_json)
     declared = find_declared(place, asked.model_id)
     with Registry(place) as registry:

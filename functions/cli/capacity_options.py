@@ -15,7 +15,7 @@ _MOST_NODES = 100_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Wanted:
+class CapacityRequest:
     """What was asked on the command line, checked."""
 
     pools: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Wanted:
     elsewhere_per_million: float | None = None
 
 
-def wanted(
+def capacity_request(
     *,
     pools: Sequence[str],
     model_dir: Path | None,
@@ -44,8 +44,8 @@ def wanted(
     nodes: Sequence[str],
     prices: Sequence[str],
     api_price: float | None,
-) -> Wanted:
-    return Wanted(
+) -> CapacityRequest:
+    return CapacityRequest(
         pools=tuple(pools),
         model_dir=model_dir,
         products=products_from(products),

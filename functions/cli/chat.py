@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from functions.api.ids import DEFAULT_CHANNEL
-from functions.cli.context import CliContext, here
+from functions.cli.context import CliContext, current_context
 from functions.cli.refused import Refused
 from functions.controller.local.prepare.secret_files import DemoKey, read_demo_keys
 
@@ -28,7 +28,7 @@ class NotYet(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatCall:
     model: str
     messages: list[dict[str, str]]
     max_tokens: int = 64
@@ -36,7 +36,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Asker:
+class GatewayClient:
     """One HTTP client for one command."""
 
     place: CliContext
@@ -49,7 +49,7 @@ class Asker:
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._client = httpx.Client(verify=verify, timeout=timeout, trust_env=False)
 
-    def __enter__(self) -> "Asker":
+    def __enter__(self) -> "GatewayClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class Asker:
         response = self._send("GET", "/v1/models", key)
         return [str(model["id"]) for model in response.json()["data"] if DEFAULT_CHANNEL in model["channels"]]
 
-    def stream(self, chat: Chat, key: str) -> Iterator[str]:
+    def stream(self, chat: ChatCall, key: str) -> Iterator[str]:
         """The answer's text in pieces; Refused with the platform's own words where there is none."""
         body = {
             "model": chat.model,
@@ -139,19 +139,19 @@ MAX_TURNS = 200  # of a conversation that is sent whole each time
 def chat(
     model: str, *, once: str | None, system: str | None, max_tokens: int, temperature: float, tenant: str | None
 ) -> None:
-    place = here()
+    place = current_context()
     _, key = demo_key(place, tenant, model)
     opening = [{"role": "system", "content": system}] if system else []
-    with Asker(place) as asker:
+    with GatewayClient(place) as asker:
         if once is None and sys.stdin.isatty():
-            _converse(asker, Chat(model, opening, max_tokens, temperature), key.key)
+            _converse(asker, ChatCall(model, opening, max_tokens, temperature), key.key)
             return
         prompt = once if once is not None else _piped()
         messages = [*opening, {"role": "user", "content": prompt}]
-        _print_answer(asker, Chat(model, messages, max_tokens, temperature), key.key)
+        _print_answer(asker, ChatCall(model, messages, max_tokens, temperature), key.key)
 
 
-def _converse(asker: Asker, chat: Chat, key: str) -> None:
+def _converse(asker: GatewayClient, chat: ChatCall, key: str) -> None:
     sys.stderr.write(f"{chat.model}; an empty line or Ctrl-D ends it\n")
     for _ in range(MAX_TURNS):
         try:
@@ -170,7 +170,7 @@ def _converse(asker: Asker, chat: Chat, key: str) -> None:
         chat.messages.append({"role": "assistant", "content": answer})
 
 
-def _print_answer(asker: Asker, chat: Chat, key: str) -> str:
+def _print_answer(asker: GatewayClient, chat: ChatCall, key: str) -> str:
     pieces = []
     for text in asker.stream(chat, key):
         pieces.append(text)

@@ -113,7 +113,7 @@ class CliContext:
         }
 
 
-def here(*, clones: bool = False) -> CliContext:
+def current_context(*, clones: bool = False) -> CliContext:
     """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
     try:
         settings = LocalSettings()

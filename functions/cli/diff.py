@@ -21,7 +21,7 @@ from functions.api import snapshot as snapshots
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
-from functions.cli.context import CliContext, here, is_clone_of
+from functions.cli.context import CliContext, current_context, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
@@ -40,7 +40,7 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
-    place = here(clones=True)
+    place = current_context(clones=True)
     loaded = load_or_tell(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
     present = running(place)
     changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(place))

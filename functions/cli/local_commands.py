@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from functions.cli.chat import demo_key
-from functions.cli.context import here
+from functions.cli.context import current_context
 from functions.cli.fleet_wait import controller_status, order
 from functions.cli.refused import Refused
 from functions.cli.status_tables import short
@@ -20,7 +20,7 @@ POLL_S = 0.25
 
 
 def restart(name: str) -> None:
-    place = here()
+    place = current_context()
     order(place, {"do": "restart", "name": name})
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
@@ -44,7 +44,7 @@ ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def env(tenant: str | None, *, as_json: bool) -> None:
-    place = here()
+    place = current_context()
     chosen, key = demo_key(place, tenant)
     values = {
         "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
@@ -75,7 +75,7 @@ READ_BYTES = 64 * 1024
 
 
 def logs(name: str, *, follow: bool, lines: int) -> None:
-    directory = here().layout.logs_dir
+    directory = current_context().layout.logs_dir
     known = sorted(path.name.removesuffix(".log") for path in directory.glob("*.log"))
     if name not in known:
         raise Refused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
@@ -110,24 +110,24 @@ TIMEOUT_S = 60.0
 
 
 def suspend(reason: str) -> None:
-    order(here(clones=True), {"do": "suspend", "reason": reason})
+    order(current_context(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
     reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
 
 
 def resume() -> None:
-    order(here(clones=True), {"do": "resume"})
+    order(current_context(clones=True), {"do": "resume"})
     _follow_reconciliation("Resuming")
 
 
 def reconcile() -> None:
-    order(here(clones=True), {"do": "reconcile"})
+    order(current_context(clones=True), {"do": "reconcile"})
     _follow_reconciliation("Reconciling")
 
 
 def _follow_reconciliation(title: str) -> None:
     """Until the branch's tip is applied, or refused."""
-    place = here(clones=True)
+    place = current_context(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:
         while True:

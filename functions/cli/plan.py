@@ -19,7 +19,7 @@ import typer
 from functions.api.ids import PoolName
 from functions.cli import plan_tables
 from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
-from functions.cli.context import CliContext, here
+from functions.cli.context import CliContext, current_context
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
 from functions.cli.plan_tables import Report, as_json
 from functions.cli.refused import Refused
@@ -103,7 +103,7 @@ def _promised(name: PoolName, played: Played) -> list[Mark]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlanRequest:
     """The command's options."""
 
     base: str | None
@@ -117,9 +117,9 @@ class Wanted:
     as_json: bool
 
 
-def plan(path: Path | None, wanted: Wanted) -> None:
+def plan(path: Path | None, wanted: PlanRequest) -> None:
     root = (path if path is not None else Path.cwd()).resolve()
-    place = here(clones=True)
+    place = current_context(clones=True)
     if wanted.plot is not None:
         _checked(wanted.plot)
     candidate = candidate_of(root, wanted.revision, place, as_json=wanted.as_json)
@@ -155,7 +155,7 @@ def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
         return played
 
 
-def _traffic(before: World, after: World, place: CliContext, wanted: Wanted) -> PlanTraffic:
+def _traffic(before: World, after: World, place: CliContext, wanted: PlanRequest) -> PlanTraffic:
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
@@ -199,7 +199,7 @@ def _load(texts: Sequence[str], before: World) -> Load:
 
 
 def _report(
-    base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: Wanted
+    base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: PlanRequest
 ) -> Report:
     return Report(
         base=base.words,

@@ -14,14 +14,14 @@ from rich.markup import escape
 from functions.api.ids import ModelId, parse_model_ref
 from functions.cli.catalogue_edit import with_channel
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
-from functions.cli.context import CliContext, here, is_clone_of
+from functions.cli.context import CliContext, current_context, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
 from functions.cli.terminal import make_console
 
 
 def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
-    place = here(clones=True)
+    place = current_context(clones=True)
     model_id = model_id_of(model)
     declared = find_declared(place, model_id)
     if declared is not None:

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from functions.api.ids import DEFAULT_CHANNEL, parse_model_ref
-from functions.cli.context import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout_tables import (
@@ -42,7 +42,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
     params = {} if every else {"active": "true"}
     if model is not None:
         params["model"] = model
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         rows = list(islice(registry.pages("/v1/rollouts", params), LISTED_MAX))
     if as_json:
         typer.echo(json.dumps({"rollouts": rows}, indent=2))
@@ -53,7 +53,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
 
 
 def act(name: str, verb: str, reason: str, *, as_json: bool) -> None:
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
         body = {"reason": reason} if reason else None
         row: dict[str, Any] = registry.send("POST", f"/v1/rollouts/{id_}/{verb}", body)
@@ -94,7 +94,7 @@ def watch(name: str, *, as_json: bool) -> None:
 
     Exit status 0 where it was completed or superseded, 1 where it was rolled back. The registry away is waited out.
     """
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
         looks = _looks(lambda: registry.get(f"/v1/rollouts/{id_}"))
         console = make_console()

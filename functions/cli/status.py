@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from functions.cli.context import CliContext, here
+from functions.cli.context import CliContext, current_context
 from functions.cli.fleet_wait import controller_status
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
@@ -24,7 +24,7 @@ NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
 
 
 def status(*, as_json: bool) -> None:
-    place = here(clones=True)
+    place = current_context(clones=True)
     controller = controller_status(place)
     seen: dict[str, Any] = {
         "ready": bool(controller and controller["ready"]),

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from functions.api.ids import EngineName
-from functions.cli.context import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout_tables import rollout_table
@@ -111,7 +111,7 @@ class FleetPoll:
 
 def top(every_s: float, *, as_json: bool) -> None:
     console = make_console()
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         looks = _looks(registry, every_s)
         if as_json:
             for look in looks:

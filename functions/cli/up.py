@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from functions.artifacts.errors import ArtifactError
-from functions.cli.chat import Asker, Chat, NotYet, demo_key
-from functions.cli.context import CliContext, here, read_branch
+from functions.cli.chat import ChatCall, GatewayClient, NotYet, demo_key
+from functions.cli.context import CliContext, current_context, read_branch
 from functions.cli.fleet_wait import controller_status, ensure_controller, wait_for_fleet
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
@@ -36,7 +36,7 @@ from functions.controller.local.prepare.steps import CannotPrepare, Reporter, St
 
 def prepare(engine: EngineKind) -> None:
     reporter = TerminalReporter(make_console())
-    place = here()
+    place = current_context()
     prepare_basics(place, reporter)
     prepare_engine(place, engine, reporter)
 
@@ -84,7 +84,7 @@ RETRY_S = 0.3
 MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
-def show_first_answers(place: CliContext, asker: Asker, console: Console) -> None:
+def show_first_answers(place: CliContext, asker: GatewayClient, console: Console) -> None:
     """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
     console.print(f"\n[bold]{QUESTION}[/]  [dim]{place.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
@@ -97,7 +97,7 @@ def show_first_answers(place: CliContext, asker: Asker, console: Console) -> Non
         raise Refused("no model can be called: see `shoal status` for what is wrong with the configuration")
 
 
-def _show(asker: Asker, console: Console, tenant: str, model: str, key: str) -> None:
+def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: str) -> None:
     console.print(f"  [cyan]{escape(model)}[/] [dim]({escape(tenant)})[/] ", end="")
     deadline_s = time.monotonic() + NEWS_TRAVELS_S
     while True:
@@ -111,11 +111,11 @@ def _show(asker: Asker, console: Console, tenant: str, model: str, key: str) -> 
     console.print(f"  [dim]{first_ms:.0f} ms to the first token[/]")
 
 
-def _stream(asker: Asker, console: Console, model: str, key: str) -> float:
+def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> float:
     """Print the answer as it comes; milliseconds to its first piece."""
     started_s = time.monotonic()
     first_ms = 0.0
-    for text in asker.stream(Chat(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
+    for text in asker.stream(ChatCall(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
         first_ms = first_ms or (time.monotonic() - started_s) * 1000
         console.print(text.replace("\n", " "), end="", soft_wrap=True, markup=False)
     return first_ms
@@ -124,7 +124,7 @@ def _stream(asker: Asker, console: Console, model: str, key: str) -> float:
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     console = make_console()
     reporter = TerminalReporter(console)
-    place = here()
+    place = current_context()
     prepare_basics(place, reporter)
     _check_ports(place, replicas, reporter)
     prepare_engine(place, engine, reporter)
@@ -134,7 +134,7 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
         reporter.say("The fleet starts in the background: `shoal status` shows how far it is, `shoal down` stops it.")
         return
     wait_for_fleet(place, Target(engine, replicas), reporter)
-    with Asker(place) as asker:
+    with GatewayClient(place) as asker:
         show_first_answers(place, asker, console)
     _show_how_to_go_on(place, reporter)
 
@@ -208,7 +208,7 @@ SLACK_S = 60.0
 
 
 def down() -> None:
-    place = here()
+    place = current_context()
     reporter = TerminalReporter(make_console())
     if not place.layout.run_dir.is_dir():
         reporter.say(f"nothing runs: there is no fleet in {place.layout.root}")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.gitops.following import Following
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
@@ -28,7 +28,7 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
 from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
-from functions.controller.snapshot.registry_client import Heard
+from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 
@@ -39,7 +39,7 @@ SHOWN_PROBLEMS = 5
 
 
 def follow_words(
-    following: Following, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
+    following: BranchFollower, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
 ) -> list[str]:
     """`live`: the gateway has this revision's snapshot, `took_s` after the push was accepted, but for what is held."""
     if following.suspended:
@@ -69,7 +69,7 @@ class Orders:
         self,
         *,
         layout: StateLayout,
-        following: Following,
+        following: BranchFollower,
         reconciler: Reconciler,
         supervisor: Supervisor,
         operations: Operations,
@@ -132,7 +132,7 @@ class Orders:
             operation=self._operation,
         )
 
-    async def _replicas(self) -> tuple[Heard, ...] | str:
+    async def _replicas(self) -> tuple[LastHeartbeat, ...] | str:
         try:
             async with asyncio.timeout(ASKED_FOR_S):
                 return await self._source.replicas()

@@ -19,7 +19,7 @@ from functions.api.problems import Problem
 from functions.artifacts.errors import ArtifactError
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.gitops.following import Following
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
@@ -69,7 +69,7 @@ class Controller:
             is_paused=lambda: self._following.suspended,
             counts={name: roster.count for name, roster in rosters.items()},
         )
-        self._following = Following(self._git, self._layout.revisions_file, self._check)
+        self._following = BranchFollower(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()

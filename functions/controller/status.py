@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from functions.controller.autoscaling.scaler import PoolSize
-from functions.controller.conditions import Seen, conditions, pool_conditions
-from functions.controller.gitops.following import Following
+from functions.controller.conditions import ObservedState, conditions, pool_conditions
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.words import printable
 from functions.controller.local.instances import Instance
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.reconciler import Wanted
+from functions.controller.local.reconciler import DesiredFleet
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.snapshot.publication import Publication
-from functions.controller.snapshot.registry_client import Heard
+from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.fleet.heartbeat import Heartbeat
 
 SHOWN_PROBLEMS = 50
@@ -26,11 +26,11 @@ def describe(
     pid: int,
     layout: StateLayout,
     supervisor: Supervisor,
-    wanted: Wanted,
-    following: Following,
+    wanted: DesiredFleet,
+    following: BranchFollower,
     publication: Publication,
     rollouts: dict[str, Any],
-    replicas: tuple[Heard, ...] | str,
+    replicas: tuple[LastHeartbeat, ...] | str,
     gateway_epoch: int | None,
     scaling: list[PoolSize],
     operation: str,
@@ -57,7 +57,7 @@ def describe(
     }
 
 
-def _revision(following: Following, layout: StateLayout) -> dict[str, Any]:
+def _revision(following: BranchFollower, layout: StateLayout) -> dict[str, Any]:
     record, desired, tip = following.record, following.desired, following.tip
     return {
         "repository": str(layout.gitops_dir),
@@ -92,9 +92,9 @@ def _snapshot(publication: Publication, gateway_epoch: int | None) -> dict[str, 
 
 
 def _objects(
-    following: Following,
+    following: BranchFollower,
     publication: Publication,
-    wanted: Wanted,
+    wanted: DesiredFleet,
     instances: list[Instance],
     beats: tuple[Heartbeat, ...],
 ) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _objects(
     if desired is None:
         return {"counts": {}, "objects": []}
     last = publication.last
-    seen = Seen(
+    seen = ObservedState(
         snapshot=publication.snapshot,
         is_current=last.revision == desired.revision and last.kind in ("published", "unchanged"),
         problems=last.problems,

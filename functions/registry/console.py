@@ -22,7 +22,7 @@ from functions.decisions.rollout.report import figures_of
 from functions.fleet.heartbeat import Heartbeat
 from functions.registry.console_tiers import Tiers, tiers_of
 from functions.registry.declared import is_gits
-from functions.registry.fleet_watch import FleetWatch, Seen
+from functions.registry.fleet_watch import FleetWatch, ReplicaSighting
 from functions.registry.services import RegistryServices
 from functions.registry.sql import audit, rollouts
 from functions.registry.sql.errors import DatabaseUnavailable
@@ -45,7 +45,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredState:
     """What the database told; `trouble` where it did not."""
 
     rollouts: Sequence[Rollout] = ()
@@ -54,16 +54,16 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ConsoleInputs:
     snapshot: Snapshot | None
-    seen: Sequence[Seen]
+    seen: Sequence[ReplicaSighting]
     bus_connected: bool
-    stored: Stored
+    stored: StoredState
     now_unix_s: float
     evidence: Mapping[str, Evidence] = field(default_factory=dict)  # by rollout id
 
 
-def state_of(known: Known, search: str = "") -> dict[str, Any]:
+def state_of(known: ConsoleInputs, search: str = "") -> dict[str, Any]:
     models = known.snapshot.models if known.snapshot is not None else ()
     beats = [seen.heartbeat for seen in known.seen]
     adapters = (
@@ -107,7 +107,7 @@ def _pool(name: str, beats: Sequence[Heartbeat], tiers: Sequence[Tiers]) -> dict
     }
 
 
-def _replica(seen: Seen) -> dict[str, Any]:
+def _replica(seen: ReplicaSighting) -> dict[str, Any]:
     beat = seen.heartbeat
     return {
         "id": beat.replica_id,
@@ -143,7 +143,7 @@ def _model(model: ModelEntry) -> dict[str, Any]:
     }
 
 
-def _rollout(rollout: Rollout, known: Known) -> dict[str, Any]:
+def _rollout(rollout: Rollout, known: ConsoleInputs) -> dict[str, Any]:
     evidence = known.evidence.get(rollout.id, Evidence())
     figures = figures_of(rollout, evidence, known.now_unix_s)
     heard = evidence.heard_unix_s
@@ -206,7 +206,7 @@ def console_routes(
         response.headers["cache-control"] = "no-store"
         stored = await _stored(services)
         current = services.declared.store.current
-        known = Known(
+        known = ConsoleInputs(
             snapshot=current.snapshot if current is not None else None,
             seen=fleet.replicas(),
             bus_connected=fleet.bus_connected,
@@ -223,16 +223,16 @@ def _static(page: Mapping[str, bytes], name: str) -> Response:
     return Response(page[name], media_type=f"{_MEDIA_TYPES[name]}; charset=utf-8", headers=dict(_HEADERS))
 
 
-async def _stored(services: RegistryServices) -> Stored:
+async def _stored(services: RegistryServices) -> StoredState:
     """What the database holds; its words where it does not answer, so that the rest is shown all the same."""
 
-    def read(connection: Connection) -> Stored:
+    def read(connection: Connection) -> StoredState:
         active = rollouts.page(connection, Filter(active=True), None, SHOWN_ACTIVE)
         ended = rollouts.page(connection, Filter(active=False), None, SHOWN_ENDED)
         entries = audit.page(connection, None, SHOWN_AUDIT)
-        return Stored([each.rollout for each in (*active, *ended)], entries)
+        return StoredState([each.rollout for each in (*active, *ended)], entries)
 
     try:
         return await services.database.run(lambda: services.database.read(read))
     except DatabaseUnavailable as error:
-        return Stored(trouble=str(error))
+        return StoredState(trouble=str(error))

@@ -16,7 +16,7 @@ from functions.fleet.pool_report import REPORT_PATH, DesiredPools, PoolReport, r
 from functions.registry.collecting import Collecting, NotNow
 from functions.registry.conventions import AfterNumber, JsonBody, Limit, body_of, describes, page_of, read_body
 from functions.registry.errors import ApiError
-from functions.registry.fleet_watch import FleetWatch, Seen
+from functions.registry.fleet_watch import FleetWatch, ReplicaSighting
 from functions.registry.principal import Authenticator, Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import audit
@@ -56,7 +56,7 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
     return router
 
 
-def _described(seen: Seen) -> dict[str, Any]:
+def _described(seen: ReplicaSighting) -> dict[str, Any]:
     return {**msgspec.structs.asdict(seen.heartbeat), "age_s": round(seen.age_s, 3)}
 
 

@@ -49,7 +49,7 @@ class PoolWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplicaSighting:
     heartbeat: Heartbeat
     age_s: float  # since its last beat came
 
@@ -82,8 +82,8 @@ class FleetWatch:
         except HeartbeatInvalid:
             self.refused_total += 1
 
-    def replicas(self) -> list[Seen]:
+    def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""
         now_s = self._clock()
         self._view.expire(now_s)
-        return [Seen(beat, max(0.0, now_s - seen_s)) for beat, seen_s in self._view.heartbeats()]
+        return [ReplicaSighting(beat, max(0.0, now_s - seen_s)) for beat, seen_s in self._view.heartbeats()]

@@ -30,7 +30,7 @@ from functions.registry.views import (
 
 def model_routes(store: SnapshotStore, authenticator: Authenticator, database: Database | None) -> APIRouter:
     router = APIRouter()
-    look = _Look(store, database)
+    look = _CatalogueReader(store, database)
 
     @router.get("/v1/models")
     async def all_models(
@@ -73,7 +73,7 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
     return router
 
 
-class _Look:
+class _CatalogueReader:
     def __init__(self, store: SnapshotStore, database: Database | None) -> None:
         self._store = store
         self._database = database

@@ -31,7 +31,7 @@ from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.errors import Refused
 from functions.registry.sql.transaction import Write
-from functions.registry.version_content import Wanted, content_of
+from functions.registry.version_content import VersionRequest, content_of
 from functions.registry.views import described_rollout
 
 _Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
@@ -71,7 +71,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
         model = own_model(who, tenant, name)
         _check(services, model, tenant, body)
-        wanted = Wanted(model, version, body.base_model, body.digest, body.artifact_uri)
+        wanted = VersionRequest(model, version, body.base_model, body.digest, body.artifact_uri)
         content = await content_of(services, who.actor(request), wanted)
         new = NewVersion(model, tenant, body.base_model, version, content.digest, content.uri, body.rollout)
 

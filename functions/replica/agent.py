@@ -27,13 +27,13 @@ from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, Snapsho
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.replica.app import Drain, make_app
-from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
-from functions.replica.heartbeat_loop import Heart
+from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics
-from functions.replica.monitor import Monitor, Prober
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
@@ -54,7 +54,7 @@ class Agent:
     status: AgentStatus
     drain: Drain
     tasks: Supervised
-    heart: Heart
+    heart: HeartbeatLoop
     monitor: Monitor
     standby: Standby
     reconciler: AdapterReconciler
@@ -100,8 +100,8 @@ def build(settings: ReplicaSettings) -> Agent:
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
     bus_url = _bus_url(settings)
-    heart = Heart(status, lambda: ValkeyBus(bus_url))
-    prober = Prober(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
+    heart = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
     metrics = AgentMetrics(status, heart.counts)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
@@ -211,7 +211,7 @@ def _source(settings: ReplicaSettings) -> StoreSource:
 
 
 def _chunks(cache: ArtifactCache, settings: ReplicaSettings) -> APIRouter:
-    return chunk_routes(ChunkShelf(cache), Uploads(Bandwidth(settings.peer_up_bytes_per_s)))
+    return chunk_routes(ChunkShelf(cache), ChunkUploads(Bandwidth(settings.peer_up_bytes_per_s)))
 
 
 def _signatures(settings: ReplicaSettings) -> SignaturePolicy | None:

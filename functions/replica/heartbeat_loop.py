@@ -103,12 +103,12 @@ _TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long what was said counts as known
 
 
 @dataclass(slots=True)
-class BeatCounts:
+class HeartbeatCounts:
     sent: int = 0
     failed: int = 0
 
 
-class Heart:
+class HeartbeatLoop:
     """`open_bus` is called on the heart's own loop, since a connection belongs to one loop."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Heart:
         self._sequence = 0
         self._reachable = True
         self._told_s = clock()  # when the last beat that reached the bus was made
-        self.counts = BeatCounts()
+        self.counts = HeartbeatCounts()
 
     @property
     def reachable(self) -> bool:

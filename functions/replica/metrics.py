@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
-from functions.replica.heartbeat_loop import BeatCounts
+from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.status import AgentStatus
 
@@ -18,7 +18,7 @@ _LOAD_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class AgentMetrics:
-    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
+    def __init__(self, status: AgentStatus, beats: HeartbeatCounts) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_StatusCollector(status, beats))
         self._loads = Counter(
@@ -73,7 +73,7 @@ class AgentMetrics:
 
 
 class _StatusCollector(Collector):
-    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
+    def __init__(self, status: AgentStatus, beats: HeartbeatCounts) -> None:
         self._status, self._beats = status, beats
 
     def collect(self) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
-from functions.replica.status import Adapters, AgentStatus, Load
+from functions.replica.status import Adapters, AgentStatus, EngineLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def _read_metrics(engine: EngineClient) -> EngineMetrics | None:
         return None
 
 
-class Prober:
+class EngineProber:
     """Our one-token requests: one at a time, and what they added to the engine's sums."""
 
     def __init__(self, engine: EngineClient, model: str, timeout_s: float, clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ def counters_of(metrics: EngineMetrics) -> Counters:
     )
 
 
-def rate_counters_of(metrics: EngineMetrics, prober: Prober) -> RateCounters:
+def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounters:
     """The engine's sums without our own probes, which are far cheaper than any tenant's request."""
     return RateCounters(
         finished=metrics.finished_total - prober.answered,
@@ -103,9 +103,9 @@ def rate_counters_of(metrics: EngineMetrics, prober: Prober) -> RateCounters:
     )
 
 
-def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> Load:
+def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
     """The gauges; decode speed is one stream's: the mean gap between tokens since the look before."""
-    return Load(
+    return EngineLoad(
         running=metrics.running,
         waiting=metrics.waiting,
         kv_usage_ratio=metrics.kv_usage_ratio,
@@ -130,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 class Monitor:
     def __init__(
-        self, status: AgentStatus, engine: EngineClient, prober: Prober, policy: HealthPolicy, tasks: Supervised
+        self, status: AgentStatus, engine: EngineClient, prober: EngineProber, policy: HealthPolicy, tasks: Supervised
     ) -> None:
         self._status = status
         self._engine = engine
@@ -193,7 +193,7 @@ class Monitor:
             return
         _log.warning("engine %s -> %s: %s", before.phase, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
-            status.load, status.adapters = Load(), Adapters()  # nothing runs in a process that is gone
+            status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None
             status.asleep = False  # whoever is started in its place is awake

@@ -16,7 +16,7 @@ from functions.controller.local.instances import Instance, Ledger, read_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
-from functions.controller.local.probes import Prober
+from functions.controller.local.probes import ProcessProber
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
 from functions.controller.local.supervisor import Supervisor
 from functions.decisions.health.backoff import BackoffPolicy
@@ -75,7 +75,7 @@ class Shop:
     async def open(self) -> "Shop":
         self.supervisor = Supervisor(self.layout, environ=os.environ, controller_pid=os.getpid(), backoff=IMPATIENT)
         # A child that is kept waiting for the processor is not to look unready: only what says so is.
-        self.supervisor._prober = Prober(PATIENCE_S)
+        self.supervisor._prober = ProcessProber(PATIENCE_S)
         self.operations = Operations(self.supervisor)
         self._running = asyncio.get_running_loop().create_task(self.supervisor.run())
         return self

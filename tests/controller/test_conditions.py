@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import INCOMING, Digest
 from functions.api.loader import Loaded
-from functions.controller.conditions import SHOWN_PER_KIND, Condition, Seen, conditions
+from functions.controller.conditions import SHOWN_PER_KIND, ObjectCondition, ObservedState, conditions
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.decisions.rollout.events import Breached
 from functions.decisions.rollout.events import Loaded as VersionLoaded
@@ -27,13 +27,13 @@ def seen(
     current: bool = True,
     held: tuple[str, ...] = (),
     rollouts: tuple[Rollout, ...] = (),
-) -> Seen:
+) -> ObservedState:
     compiled = compile_snapshot(loaded.objects, URIS, epoch=1, revision="r", compiled_unix_s=0.0)
     problems = tuple(str(problem) for problem in compiled.problems)
-    return Seen(compiled.snapshot, current, problems, held, rollouts, beats, now_unix_s=1e9)
+    return ObservedState(compiled.snapshot, current, problems, held, rollouts, beats, now_unix_s=1e9)
 
 
-def coming(what: Seen) -> Seen:
+def coming(what: ObservedState) -> ObservedState:
     """The channel that is held is not there; its new version is being loaded."""
     models = tuple(
         msgspec.structs.replace(model, channels={INCOMING: "v1"}) if model.id == "acme/bot" else model
@@ -52,7 +52,9 @@ def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> H
 BOT = "acme/bot@" + "sha256:" + "1" * 16
 
 
-def of(name: str, what: Seen, loaded: Loaded = CONFIG, pools: tuple[Condition, ...] = ()) -> tuple[str, str, str]:
+def of(
+    name: str, what: ObservedState, loaded: Loaded = CONFIG, pools: tuple[ObjectCondition, ...] = ()
+) -> tuple[str, str, str]:
     found = {each.name: each for each in conditions(loaded, pools, what).listed}
     return found[name].state, found[name].reason, found[name].message
 
@@ -124,7 +126,7 @@ def test_thousands_are_counted_and_what_is_wrong_comes_first() -> None:
 
 
 def test_the_targets_own_findings_are_among_them() -> None:
-    pools = (Condition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
+    pools = (ObjectCondition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
     assert of("base", seen(load(pool())), load(pool()), pools) == ("Stalled", "Failing", "it died 3 times")
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
-from functions.controller.snapshot.holding import Replica, flips, hold, serving_of
+from functions.controller.snapshot.holding import LoadedReplica, flips, hold, serving_of
 from functions.decisions.adapters.demand import wanted_in
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
 from functions.fleet.heartbeat import Heartbeat
@@ -34,12 +34,12 @@ def snapshot(*versions: str, pool: str = POOL, entries: tuple[VersionEntry, ...]
     )  # fmt: skip
 
 
-def replica(*versions: str, without_room: tuple[str, ...] = ()) -> Replica:
+def replica(*versions: str, without_room: tuple[str, ...] = ()) -> LoadedReplica:
     loaded, never = ({version(name).engine_name for name in group} for group in (versions, without_room))
-    return Replica(frozenset(loaded), frozenset(never))
+    return LoadedReplica(frozenset(loaded), frozenset(never))
 
 
-def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: Replica) -> dict[str, str]:
+def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: LoadedReplica) -> dict[str, str]:
     return dict(hold(previous, wanted, {POOL: replicas}).snapshot.models[0].channels)
 
 

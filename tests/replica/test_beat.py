@@ -14,12 +14,14 @@ from functions.decisions.health.engine_rates import MAX_MS, MIN_MS, EngineRates
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet import heartbeat as heartbeats
 from functions.replica.heartbeat_loop import compose
-from functions.replica.status import Adapters, Disk, Load
+from functions.replica.status import Adapters, Disk, EngineLoad
 from tests.replica.statuses import make_status
 
 
 def test_a_beat_says_what_the_agent_knows() -> None:
-    status = make_status(load=Load(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128))
+    status = make_status(
+        load=EngineLoad(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128)
+    )
     beat = compose(status, sequence=4, sent_unix_s=1.5)
     assert (beat.replica_id, beat.host, beat.port, beat.incarnation) == ("r0", "127.0.0.1", 8460, 1_700_000_000_000)
     assert (beat.phase, beat.running, beat.waiting, beat.kv_usage_ratio) == ("ready", 2, 3, 0.5)
@@ -64,7 +66,7 @@ def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str
 FULL_BLOOM = Bloom(bytes(bloom.MAX_BYTES - 1), 7).encode()
 _ANY = st.integers(-(2**40), 2**40)
 _LOADS = st.builds(
-    Load,
+    EngineLoad,
     running=_ANY,
     waiting=_ANY,
     kv_usage_ratio=st.floats(-5, 5),
@@ -88,7 +90,7 @@ _LOADS = st.builds(
     epoch=st.integers(0, 2**62),
 )
 def test_every_beat_is_one_that_the_bus_accepts(
-    load: Load,
+    load: EngineLoad,
     rates: EngineRates,
     phase: str,
     draining: bool,

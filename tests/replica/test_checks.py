@@ -10,7 +10,7 @@ import pytest
 
 from functions.engines.client import EngineClient
 from functions.replica import monitor
-from functions.replica.monitor import Prober
+from functions.replica.monitor import EngineProber
 from tests.ports import free_ports
 from tests.replica.processes import POOL, Engine, http, wait_for
 
@@ -94,7 +94,7 @@ async def test_how_a_probe_ends(
 ) -> None:
     well_engine.fault(**fault)
     timeout_s = 1.0 if state == "timed_out" else 60.0
-    prober = Prober(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
+    prober = EngineProber(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
     prober.begin()
     assert prober.newest.state == "pending"
     await prober.run()
@@ -106,7 +106,7 @@ async def test_how_a_probe_ends(
 
 async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     engine = client_of(well_engine, http_client)
-    prober = Prober(engine, POOL, 60.0, time.monotonic)
+    prober = EngineProber(engine, POOL, 60.0, time.monotonic)
     before = monitor.rate_counters_of(await engine.metrics(), prober)
     for _ in range(3):
         prober.begin()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import Heartbeat
-from functions.replica.heartbeat_loop import Heart
+from functions.replica.heartbeat_loop import HeartbeatLoop
 from tests.replica.processes import wait_for
 from tests.replica.statuses import Clock, make_status
 
@@ -45,7 +45,7 @@ class Recorder:
 
 def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
     bus = Recorder()
-    heart = Heart(make_status(), lambda: bus, interval_s=0.05)
+    heart = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.05)
 
     async def block() -> None:
         heart.start()
@@ -58,7 +58,7 @@ def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
 
 def test_it_counts_from_zero_and_ends_with_dead() -> None:
     bus = Recorder()
-    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
     heart.start()
     wait_for(lambda: len(bus.beats) >= 5, "some beats")
     heart.stop()
@@ -72,7 +72,7 @@ def test_it_counts_from_zero_and_ends_with_dead() -> None:
 
 def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
     bus = Recorder()
-    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
     heart.start()
     wait_for(lambda: bus.beats, "a first beat")
     for error in (BusUnavailable("gone"), ZeroDivisionError("a bug")):
@@ -88,7 +88,7 @@ def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
 def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:
     """An adapter that is withdrawn meanwhile is not unloaded: no gateway has heard of it."""
     bus, clock = Recorder(), Clock()
-    heart = Heart(make_status(), lambda: bus, interval_s=0.02, clock=clock)
+    heart = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02, clock=clock)
     heart.start()
     wait_for(lambda: bus.beats, "a first beat")
     assert heart.reachable
@@ -104,7 +104,7 @@ def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:
 
 def test_stopping_twice_or_before_starting_is_harmless() -> None:
     bus = Recorder()
-    heart = Heart(make_status(), lambda: bus, interval_s=0.02)
+    heart = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
     heart.stop()
     heart.start()
     heart.stop()

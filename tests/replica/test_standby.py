@@ -13,7 +13,7 @@ from functions.replica import standby
 from functions.replica.heartbeat_loop import compose
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.standby import SETTLED_S, Standby
-from functions.replica.status import AgentStatus, Load
+from functions.replica.status import AgentStatus, EngineLoad
 from tests.replica.statuses import Clock, make_status
 
 
@@ -181,7 +181,7 @@ async def test_an_engine_without_the_routes_stays_awake() -> None:
 
 
 async def test_a_busy_engine_is_not_put_to_sleep() -> None:
-    replica = Replica(may_sleep=True, status=make_status(standby=True, load=Load(running=1)))
+    replica = Replica(may_sleep=True, status=make_status(standby=True, load=EngineLoad(running=1)))
     task = asyncio.get_running_loop().create_task(replica.standby.run())
     async with asyncio.timeout(30.0):
         while not replica.engine.asked:

@@ -12,10 +12,10 @@ import pytest
 from functions.artifacts.s3 import S3Store
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
 from functions.fleet.tasks import Supervised
 from functions.replica.heartbeat_loop import compose
-from functions.replica.monitor import Monitor, Prober
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus
 from tests.engines.servers import serving
@@ -35,11 +35,11 @@ CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 class Agent:
     """Standby and monitor beside an engine, on a clock of the test's own."""
 
-    def __init__(self, parts: Parts, server: httpx.AsyncClient, status: AgentStatus, clock: Clock) -> None:
+    def __init__(self, parts: EngineParts, server: httpx.AsyncClient, status: AgentStatus, clock: Clock) -> None:
         self.parts, self.server, self.status, self.clock = parts, server, status, clock
         self.client = EngineClient(server, "", timeout_s=60.0)
         self.tasks = Supervised()
-        self.prober = Prober(self.client, parts.model.names[0], PROBE_TIMEOUT_S, clock)
+        self.prober = EngineProber(self.client, parts.model.names[0], PROBE_TIMEOUT_S, clock)
         self.monitor = Monitor(status, self.client, self.prober, HealthPolicy(), self.tasks)
         self.standby = Standby(status, self.client, lambda: None, may_sleep=True)
 

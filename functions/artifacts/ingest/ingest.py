@@ -154,7 +154,7 @@ _DELETION_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldArtifact:
     """An artifact of the store that is not collected while it is held."""
 
     digest: Digest
@@ -205,7 +205,7 @@ class Ingest:
                 upload.abandon()
 
     @contextmanager
-    def holding(self, digest: Digest) -> Iterator[Held]:
+    def holding(self, digest: Digest) -> Iterator[HeldArtifact]:
         """Keep an artifact from being collected while something that names it is written down.
 
         The transaction that writes it down asks the ledger whether the session is still open, and gives up where it
@@ -222,7 +222,7 @@ class Ingest:
             for chunk in manifest.distinct_chunks():
                 if self.store.size_of(chunk_key(chunk.sha256)) != chunk.size_bytes:
                     raise ArtifactMissing(f"the store has {digest} in part only; publish it again")
-            yield Held(digest, manifest.total_bytes, keys, session)
+            yield HeldArtifact(digest, manifest.total_bytes, keys, session)
 
     def check(self, digest: Digest, expect: Expectation) -> None:
         """Check an artifact of the store once more, against a base that it did not come in for; nothing is changed.

@@ -32,7 +32,7 @@ from functions.artifacts.errors import ArtifactCorrupt, StoreUnavailable
 from functions.artifacts.manifest import MODEL_LIMITS
 from functions.artifacts.swarm.addresses import is_loopback
 from functions.artifacts.swarm.chunk_clients import MIN_PEER_BYTES_PER_S, Bandwidth, Origin, PeerClient
-from functions.artifacts.swarm.exchange import Exchange, Progress, Threads
+from functions.artifacts.swarm.exchange import DownloadProgress, Exchange, Threads
 from functions.artifacts.swarm.protocol import TrackerClient, TrackerUnavailable
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
 from functions.decisions.distribution.chunk_bits import full
@@ -71,7 +71,7 @@ class Download:
     rng: Random
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
     clock: Callable[[], float] = time.monotonic
-    progress: Progress = field(default_factory=Progress)
+    progress: DownloadProgress = field(default_factory=DownloadProgress)
     _threads: Threads = field(init=False)
 
     def __post_init__(self) -> None:

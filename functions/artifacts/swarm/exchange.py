@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Progress:
+class DownloadProgress:
     """For people and measurements. Bytes are those of chunks that were verified and written."""
 
     chunks: int = 0
@@ -104,7 +104,7 @@ class Exchange:
     tracker: TrackerClient | None
     threads: Threads
     rng: Random
-    progress: Progress
+    progress: DownloadProgress
     clock: Callable[[], float] = time.monotonic
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _hungry: asyncio.Event = field(default_factory=asyncio.Event)

@@ -21,7 +21,7 @@ from functions.fleet.pool_report import PoolReport, ReplicaReport
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Allocation:
     count: int  # replicas in all
     standby: frozenset[int] = frozenset()  # the numbers of the warm ones
 
@@ -33,9 +33,9 @@ class Roster:
     def serving(self) -> int:
         return self.count - len(self.standby)
 
-    def up_to(self, count: int) -> "Roster":
+    def up_to(self, count: int) -> "Allocation":
         """The same without the numbers from `count` on."""
-        return Roster(min(count, self.count), frozenset(number for number in self.standby if number < count))
+        return Allocation(min(count, self.count), frozenset(number for number in self.standby if number < count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class Sleepers:
 _NOBODY = Sleepers()
 
 
-def toward(now: Roster, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY) -> Roster:
+def toward(
+    now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
+) -> Allocation:
     """The next roster on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
@@ -64,39 +66,39 @@ def toward(now: Roster, serving: int, warm: int, ready: Set[int] = frozenset(), 
     return promoted
 
 
-def _promoted(now: Roster, serving: int, quickest: Sequence[Set[int]]) -> Roster:
+def _promoted(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
     """Those of the first set before those of the next; of a set the lowest numbers."""
     lacking = max(0, serving - now.serving)
     in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
-    return Roster(now.count, now.standby - frozenset(in_order[:lacking]))
+    return Allocation(now.count, now.standby - frozenset(in_order[:lacking]))
 
 
-def _grown(now: Roster, serving: int, warm: int) -> Roster:
+def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
     """New ones serve until enough do; the rest are warm."""
     count = max(now.count, serving + max(warm, len(now.standby)))
     new = range(now.count, count)
     to_serve = serving - now.serving
-    return Roster(count, now.standby | frozenset(new[to_serve:]))
+    return Allocation(count, now.standby | frozenset(new[to_serve:]))
 
 
-def _demoted(now: Roster, warm: int) -> Roster:
+def _demoted(now: Allocation, warm: int) -> Allocation:
     """One serves less: the last one ends, or another is warm in the place of the last one."""
     last = now.count - 1
     highest = max(number for number in range(now.count) if number not in now.standby)
     if len(now.standby) < warm:
-        return Roster(now.count, now.standby | {highest})
+        return Allocation(now.count, now.standby | {highest})
     if last == highest:
-        return Roster(last, now.standby)
-    return Roster(last, (now.standby | {highest}) - {last})
+        return Allocation(last, now.standby)
+    return Allocation(last, (now.standby | {highest}) - {last})
 
 
-def _shrunk(now: Roster, ready: Set[int]) -> Roster:
+def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
     """One is warm less: the last one ends. Where that one serves, a loaded one serves in its place, or nothing ends."""
     last = now.count - 1
     if last in now.standby:
-        return Roster(last, now.standby - {last})
+        return Allocation(last, now.standby - {last})
     loaded = now.standby & ready
-    return Roster(last, now.standby - {max(loaded)}) if loaded else now
+    return Allocation(last, now.standby - {max(loaded)}) if loaded else now
 
 
 __all__ = ["Wish", "granted"]
@@ -132,7 +134,7 @@ def _give(given: dict[str, int], wanted: Mapping[str, int], left: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RoleOrder:
     """One replica's standing from now on, and where its agent listens."""
 
     replica_id: str
@@ -144,7 +146,7 @@ class Order:
 _MAX_DIGITS = 6
 
 
-def orders_for(report: PoolReport, pool: str, roster: Roster) -> list[Order]:
+def orders_for(report: PoolReport, pool: str, roster: Allocation) -> list[RoleOrder]:
     """For those whose beats say something else than the roster."""
     orders = []
     for replica in replicas_of(report, pool):
@@ -163,7 +165,7 @@ def number_of(replica: ReplicaReport) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
-def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[Order]:
+def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[RoleOrder]:
     """Where replicas have no numbers: so many of those that are loaded are to serve, then so many to be warm.
 
     Fewer serve than should: the first warm ones by name are promoted. More do: the last ones by name become warm, as
@@ -179,5 +181,5 @@ def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int
     return [_order(each, standby=True) for each in ready[len(ready) - too_many :]]
 
 
-def _order(replica: ReplicaReport, *, standby: bool) -> Order:
-    return Order(replica.replica_id, replica.host, replica.peer_port, standby)
+def _order(replica: ReplicaReport, *, standby: bool) -> RoleOrder:
+    return RoleOrder(replica.replica_id, replica.host, replica.peer_port, standby)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import httpx
 import msgspec
 
-from functions.controller.autoscaling.allocation import Order
-from functions.controller.autoscaling.scaler import Wanted
+from functions.controller.autoscaling.allocation import RoleOrder
+from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
 from functions.fleet.pool_report import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 
@@ -23,7 +23,7 @@ AT_ONCE = 32
 _log = logging.getLogger(__name__)
 
 
-class Teller:
+class RoleNotifier:
     """Sends replicas their roles: one short request each, to the port where gateways and peers reach the agent.
 
     Owned by one event loop.
@@ -34,12 +34,12 @@ class Teller:
         self._headers = {"authorization": f"Bearer {token}"}
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def tell(self, orders: Iterable[Order]) -> tuple[str, ...]:
+    async def tell(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
         """All at once; returns why some were not heard, in words."""
         answers = await asyncio.gather(*(self._tell(order) for order in orders))
         return tuple(answer for answer in answers if answer)
 
-    async def _tell(self, order: Order) -> str:
+    async def _tell(self, order: RoleOrder) -> str:
         url = f"http://{order.host}:{order.port}/standing"
         try:
             async with self._places:
@@ -70,7 +70,7 @@ class PoolsWire:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegistryUnavailable(f"{REPORT_PATH} does not answer as a registry does: {error}") from error
 
-    async def tell(self, wanted: Mapping[str, Wanted]) -> None:
+    async def tell(self, wanted: Mapping[str, DesiredSize]) -> None:
         pools = tuple(DesiredPool(pool, each.replicas, each.cause) for pool, each in sorted(wanted.items()))
         await self._registry.send(
             "PUT", REPORT_PATH, content=msgspec.json.encode(DesiredPools(pools)), timeout=_TIMEOUT

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from functions.controller.autoscaling.allocation import Roster
+from functions.controller.autoscaling.allocation import Allocation
 from functions.controller.local.files import replace_file
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
@@ -209,15 +209,15 @@ class _KeptSizes(msgspec.Struct, frozen=True):
     alone_tokens_per_s: dict[str, Annotated[float, msgspec.Meta(ge=0.0)]] = {}  # by pool
 
 
-def read_sizes(path: Path) -> dict[str, Roster]:
+def read_sizes(path: Path) -> dict[str, Allocation]:
     """By pool."""
     try:
-        return {name: Roster(pool.count, frozenset(pool.standby)) for name, pool in _read(path).pools.items()}
+        return {name: Allocation(pool.count, frozenset(pool.standby)) for name, pool in _read(path).pools.items()}
     except ValueError:
         return {}
 
 
-def write_sizes(path: Path, rosters: dict[str, Roster]) -> None:
+def write_sizes(path: Path, rosters: dict[str, Allocation]) -> None:
     """The speeds stay."""
     pools = {name: KeptPool(roster.count, tuple(sorted(roster.standby))) for name, roster in sorted(rosters.items())}
     _write(path, _KeptSizes(pools, _read(path).alone_tokens_per_s))

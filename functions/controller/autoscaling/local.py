@@ -21,12 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.allocation import Roster, Wish, granted, orders_for, toward
+from functions.controller.autoscaling.allocation import Allocation, Wish, granted, orders_for, toward
 from functions.controller.autoscaling.kept import Forecasts, KeptSpeeds, write_sizes
-from functions.controller.autoscaling.scaler import Policies, PoolSize, Scaler, Wanted
+from functions.controller.autoscaling.scaler import DesiredSize, Policies, PoolSize, Scaler
 from functions.controller.autoscaling.seating import (
-    Seating,
     Since,
+    SlotsInUse,
     ending,
     heard_of,
     in_words,
@@ -66,7 +66,7 @@ class LocalScaling:
         supervisor: Supervisor,
         source: SnapshotSource,
         is_suspended: Callable[[], bool],
-        rosters: Mapping[str, Roster],
+        rosters: Mapping[str, Allocation],
     ) -> None:
         """`rosters` are those that an earlier controller has kept."""
         self._layout = layout
@@ -80,7 +80,7 @@ class LocalScaling:
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, DesiredSize] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
         self._since: Since = {}
         self._trouble = ""
@@ -138,7 +138,7 @@ class LocalScaling:
             await self._agree(report)
         await self._tell_registry()
 
-    def _ask(self, report: PoolReport | None, seatings: Mapping[str, Seating], resting: Mapping[str, int]) -> None:
+    def _ask(self, report: PoolReport | None, seatings: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
         sizes = {name: pool.roster.serving for name, pool in seatings.items()}
         scaling, admission = self._policies.scaling, self._policies.admission
         self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
@@ -152,9 +152,9 @@ class LocalScaling:
         self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
         return report
 
-    def _seatings(self, report: PoolReport | None) -> dict[str, Seating]:
+    def _seatings(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
         seatings = {
-            pool.name: Seating(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            pool.name: SlotsInUse(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
             for pool in self._reconciler.declared
         }
         if report is None or not report.bus_connected:
@@ -163,7 +163,7 @@ class LocalScaling:
         self._since = since(self._since, states, now_s)
         return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in seatings.items()}
 
-    def _leaving(self, seatings: Mapping[str, Seating]) -> int:
+    def _leaving(self, seatings: Mapping[str, SlotsInUse]) -> int:
         return ending(self._running(), seatings)
 
     def _running(self) -> list[str]:
@@ -171,7 +171,9 @@ class LocalScaling:
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
-    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, Held], leaving: int) -> dict[str, Roster]:
+    def _next(
+        self, seatings: Mapping[str, SlotsInUse], held: Mapping[str, Held], leaving: int
+    ) -> dict[str, Allocation]:
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
         allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
         self._held = {}
@@ -231,7 +233,7 @@ class LocalScaling:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
-    async def _follow(self, rosters: dict[str, Roster]) -> None:
+    async def _follow(self, rosters: dict[str, Allocation]) -> None:
         """Write down first, then act: a controller that dies in between finds what it has to do."""
         if rosters == self._rosters:
             return
@@ -248,13 +250,13 @@ class LocalScaling:
             for trouble in await (await self._source.teller()).tell(orders):
                 _log.warning("%s", trouble)
 
-    def _covered(self, rosters: dict[str, Roster]) -> dict[str, Roster]:
+    def _covered(self, rosters: dict[str, Allocation]) -> dict[str, Allocation]:
         """The others are as their YAML has them, at once, whether or not anything is heard of them."""
         return {name: roster for name, roster in rosters.items() if self._policies.cover(name)}
 
-    def _roster(self, name: str, declared: int) -> Roster:
+    def _roster(self, name: str, declared: int) -> Allocation:
         kept_so = self._rosters.get(name) if self._policies.cover(name) else None
-        return kept_so or Roster(self._reconciler.wanted.target.replicas or declared)
+        return kept_so or Allocation(self._reconciler.wanted.target.replicas or declared)
 
     async def _tell_registry(self) -> None:
         now_s = time.monotonic()
@@ -265,7 +267,7 @@ class LocalScaling:
             self._told_s = now_s
 
 
-def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
+def _write(layout: StateLayout, rosters: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
     """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
     write_sizes(layout.scaling_file, to_keep)
     for pool, roster in rosters.items():
@@ -281,7 +283,7 @@ def _mark(file: Path, standby: bool) -> None:
         file.unlink(missing_ok=True)
 
 
-def _in_words(before: Roster | None, after: Roster, wanted: Wanted | None) -> str:
+def _in_words(before: Allocation | None, after: Allocation, wanted: DesiredSize | None) -> str:
     why = f" ({wanted.reason})" if wanted is not None else ""
     if before is None:
         return f"{after.serving} serve, {len(after.standby)} warm{why}"

@@ -18,7 +18,7 @@ from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
-from functions.controller.autoscaling.allocation import Roster
+from functions.controller.autoscaling.allocation import Allocation
 from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
 from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
 from functions.decisions.admission.bands import BandRules, rules_of
@@ -40,7 +40,7 @@ MAX_STARTING = 1000  # replicas of one pool whose start is timed
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredSize:
     """What is wanted of a pool, and why."""
 
     replicas: int  # that serve, or will as soon as they are there
@@ -63,7 +63,7 @@ class _Pool:
     signals: PoolSignals | None = None
     starts: StartupTimes = field(default_factory=StartupTimes)
     starting_since_s: dict[str, float] = field(default_factory=dict)  # by replica
-    wanted: Wanted | None = None
+    wanted: DesiredSize | None = None
 
 
 class Scaler:
@@ -96,7 +96,7 @@ class Scaler:
         now_s: float,
         *,
         resting: Mapping[str, int] | None = None,
-    ) -> dict[str, Wanted]:
+    ) -> dict[str, DesiredSize]:
         """About once a second. By pool; one of which nothing was heard yet is as it was, and not among them.
 
         `sizes` are what pools have been asked to be until now: one that comes under a policy goes on from there.
@@ -147,7 +147,7 @@ class Scaler:
 
     def _decide(
         self, pool: _Pool, signals: PoolSignals, entry: AutoscalingEntry, admission: AdmissionEntry, now_s: float
-    ) -> Wanted:
+    ) -> DesiredSize:
         rules = rules_of(admission)[_INTERACTIVE]
         policy = ScalePolicy.of(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
         if pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S:
@@ -162,7 +162,7 @@ class Scaler:
             pool.scaling = replace(pool.scaling, desired=replicas)
         before = pool.wanted
         since_s = before.since_unix_s if before is not None and before.replicas == replicas else now_s
-        return Wanted(replicas, entry.warm, cause, reason, since_s, rungs.on)
+        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
         """How long a replica was seen starting, until it was loaded."""
@@ -235,7 +235,9 @@ class PoolSize:
     held: str  # why it is not (yet) what is wanted
 
     @classmethod
-    def of(cls, pool: str, roster: Roster, wanted: Wanted | None, operators: int | None, held: str) -> "PoolSize":
+    def of(
+        cls, pool: str, roster: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
+    ) -> "PoolSize":
         if operators is not None:
             held = f"--replicas {operators} goes before the autoscaler"
         return cls(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from functions.controller.autoscaling.allocation import Roster, Sleepers, number_of
+from functions.controller.autoscaling.allocation import Allocation, Sleepers, number_of
 from functions.controller.autoscaling.signals import replicas_of
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish
 from functions.fleet.pool_report import PoolReport, ReplicaReport
@@ -71,10 +71,10 @@ _LIMIT_S = {"loaded": FALLS_ASLEEP_S, "loading": LOADS_S, "unheard": UNHEARD_S}
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class SlotsInUse:
     """One pool's roster, and what its replicas said last."""
 
-    roster: Roster
+    roster: Allocation
     sleeps: bool = False  # it runs with --enable-sleep-mode
     heard: Mapping[int, ReplicaReport] = field(default_factory=dict)  # by number
     lasting: Lasting = field(default_factory=Lasting)
@@ -133,20 +133,20 @@ def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
 
 
-def without_lost(roster: Roster, pool: str, engines: Set[str]) -> Roster:
+def without_lost(roster: Allocation, pool: str, engines: Set[str]) -> Allocation:
     """Without the warm ones at its end whose engines, by their replicas' ids, do not run."""
     while roster.count - 1 in roster.standby and f"{pool}-{roster.count - 1}" not in engines:
         roster = roster.up_to(roster.count - 1)
     return roster
 
 
-def ending(engines: Iterable[str], pools: Mapping[str, Seating]) -> int:
+def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
     """How many engines, by their replicas' ids, run that no roster has: drained, or one more for a change."""
     wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.roster.count)}
     return sum(replica_id not in wanted for replica_id in engines)
 
 
-def in_words(wish: Wish, seated: Seated, pool: Seating, seats: int) -> str:
+def in_words(wish: Wish, seated: Seated, pool: SlotsInUse, seats: int) -> str:
     """Why a pool has less than it should; "" where it has not."""
     if seated.serving < wish.serving and len(pool.asleep) > seated.wake:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
@@ -159,7 +159,7 @@ def in_words(wish: Wish, seated: Seated, pool: Seating, seats: int) -> str:
     return f"this machine runs {seats} engines at most (SHOAL_MAX_ENGINES)"
 
 
-def _is_kept_by_the_last(pool: Seating, seated: Seated) -> bool:
+def _is_kept_by_the_last(pool: SlotsInUse, seated: Seated) -> bool:
     """A roster has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
     last = pool.roster.count - 1
     return last not in pool.roster.standby and bool(pool.asleep) and not pool.awake and not seated.wake

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from functions.api.file_result import ParseCache
 from functions.api.loader import MAX_FILES, MAX_TOTAL_BYTES, Loaded, load_texts
-from functions.api.problems import ConfigInvalid, Place, Problem, shown
+from functions.api.problems import ConfigInvalid, Problem, SourceLocation, shown
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.controller.gitops.git import Git, GitFailed, OutputTooLarge
 
@@ -117,11 +117,11 @@ def _is_configuration(path: str) -> bool:
 
 
 def _at(path: str, message: str) -> Problem:
-    return Problem(Place(path), "", message)
+    return Problem(SourceLocation(path), "", message)
 
 
 def _of_all(message: str) -> Problem:
-    return Problem(Place("."), "", message)
+    return Problem(SourceLocation("."), "", message)
 
 
 MESSAGE_MAX_CHARS = 200
@@ -154,7 +154,7 @@ class GitSource:
         with self._one_at_a_time:
             commit = self.git.commit_of(f"refs/heads/{self.branch}")
             if commit is None:
-                nothing = Problem(Place("."), "", f"the branch {self.branch} has no commit")
+                nothing = Problem(SourceLocation("."), "", f"the branch {self.branch} has no commit")
                 return Observed("", 0.0, "", None, (nothing,))
             return self._observe(self.git, commit)
 
@@ -176,7 +176,9 @@ class GitSource:
         try:
             listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit, max_bytes=LISTING_MAX_BYTES)
         except OutputTooLarge:  # a few objects can name each other into billions of files
-            too_large = Problem(Place("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}")
+            too_large = Problem(
+                SourceLocation("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}"
+            )
             return Observed(commit, committed_unix_s, message, None, (too_large,))
         listing = read_listing(listed)
         if listing.problems:

@@ -25,7 +25,7 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ObjectRefusal:
     """Why an object cannot be applied; with one of these, nothing was."""
 
     ref: ObjectRef
@@ -42,7 +42,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class WaveGate:
     """The wave whose health the next one waits for."""
 
     wave: int
@@ -57,11 +57,11 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyOutcome:
     revision: str
     result: Result
-    refusals: tuple[Refusal, ...] = ()
-    gate: Gate | None = None
+    refusals: tuple[ObjectRefusal, ...] = ()
+    gate: WaveGate | None = None
     written: tuple[ObjectRef, ...] = ()
     pruned: tuple[ObjectRef, ...] = ()  # asked to go; gone when a later reconcile no longer sees them
     prune_refused: str = ""

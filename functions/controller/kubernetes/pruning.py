@@ -11,7 +11,7 @@ since nothing would be left. Services that come with the same change count for n
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from functions.controller.kubernetes.inventory import InventoryEntry, Record
+from functions.controller.kubernetes.inventory import InventoryEntry, InventoryRecord
 from functions.controller.kubernetes.objects import (
     CONSENT_ANNOTATION,
     FIELD_MANAGER,
@@ -48,7 +48,7 @@ class PrunePlan:
     refused: str = ""  # why nothing is deleted although something should be
 
 
-def plan_prune(record: Record, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
+def plan_prune(record: InventoryRecord, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
     wanted = {each.ref for each in desired.objects}
     scope = {(kind.group, kind.kind) for kind in desired.kinds}
     delete: list[tuple[InventoryEntry, Body]] = []
@@ -95,7 +95,7 @@ def _stays(entry: InventoryEntry, found: Body) -> str:
     return ""
 
 
-def _too_much(record: Record, desired: Desired, doomed: list[InventoryEntry]) -> str:
+def _too_much(record: InventoryRecord, desired: Desired, doomed: list[InventoryEntry]) -> str:
     if not any(entry.kind == INFERENCE_SERVICE.kind for entry in doomed) or record.consent == desired.revision:
         return ""  # budgets alone guard nothing any more
     consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"

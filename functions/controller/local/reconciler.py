@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Wanted:
+class DesiredFleet:
     """What the processes should be, and how far they are."""
 
     target: Target = field(default_factory=Target)
@@ -56,7 +56,7 @@ class Reconciler:
         counts: Mapping[str, int],
     ) -> None:
         """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says."""
-        self.wanted = Wanted(target=target)
+        self.wanted = DesiredFleet(target=target)
         self.declared: tuple[Pool, ...] = ()  # as the YAML has them
         self._counts = dict(counts)
         self._layout = layout

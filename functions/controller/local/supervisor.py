@@ -32,7 +32,7 @@ from functions.controller.local.lifecycle import (
     SpawnFailed,
     Ticked,
 )
-from functions.controller.local.probes import Outcome, Prober
+from functions.controller.local.probes import ProbeOutcome, ProcessProber
 from functions.controller.local.spec import Probe, ProcessSpec
 from functions.controller.local.step import step
 from functions.decisions.health.backoff import BackoffPolicy
@@ -64,7 +64,7 @@ class Supervisor:
         self._backoff = backoff if backoff is not None else BackoffPolicy(cap_s=30.0)
         self._clock = clock
         self._recorded = b""
-        self._prober = Prober()
+        self._prober = ProcessProber()
         self._tasks = Supervised(restart_after_s=TICK_S)
 
     async def run(self) -> None:
@@ -228,7 +228,7 @@ class Supervisor:
         if liveness is not None and (liveness.answered or not spec.liveness_by_other):
             self.apply(instance, LivenessProbed(liveness.ok, liveness.detail))
 
-    async def _liveness(self, probe: Probe | None, readiness: Outcome, spec: ProcessSpec) -> Outcome | None:
+    async def _liveness(self, probe: Probe | None, readiness: ProbeOutcome, spec: ProcessSpec) -> ProbeOutcome | None:
         if probe is None:
             return None
         return readiness if probe == spec.readiness else await self._prober.probe(probe)

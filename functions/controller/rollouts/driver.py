@@ -14,7 +14,7 @@ from typing import Any
 from functions.api.ids import RolloutId, engine_name
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
-from functions.controller.snapshot.registry_client import Heard, RegistryRefused, RegistryUnavailable, RowMoved
+from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command
 from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, evaluate
 from functions.decisions.rollout.evidence import Evidence
@@ -57,7 +57,7 @@ class RolloutDriver:
         self,
         rows: RowsFollower,
         wire: Callable[[], Awaitable[RowsWire]],
-        fleet: Callable[[], Awaitable[tuple[Heard, ...] | str]],
+        fleet: Callable[[], Awaitable[tuple[LastHeartbeat, ...] | str]],
         *,
         patience: RolloutTimeouts | None = None,
         interval_s: float = INTERVAL_S,

@@ -20,14 +20,14 @@ from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.publish import publish_directory
 from functions.artifacts.s3 import DEFAULT_BUCKET, S3Settings, S3Store, load_credentials
-from functions.controller.autoscaling.clients import PoolsWire, Teller
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
 from functions.controller.local.context import PlanContext
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
 from functions.controller.snapshot.registry_client import (
     EpochTaken,
-    Heard,
+    LastHeartbeat,
     RegistryRefused,
     RegistryUnavailable,
     RegistryWire,
@@ -144,7 +144,7 @@ class SnapshotSource:
             self._models_root = context.models_root
         return self._publisher
 
-    async def replicas(self) -> tuple[Heard, ...] | str:
+    async def replicas(self) -> tuple[LastHeartbeat, ...] | str:
         """What every replica said last, or why the registry does not tell."""
         try:
             return await (await self._wire()).fleet()
@@ -159,11 +159,11 @@ class SnapshotSource:
     async def pools_wire(self) -> PoolsWire:
         return PoolsWire(await self._wire())
 
-    async def teller(self) -> Teller:
+    async def teller(self) -> RoleNotifier:
         """For agents on this machine, whose ports are open to holders of the token alone."""
         if self._agents is None:
             self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-        return Teller(self._agents, await self._token(self._context()))
+        return RoleNotifier(self._agents, await self._token(self._context()))
 
     async def close(self) -> None:
         for client in (self._client, self._agents):

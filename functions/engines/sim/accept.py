@@ -13,7 +13,7 @@ from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.model import Adapter, AdapterTable, ServedModel
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message, check_sampling
 from functions.engines.sim.refusals import invalid, unknown_model
-from functions.engines.sim.reply import Ending, Plan, plan_reply
+from functions.engines.sim.reply import Ending, ReplyPlan, plan_reply
 from functions.engines.sim.templates import ChatMessage
 
 _PRIORITY_HEADER = "x-vllm-priority"
@@ -31,7 +31,7 @@ class Choice:
 
     index: int
     prompt: Prompt
-    plan: Plan
+    plan: ReplyPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from functions.engines.sim.dialects import (
 from functions.engines.sim.faults import Faults, Malformed
 from functions.engines.sim.guards import json_only
 from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
 from functions.engines.sim.refusals import Refusal
@@ -81,7 +81,7 @@ def noted_body(
     return body
 
 
-def generation_routes(parts: Parts) -> APIRouter:
+def generation_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
 
     @router.post("/v1/chat/completions")
@@ -123,7 +123,7 @@ def generation_routes(parts: Parts) -> APIRouter:
     return router
 
 
-async def answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
+async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
     """`form` is how the reply is written: event by event, or as one body."""
     faults = parts.faults.for_request(work.model)
     if faults.delay_s is not None:
@@ -150,13 +150,13 @@ def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
     return Response(refusal.event() + DONE, media_type="text/event-stream")
 
 
-def _refuse_text_while_draining(parts: Parts) -> None:
+def _refuse_text_while_draining(parts: EngineParts) -> None:
     """vLLM shuts its tokenizer threads down first; prompts of token ids still reach the engine, which aborts them."""
     if parts.lifecycle.phase is Phase.DRAINING:
         raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 
 
-def envelope_of(parts: Parts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
+def envelope_of(parts: EngineParts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
     name = request.headers.get("x-request-id") or body.request_id or uuid4().hex[:16]
     return Envelope(
         request_id=f"{kind}-{name}",
@@ -167,7 +167,7 @@ def envelope_of(parts: Parts, work: Work, body: GenerationBody, request: Request
     )
 
 
-def _stream_options(parts: Parts, body: GenerationBody) -> StreamOptions:
+def _stream_options(parts: EngineParts, body: GenerationBody) -> StreamOptions:
     options = body.stream_options
     usage = parts.settings.force_usage or bool(options and options.include_usage)
     continuous = parts.settings.force_usage or (usage and bool(options and options.continuous_usage_stats))
@@ -186,14 +186,14 @@ def _injected_error(faults: Faults, status: int) -> Response:
 # POST /v1/responses, /v1/messages and /v1/messages/count_tokens.
 
 
-def dialect_routes(parts: Parts) -> APIRouter:
+def dialect_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
     _add_responses(router, parts)
     _add_messages(router, parts)
     return router
 
 
-def _add_responses(router: APIRouter, parts: Parts) -> None:
+def _add_responses(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/v1/responses")
     async def responses(body: ResponsesBody, request: Request) -> Response:
         chat = body.as_chat()
@@ -206,7 +206,7 @@ def _add_responses(router: APIRouter, parts: Parts) -> None:
         return await answer(parts, request, work, ResponseEvents(envelope, body) if body.stream else whole)
 
 
-def _add_messages(router: APIRouter, parts: Parts) -> None:
+def _add_messages(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/v1/messages")
     async def messages(body: MessagesBody, request: Request) -> Response:
         try:
@@ -232,7 +232,7 @@ def _add_messages(router: APIRouter, parts: Parts) -> None:
         return JSONResponse({"input_tokens": len(parts.acceptor.prompt_of(text).ids)})
 
 
-def _accepted(parts: Parts, chat: ChatBody, request: Request) -> Work:
+def _accepted(parts: EngineParts, chat: ChatBody, request: Request) -> Work:
     parts.acceptor.find_model(chat.model)
     parts.engine.check_admission(1)
     return parts.acceptor.chat(chat, request.headers)

@@ -13,7 +13,7 @@ from functions.engines.sim.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class EngineParts:
     settings: Settings
     model: ServedModel
     adapters: AdapterTable

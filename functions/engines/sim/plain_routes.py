@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from functions.engines.sim.accept import spoken
 from functions.engines.sim.guards import json_only
 from functions.engines.sim.lifecycle import Level, Mode, Phase
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.protocol import (
     DetokenizeBody,
     LoadAdapterBody,
@@ -33,7 +33,7 @@ from functions.engines.sim.refusals import adapter_broken
 VLLM_VERSION = "0.32.0"
 
 
-def status_routes(parts: Parts) -> APIRouter:
+def status_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
 
     async def health() -> Response:
@@ -68,7 +68,7 @@ def status_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def tokenizer_routes(parts: Parts) -> APIRouter:
+def tokenizer_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
     tokenizer = parts.model.tokenizer
 
@@ -88,7 +88,7 @@ def tokenizer_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def fault_routes(parts: Parts) -> APIRouter:
+def fault_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
 
     @router.get("/sim/faults")
@@ -117,14 +117,14 @@ def fault_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _text_of(parts: Parts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
+def _text_of(parts: EngineParts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
     if isinstance(body, TokenizeCompletionBody):
         return body.prompt
     messages = spoken(body.messages)
     return parts.acceptor.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
 
 
-def _model_cards(parts: Parts) -> list[dict[str, Any]]:
+def _model_cards(parts: EngineParts) -> list[dict[str, Any]]:
     created_s = int(parts.clock.wall_s())
     limit = parts.settings.limits.max_model_len_tokens
     base = [_card(name, parts.model.root, None, limit, created_s) for name in parts.model.names]
@@ -159,7 +159,7 @@ def _card(name: str, root: str, parent: str | None, max_model_len: int | None, c
     }
 
 
-def adapter_routes(parts: Parts) -> APIRouter:
+def adapter_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
     busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -178,7 +178,7 @@ def adapter_routes(parts: Parts) -> APIRouter:
     return router
 
 
-async def load_adapter(parts: Parts, name: str, path: str, *, in_place: bool = False) -> None:
+async def load_adapter(parts: EngineParts, name: str, path: str, *, in_place: bool = False) -> None:
     """Hot when it returns. Raises Refusal."""
     adapter = parts.adapters.read(name, path, in_place=in_place)
     if not parts.settings.enable_lora:
@@ -187,7 +187,7 @@ async def load_adapter(parts: Parts, name: str, path: str, *, in_place: bool = F
     parts.adapters.register(adapter)
 
 
-def sleep_routes(parts: Parts) -> APIRouter:
+def sleep_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
     engine, clock = parts.engine, parts.clock
     turn = asyncio.Lock()  # the engine does one such thing after the other

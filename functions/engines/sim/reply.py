@@ -34,7 +34,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplyPlan:
     ids: tuple[int, ...]
     deltas: tuple[str, ...]
     """Text that a stream sends with each token."""
@@ -48,7 +48,7 @@ class Plan:
         return "".join(self.deltas)
 
 
-def plan_reply(text: str, tokenizer: Tokenizer, ending: Ending) -> Plan:
+def plan_reply(text: str, tokenizer: Tokenizer, ending: Ending) -> ReplyPlan:
     ids = tokenizer.encode(text, add_special_tokens=False)
     pieces = tokenizer.pieces(ids)
     wanted = ending.max_tokens if ending.ignore_eos else max(len(ids), min(ending.min_tokens, ending.max_tokens))
@@ -61,22 +61,22 @@ def plan_reply(text: str, tokenizer: Tokenizer, ending: Ending) -> Plan:
     return _cut_at_stop_string(plan, ending) if ending.stop else plan
 
 
-def _cut_to_length(ids: Sequence[int], pieces: Sequence[str], ending: Ending, *, eos_id: int) -> Plan:
+def _cut_to_length(ids: Sequence[int], pieces: Sequence[str], ending: Ending, *, eos_id: int) -> ReplyPlan:
     kept = tuple(ids[: ending.max_tokens])
     text = tuple(pieces[: ending.max_tokens])
     ended_itself = kept[-1] == eos_id and len(kept) == len(ids) and not ending.ignore_eos
-    return Plan(kept, text, text, "stop" if ended_itself else "length", None)
+    return ReplyPlan(kept, text, text, "stop" if ended_itself else "length", None)
 
 
-def _cut_at_stop_token(plan: Plan, ending: Ending) -> Plan:
+def _cut_at_stop_token(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
     for index, token in enumerate(plan.ids):
         if token in ending.stop_token_ids and index + 1 >= ending.min_tokens:
             pieces = (*plan.pieces[:index], "")
-            return Plan(plan.ids[: index + 1], pieces, pieces, "stop", token)
+            return ReplyPlan(plan.ids[: index + 1], pieces, pieces, "stop", token)
     return plan
 
 
-def _cut_at_stop_string(plan: Plan, ending: Ending) -> Plan:
+def _cut_at_stop_string(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
     text = ""
     for index, piece in enumerate(plan.pieces):
         text += piece
@@ -104,7 +104,7 @@ def _first_stop(text: str, new_chars: int, stops: Sequence[str]) -> tuple[str, i
     return None
 
 
-def _lagging(plan: Plan, text: str, ending: Ending) -> Plan:
+def _lagging(plan: ReplyPlan, text: str, ending: Ending) -> ReplyPlan:
     lag = 0 if ending.include_stop else max(map(len, ending.stop)) - 1
     deltas: list[str] = []
     sent = seen = 0

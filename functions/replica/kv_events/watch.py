@@ -23,7 +23,7 @@ from functions.fleet.prefix_news import NewsInvalid, decode_ask, encode
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
-from functions.replica.kv_events.telling import TELL_INTERVAL_S, Telling
+from functions.replica.kv_events.telling import TELL_INTERVAL_S, PrefixUpdates
 
 # Which batch of events comes next: sequence numbers in, what to do out.
 #
@@ -99,7 +99,7 @@ class KvWatch:
         self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
         self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
         self._engine_is_gone = engine_is_gone
-        self._telling = Telling(replica_id, pool, self.blocks, self._generation())
+        self._telling = PrefixUpdates(replica_id, pool, self.blocks, self._generation())
         self._order = Order()
         self._replayed: dict[int, float] = {}  # batches that the subscription may bring once more: number to time
 

@@ -34,7 +34,7 @@ from functions.artifacts.swarm.download import Download, Node
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
-from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.listeners import PeerServer, StartFailed, bind
 from functions.replica.peer_app import TokenRequired
 from functions.replica.settings import NodeFetchSettings
@@ -89,7 +89,7 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
     stopped = _stopped_by_signals()
     cache = ArtifactCache(settings.cache_dir)
     shelf = ChunkShelf(cache)
-    uploads = Uploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
+    uploads = ChunkUploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
     token = _token(settings)
     between_nodes = peer_token(token)
     store = _store(settings)
@@ -177,7 +177,7 @@ def _stopped_by_signals() -> asyncio.Event:
     return stopped
 
 
-def _app(shelf: ChunkShelf, uploads: Uploads, token: str) -> TokenRequired:
+def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str) -> TokenRequired:
     app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(chunk_routes(shelf, uploads))
     return TokenRequired(app, token)

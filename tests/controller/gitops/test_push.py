@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.api.problems import Place, Problem
+from functions.api.problems import Problem, SourceLocation
 from functions.controller.gitops.review import MAX_UPDATES, ReferenceUpdate, judge_references
 from functions.controller.gitops.words import SHOWN_PROBLEMS, problem_lines
 
@@ -80,7 +80,7 @@ def lines(*problems: Problem, **texts: bytes) -> list[str]:
 
 
 def test_a_problem_is_shown_with_its_line_and_a_caret() -> None:
-    assert lines(Problem(Place("a.yaml", 2, 3), "spec.teir", "unknown key"), a_yaml=b"spec:\n  teir: x\n") == [
+    assert lines(Problem(SourceLocation("a.yaml", 2, 3), "spec.teir", "unknown key"), a_yaml=b"spec:\n  teir: x\n") == [
         "a.yaml:2:3: spec.teir: unknown key",
         "     2 |   teir: x",
         "       |   ^",
@@ -88,22 +88,26 @@ def test_a_problem_is_shown_with_its_line_and_a_caret() -> None:
 
 
 def test_a_problem_without_a_line_is_shown_alone() -> None:
-    assert lines(Problem(Place("a.yaml"), "", "is a symbolic link")) == ["a.yaml: is a symbolic link"]
-    assert len(lines(Problem(Place("a.yaml", 9, 1), "", "x"), a_yaml=b"one\n")) == 1
+    assert lines(Problem(SourceLocation("a.yaml"), "", "is a symbolic link")) == ["a.yaml: is a symbolic link"]
+    assert len(lines(Problem(SourceLocation("a.yaml", 9, 1), "", "x"), a_yaml=b"one\n")) == 1
 
 
 def test_of_a_long_line_the_part_that_matters_is_shown() -> None:
-    _, excerpt, caret = lines(Problem(Place("a.yaml", 1, 5000), "", "x"), a_yaml=b"a" * 4999 + b"!" + b"b" * 5000)
+    _, excerpt, caret = lines(
+        Problem(SourceLocation("a.yaml", 1, 5000), "", "x"), a_yaml=b"a" * 4999 + b"!" + b"b" * 5000
+    )
     assert len(excerpt) < 200
     assert excerpt[caret.index("^")] == "!"
 
 
 def test_many_problems_are_cut_off_with_a_count() -> None:
-    shown = lines(*(Problem(Place("a.yaml"), "", str(number)) for number in range(SHOWN_PROBLEMS + 7)))
+    shown = lines(*(Problem(SourceLocation("a.yaml"), "", str(number)) for number in range(SHOWN_PROBLEMS + 7)))
     assert len(shown) == SHOWN_PROBLEMS + 1
     assert shown[-1] == "… and 7 more"
 
 
 def test_nothing_that_a_terminal_obeys_gets_through() -> None:
-    shown = lines(Problem(Place("a.yaml", 1, 1), "x", "found \x1b[31m\r\n"), a_yaml=b"\x1b]0;title\x07 \xff\x9b")
+    shown = lines(
+        Problem(SourceLocation("a.yaml", 1, 1), "x", "found \x1b[31m\r\n"), a_yaml=b"\x1b]0;title\x07 \xff\x9b"
+    )
     assert all(line.isprintable() for line in shown)

@@ -20,7 +20,7 @@ from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import Heard, RegistryWire
+from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryWire
 from functions.controller.snapshot.resolve import Resolver
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, wire_of
@@ -184,7 +184,7 @@ class Controller:
     async def _rows_wire(self) -> RowsWire:
         return RowsWire(self.wire)
 
-    async def _fleet(self) -> tuple[Heard, ...]:
+    async def _fleet(self) -> tuple[LastHeartbeat, ...]:
         return await self.wire.fleet()
 
 

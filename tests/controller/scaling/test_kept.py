@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.autoscaling.allocation import Roster
+from functions.controller.autoscaling.allocation import Allocation
 from functions.controller.autoscaling.kept import KeptSpeeds, read_sizes, write_sizes
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    rosters = {"a": Roster(3, frozenset({2})), "b": Roster(0)}
+    rosters = {"a": Allocation(3, frozenset({2})), "b": Allocation(0)}
     write_sizes(tmp_path / "controller" / "scaling.json", rosters)
     assert read_sizes(tmp_path / "controller" / "scaling.json") == rosters
 
 
 def test_speeds_and_rosters_are_kept_side_by_side(tmp_path: Path) -> None:
-    path, rosters = tmp_path / "scaling.json", {"a": Roster(3, frozenset({2}))}
+    path, rosters = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
     speeds = KeptSpeeds(path)
     assert speeds.known == {}
     speeds.keep({"a": 100.0})
@@ -31,7 +31,7 @@ def test_speeds_and_rosters_are_kept_side_by_side(tmp_path: Path) -> None:
 def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:
     (tmp_path / "scaling.json").write_bytes(b'{"pools": {"a": {"count": 2}}}')
     assert KeptSpeeds(tmp_path / "scaling.json").known == {}
-    assert read_sizes(tmp_path / "scaling.json") == {"a": Roster(2)}
+    assert read_sizes(tmp_path / "scaling.json") == {"a": Allocation(2)}
 
 
 @pytest.mark.parametrize(

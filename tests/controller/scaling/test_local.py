@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 from msgspec.structs import replace
 
-from functions.controller.autoscaling.allocation import Roster
+from functions.controller.autoscaling.allocation import Allocation
 from functions.controller.autoscaling.clients import PoolsWire
 from functions.controller.autoscaling.kept import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
@@ -63,7 +63,7 @@ class Machine:
     def __init__(
         self,
         layout: StateLayout,
-        roster: Roster,
+        roster: Allocation,
         target: Target,
         *others: Pool,
         seats: int | None = None,
@@ -142,7 +142,7 @@ async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
 
 
 async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
-    machine = Machine(layout, Roster(3, frozenset({2})), Target("sim", 2))
+    machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 2))
     marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
     for mark in marks:  # the second is left of a roster that nobody knows any more
         mark.parent.mkdir(parents=True)
@@ -153,7 +153,7 @@ async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(
 
 async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout) -> None:
     async with hung() as (port, asked):
-        machine = Machine(layout, Roster(3, frozenset({2})), Target("sim"))
+        machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim"))
         machine.source.heard = report(replace(replica(0, "warm"), peer_port=port), replica(1), replica(2, "warm"))
         passing = asyncio.get_running_loop().create_task(machine.scaling.run())
         await asyncio.wait_for(asked.wait(), 30.0)
@@ -164,20 +164,20 @@ async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout)
 
 
 async def test_a_pool_that_was_scaled_up_gives_way_to_what_another_declares(layout: StateLayout) -> None:
-    machine = Machine(layout, Roster(19), Target("sim"), Pool("other", 4, "m"))
+    machine = Machine(layout, Allocation(19), Target("sim"), Pool("other", 4, "m"))
     await machine.passes(lambda: machine.shown.serving == MAX_SLOTS - 4)
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [MAX_SLOTS - 4, 4]
 
 
 def test_more_than_there_are_ports_for_was_not_asked_for(layout: StateLayout) -> None:
-    assert Machine(layout, Roster(100_000), Target("sim")).shown.serving == MAX_SLOTS
+    assert Machine(layout, Allocation(100_000), Target("sim")).shown.serving == MAX_SLOTS
 
 
 async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateLayout) -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        machine = Machine(layout, Roster(2, frozenset({1})), Target("vllm"))
+        machine = Machine(layout, Allocation(2, frozenset({1})), Target("vllm"))
         await machine.passes(lambda: (machine.shown.serving, machine.shown.warm) == (1, 0))
     finally:
         os.sched_setaffinity(0, before)
@@ -186,7 +186,7 @@ async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateL
 async def test_what_the_forecast_has_learnt_outlives_the_controller(layout: StateLayout) -> None:
     learnt = Memory(Demand(replica_per_s=777.0, looked_s=time.time()))
     Forecasts(layout.forecasts_file).keep({POOL: learnt}, 0.0)
-    machine = Machine(layout, Roster(2), Target("sim"))
+    machine = Machine(layout, Allocation(2), Target("sim"))
     layout.forecasts_file.unlink()
     machine.source.heard = report(replica(0), replica(1))
     await machine.passes(layout.forecasts_file.exists)

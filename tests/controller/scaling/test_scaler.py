@@ -7,7 +7,7 @@ from msgspec import structs
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry, BandEntry
-from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
+from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, DesiredSize, Scaler
 from functions.fleet.pool_board import PoolSum
 from functions.fleet.pool_report import PoolReport
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
@@ -26,7 +26,7 @@ FULL = PoolSum(2, 10.0, 20_000.0, 0.0, 0.0, 0.8, 9000, 0.4, 0.9, 0.05)
 TWO = (replica(0), replica(1))
 
 
-def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> Wanted | None:
+def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> DesiredSize | None:
     return scaler.step(heard, [entry], [ADMISSION], {POOL: 2}, now_s).get(POOL)
 
 

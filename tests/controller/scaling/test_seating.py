@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.allocation import Roster, toward
-from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.allocation import Allocation, toward
+from functions.controller.autoscaling.seating import Lasting, SlotsInUse, ending, heard_of, in_words, without_lost
 from functions.decisions.autoscaling.accelerator_slots import Held, Seated, Wish, seated
 from functions.fleet.pool_report import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
-ONE_AND_ONE = Roster(2, frozenset({1}))
-ONE_AND_ONE_OF_THREE = Roster(3, frozenset({1}))
+ONE_AND_ONE = Allocation(2, frozenset({1}))
+ONE_AND_ONE_OF_THREE = Allocation(3, frozenset({1}))
 
 
-def seating(*replicas: ReplicaReport, roster: Roster = ONE_AND_ONE, sleeps: bool = True) -> Seating:
-    return Seating(roster, sleeps, heard_of(report(*replicas), POOL))
+def seating(*replicas: ReplicaReport, roster: Allocation = ONE_AND_ONE, sleeps: bool = True) -> SlotsInUse:
+    return SlotsInUse(roster, sleeps, heard_of(report(*replicas), POOL))
 
 
 def asleep(number: int) -> ReplicaReport:
@@ -50,7 +50,7 @@ def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
 
 
 def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
-    assert seating(replica(0), asleep(1), roster=Roster(2)).held() == Held(serving=2, sleeps=True)
+    assert seating(replica(0), asleep(1), roster=Allocation(2)).held() == Held(serving=2, sleeps=True)
 
 
 def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
@@ -60,16 +60,16 @@ def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None
 
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
-    pool = seating(replica(0), replica(2, "starting"), roster=Roster(3, frozenset({1, 2})))
+    pool = seating(replica(0), replica(2, "starting"), roster=Allocation(3, frozenset({1, 2})))
     may = seated({POOL: Wish(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
     assert toward(pool.roster, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
 
 
 def test_after_a_reboot_those_at_the_end_that_slept_are_not_begun_all_at_once() -> None:
-    kept = Roster(4, frozenset({1, 2, 3}))
-    assert without_lost(kept, POOL, frozenset()) == Roster(1)
-    assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Roster(3, frozenset({1, 2}))
-    assert without_lost(Roster(2, frozenset({0})), POOL, frozenset()) == Roster(2, frozenset({0})), "no gaps"
+    kept = Allocation(4, frozenset({1, 2, 3}))
+    assert without_lost(kept, POOL, frozenset()) == Allocation(1)
+    assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Allocation(3, frozenset({1, 2}))
+    assert without_lost(Allocation(2, frozenset({0})), POOL, frozenset()) == Allocation(2, frozenset({0})), "no gaps"
 
 
 def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() -> None:
@@ -125,20 +125,20 @@ class Machine:
 
     seats: int
     sleeps: dict[str, bool]
-    rosters: dict[str, Roster] = field(init=False)
+    rosters: dict[str, Allocation] = field(init=False)
     engines: dict[str, dict[int, str]] = field(init=False)
     leaving: int = 0
 
     def __post_init__(self) -> None:
-        self.rosters = {pool: Roster(1) for pool in self.sleeps}
+        self.rosters = {pool: Allocation(1) for pool in self.sleeps}
         self.engines = {pool: {0: "awake"} for pool in self.sleeps}
 
     def awake(self) -> int:
         states = [state for engines in self.engines.values() for state in engines.values()]
         return self.leaving + len(states) - states.count("asleep")
 
-    def pools(self) -> dict[str, Seating]:
-        return {pool: Seating(roster, self.sleeps[pool], self._beats(pool)) for pool, roster in self.rosters.items()}
+    def pools(self) -> dict[str, SlotsInUse]:
+        return {pool: SlotsInUse(roster, self.sleeps[pool], self._beats(pool)) for pool, roster in self.rosters.items()}
 
     def _beats(self, pool: str) -> dict[int, ReplicaReport]:
         standby = self.rosters[pool].standby
@@ -160,7 +160,7 @@ class Machine:
             self._follow(name, then)
         return allowed
 
-    def _follow(self, name: str, then: Roster) -> None:
+    def _follow(self, name: str, then: Allocation) -> None:
         engines = self.engines[name]
         for number in range(then.count, self.rosters[name].count):
             self.leaving += engines.pop(number) != "asleep"
@@ -228,9 +228,9 @@ def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
     machine.settle(calm)
     assert machine.engines == {"a": {0: "awake", 1: "asleep"}, "b": {0: "awake", 1: "asleep"}}
     machine.settle({"a": Wish(2, 1), "b": Wish(2, 1)})
-    assert machine.rosters == {"a": Roster(2), "b": ONE_AND_ONE}
+    assert machine.rosters == {"a": Allocation(2), "b": ONE_AND_ONE}
     machine.settle({"a": Wish(1, 1), "b": Wish(2, 1)})
-    assert machine.rosters == {"a": ONE_AND_ONE, "b": Roster(2)}
+    assert machine.rosters == {"a": ONE_AND_ONE, "b": Allocation(2)}
 
 
 def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
@@ -239,6 +239,6 @@ def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
     machine.settle({"a": Wish(2, 1), "b": Wish(1, 1)})
     machine.engines["b"][1] = "loading"  # it is started again, and would be the fourth
     machine.decide({"a": Wish(2, 1), "b": Wish(1, 1)})
-    assert machine.rosters == {"a": Roster(2), "b": Roster(1)}
+    assert machine.rosters == {"a": Allocation(2), "b": Allocation(1)}
     machine.settle({"a": Wish(1, 1), "b": Wish(1, 1)})
     assert machine.rosters == {"a": ONE_AND_ONE, "b": ONE_AND_ONE}, "and comes back when there is one"

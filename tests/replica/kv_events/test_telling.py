@@ -8,7 +8,7 @@ from functions.fleet import prefix_news
 from functions.fleet.prefix_news import ASKED_FOR_S, Ask, Bloom, Delta, News, State, unpack
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Stored
-from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, Telling
+from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
 
 EVENTS, BLOOM = Ask("base", "events"), Ask("base", "bloom")
 
@@ -16,7 +16,7 @@ EVENTS, BLOOM = Ask("base", "events"), Ask("base", "bloom")
 class Agent:
     def __init__(self) -> None:
         self.blocks = EngineBlocks(1_000_000)
-        self.telling = Telling(ReplicaId("r-0"), PoolName("base"), self.blocks, 100)
+        self.telling = PrefixUpdates(ReplicaId("r-0"), PoolName("base"), self.blocks, 100)
         self._stored = 0
 
     def store(self, blocks: int) -> set[int]:

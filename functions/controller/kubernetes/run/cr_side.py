@@ -19,7 +19,7 @@ from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
 from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
-from functions.controller.kubernetes.outcome import Outcome, PassResult, together
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -30,7 +30,7 @@ from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.watch_wire import WatchWire
-from functions.controller.kubernetes.run.writes import Publication, writes_after
+from functions.controller.kubernetes.run.writes import PublicationState, writes_after
 from functions.controller.rollouts.merging import without_api
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable
@@ -112,7 +112,7 @@ class CustomResourceSide:
             return PassResult("passing", str(error), getattr(error, "after_s", None))
         return result_of_apply(outcome)
 
-    def _apply_budgets(self, api: KubeApi, looked: Looked) -> Outcome:
+    def _apply_budgets(self, api: KubeApi, looked: Looked) -> ApplyOutcome:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         desired = render_budgets(
             looked.loaded.of(InferenceService),
@@ -138,7 +138,7 @@ class CustomResourceSide:
         return informer.store.get(name) if informer is not None else None
 
 
-def result_of_apply(outcome: Outcome) -> PassResult:
+def result_of_apply(outcome: ApplyOutcome) -> PassResult:
     if outcome.result == "refused":
         may_pass = all(refusal.may_pass for refusal in outcome.refusals)
         return PassResult("contested" if may_pass else "stalled", outcome.stalled)
@@ -159,7 +159,7 @@ def _left_out(looked: Looked) -> list[Body]:
     ]
 
 
-def _publication(outcome: PublishOutcome) -> Publication:
+def _publication(outcome: PublishOutcome) -> PublicationState:
     left_out: dict[str, str] = {}
     for problem in outcome.problems:
         key, separator, message = problem.partition(": ")
@@ -168,7 +168,7 @@ def _publication(outcome: PublishOutcome) -> Publication:
     in_force = outcome.kind in ("published", "unchanged")
     reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
     rollouts = {f"{PLURALS['Model']}/{object_name(row.model)}": row for row in outcome.rollouts}
-    return Publication(in_force, reason, outcome.message, left_out, rollouts)
+    return PublicationState(in_force, reason, outcome.message, left_out, rollouts)
 
 
 def _refusals(looked: Looked) -> list[PassResult]:

@@ -21,7 +21,7 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
-from functions.controller.kubernetes.outcome import Outcome, PassResult, together
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _DesiredRevision:
     revision: str
     loaded: Loaded
 
@@ -53,8 +53,8 @@ class GitSide:
         self._looking = asyncio.Lock()
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self._observed: Observed | None = None
-        self._wanted: _Wanted | None = None
-        self._good: _Wanted | None = None  # what the API server took last
+        self._wanted: _DesiredRevision | None = None
+        self._good: _DesiredRevision | None = None  # what the API server took last
         self._applying = ""  # the revision
         self._published = ""  # the revision
         self._trouble = "the branch was not read yet"
@@ -114,7 +114,7 @@ class GitSide:
             first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
             return PassResult("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
         if self._wanted is None or self._wanted.revision != revision:
-            self._wanted = _Wanted(revision, observed.loaded)
+            self._wanted = _DesiredRevision(revision, observed.loaded)
             _log.info("%s: %s", revision, observed.message)
         return None
 
@@ -149,9 +149,9 @@ class GitSide:
             _log.warning("the revision that was applied last cannot be read: %s", error)
             return
         if observed.loaded is not None:
-            self._wanted = _Wanted(record.last_applied, observed.loaded)
+            self._wanted = _DesiredRevision(record.last_applied, observed.loaded)
 
-    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> tuple[PassResult, bool]:
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _DesiredRevision) -> tuple[PassResult, bool]:
         """How it ended, and whether the API server took it."""
         self._applying = wanted.revision
         rendered = await asyncio.to_thread(self._render, api, wanted)
@@ -169,11 +169,11 @@ class GitSide:
             outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
         return together([result_of_apply(outcome), result_of(publication)]), True
 
-    def _render(self, api: KubeApi, wanted: _Wanted) -> Rendered:
+    def _render(self, api: KubeApi, wanted: _DesiredRevision) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         return render(wanted.loaded, wanted.revision, namespace=self._settings.models_namespace, budget_kind=kind)
 
-    def _apply(self, api: KubeApi, rendered: Rendered) -> Outcome:
+    def _apply(self, api: KubeApi, rendered: Rendered) -> ApplyOutcome:
         began_s = time.monotonic()
         outcome = self._applier(api).reconcile(rendered.desired)
         if outcome.written or outcome.pruned:

@@ -40,7 +40,7 @@ _REQUEST_MAX_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class OperatorOrders:
     suspended: bool = False
     requested_at: str = ""
     handled_at: str = ""
@@ -50,20 +50,20 @@ class Orders:
         return bool(self.requested_at) and self.requested_at != self.handled_at
 
 
-def read_orders(api: KubeApi, namespace: str) -> Orders:
+def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
     """Blocks. No record yet is no order."""
     found = api.get(CONFIG_MAP, namespace, RECORD_NAME)
     if found is None:
-        return Orders()
+        return OperatorOrders()
     annotations = mapping_at(found, "metadata", "annotations")
-    return Orders(
+    return OperatorOrders(
         suspended=str(annotations.get(SUSPEND, "")).lower() == "true",
         requested_at=str(annotations.get(REQUESTED_AT, ""))[:_REQUEST_MAX_CHARS],
         handled_at=str(mapping_at(found, "data").get(HANDLED_AT, "")),
     )
 
 
-def mark_handled(api: KubeApi, namespace: str, orders: Orders) -> None:
+def mark_handled(api: KubeApi, namespace: str, orders: OperatorOrders) -> None:
     """Blocks; Stale where the record was written meanwhile."""
     store = RecordStore(api, namespace)
     store.write(replace(store.read(), last_handled_reconcile_at=orders.requested_at))
@@ -153,7 +153,9 @@ class Loop:
             _log.exception("a reconcile failed in a way that nobody foresaw")
             return PassResult("passing", f"{type(error).__name__}: {error}")
 
-    async def _wait(self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: Orders) -> Orders:
+    async def _wait(
+        self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: OperatorOrders
+    ) -> OperatorOrders:
         """Until it is time, or there is news or another order; the orders as they are then."""
         deadline_s = time.monotonic() + wait_s if wait_s is not None else float("inf")
         while True:
@@ -172,7 +174,7 @@ class Loop:
                 return orders
             self._news.clear()
 
-    async def _first_orders(self, guard: TermGuard, api: KubeApi) -> Orders:
+    async def _first_orders(self, guard: TermGuard, api: KubeApi) -> OperatorOrders:
         """Waits until they can be read: an earlier leader may have been told to wait."""
         while True:
             guard.check()
@@ -185,7 +187,7 @@ class Loop:
                 self.last = PassResult("waiting", message)
             await asyncio.sleep(self._control_poll_s)
 
-    async def _orders(self, api: KubeApi, before: Orders) -> Orders:
+    async def _orders(self, api: KubeApi, before: OperatorOrders) -> OperatorOrders:
         """As they are now; as they were where they cannot be read."""
         try:
             return await asyncio.to_thread(read_orders, api, self._namespace)
@@ -193,7 +195,7 @@ class Loop:
             _log.debug("the orders cannot be read: %s", error)
             return before
 
-    async def _acknowledge(self, api: KubeApi, orders: Orders) -> None:
+    async def _acknowledge(self, api: KubeApi, orders: OperatorOrders) -> None:
         if not orders.asks_now:
             return
         try:

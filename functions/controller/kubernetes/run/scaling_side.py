@@ -21,8 +21,8 @@ import httpx
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
 from functions.controller.autoscaling.allocation import Wish, granted, orders_for_counts
-from functions.controller.autoscaling.clients import PoolsWire, Teller
-from functions.controller.autoscaling.scaler import Policies, Scaler, Wanted
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
+from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
@@ -67,13 +67,13 @@ class ScalingSide:
         limits = httpx.Limits(max_keepalive_connections=0)
         token = await asyncio.to_thread(self._settings.internal_token_file.read_text)
         async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
-            teller = Teller(client, token.strip())
+            teller = RoleNotifier(client, token.strip())
             while True:
                 if not self._is_suspended():
                     await self._attempt(api, teller)
                 await asyncio.sleep(self._settings.scaling_interval_s)
 
-    async def _attempt(self, api: KubeApi, teller: Teller) -> None:
+    async def _attempt(self, api: KubeApi, teller: RoleNotifier) -> None:
         """What nobody foresaw is told with its trace, and must not end the term for all others."""
         try:
             await self.step(api, teller)
@@ -82,7 +82,7 @@ class ScalingSide:
         except Exception:
             _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
 
-    async def step(self, api: KubeApi, teller: Teller) -> None:
+    async def step(self, api: KubeApi, teller: RoleNotifier) -> None:
         """One pass."""
         revision = self._wanted()
         if revision is None:
@@ -125,7 +125,7 @@ class ScalingSide:
         sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
-    def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, Wish]:
+    def _allowed(self, wanted: dict[str, DesiredSize], sizes: dict[str, int]) -> dict[str, Wish]:
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         wishes = {pool: Wish(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
@@ -146,7 +146,7 @@ class ScalingSide:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
         self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
 
-    async def _tell(self, teller: Teller, report: PoolReport, allowed: dict[str, Wish]) -> None:
+    async def _tell(self, teller: RoleNotifier, report: PoolReport, allowed: dict[str, Wish]) -> None:
         orders = [
             order
             for pool, wish in allowed.items()

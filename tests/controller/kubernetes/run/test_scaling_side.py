@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.clients import Teller
+from functions.controller.autoscaling.clients import RoleNotifier
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
@@ -72,7 +72,7 @@ class Side:
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""
-        await self.side.step(self.fleet.api, Teller(self.agents, TOKEN))
+        await self.side.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
         return int(self.fleet.replicas("a"))
 
 
