@@ -111,10 +111,10 @@ def push(
 ) -> None:
     model_id, version = _named(target)
     asked = Push(model_id, version, base, channel, rollout)
-    place = current_context(clones=True)
+    context = current_context(clones=True)
     packed = _packed(directory, as_json=as_json)
-    declared = find_declared(place, asked.model_id)
-    with Registry(place) as registry:
+    declared = find_declared(context, asked.model_id)
+    with Registry(context) as registry:
         row = _known(registry, asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
@@ -123,7 +123,7 @@ def push(
         pool = _pool(registry, asked, declared, row)
         uploaded(registry, packed, asked.model_id.partition("/")[0], pool, as_json=as_json)
         if in_git:
-            _declare(place, asked, declared, row, packed.digest, as_json=as_json)
+            _declare(context, asked, declared, row, packed.digest, as_json=as_json)
         else:
             _register(registry, asked, pool, packed.digest, as_json=as_json)
 
@@ -206,7 +206,7 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
 
 
 def _declare(
-    place: CliContext,
+    context: CliContext,
     asked: Push,
     declared: DeclaredModel | None,
     row: dict[str, Any] | None,
@@ -216,7 +216,7 @@ def _declare(
 ) -> None:
     artifact = f"s3://{DEFAULT_BUCKET}/{asked.model_id}/{asked.version}"
     if declared is None:
-        _say_line(place, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
+        _say_line(context, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
         return
 
     def edit(text: str) -> str:
@@ -224,12 +224,12 @@ def _declare(
             text = with_version(text, asked.model_id, asked.version, artifact, digest)
         return text if asked.channel is None else with_channel(text, asked.model_id, asked.channel, asked.version)
 
-    change = change_file(place, declared, edit)
-    tell_change(place, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
+    change = change_file(context, declared, edit)
+    tell_change(context, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
 
 
 def _say_line(
-    place: CliContext, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool
+    context: CliContext, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool
 ) -> None:
     line = f'- {{name: {asked.version}, artifact: "{artifact}", digest: "{digest}"}}'
     if as_json:
@@ -238,6 +238,6 @@ def _say_line(
     console = make_console()
     console.print(escape(f"{asked.model_id} is declared in git; to have this version, add to its spec.versions"))
     console.print(
-        escape(f"in {declared_in} of {place.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
+        escape(f"in {declared_in} of {context.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
     )
     console.print(escape(f"    {line}"), soft_wrap=True)

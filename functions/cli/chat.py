@@ -39,13 +39,13 @@ class ChatCall:
 class GatewayClient:
     """One HTTP client for one command."""
 
-    place: CliContext
+    context: CliContext
     _client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.place.layout.ca_file.is_file():
-            raise Refused(f"there is no fleet in {self.place.layout.root}: start one with `shoal up`")
-        verify = ssl.create_default_context(cafile=str(self.place.layout.ca_file))
+        if not self.context.layout.ca_file.is_file():
+            raise Refused(f"there is no fleet in {self.context.layout.root}: start one with `shoal up`")
+        verify = ssl.create_default_context(cafile=str(self.context.layout.ca_file))
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._client = httpx.Client(verify=verify, timeout=timeout, trust_env=False)
 
@@ -69,7 +69,7 @@ class GatewayClient:
             "temperature": chat.temperature,
             "stream": True,
         }
-        url = f"{self.place.gateway_url}/v1/chat/completions"
+        url = f"{self.context.gateway_url}/v1/chat/completions"
         headers = {"authorization": f"Bearer {key}"}
         try:
             with self._client.stream("POST", url, json=body, headers=headers) as response:
@@ -79,26 +79,26 @@ class GatewayClient:
                 yield from _texts(response.iter_lines())
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
-            raise Refused(f"the gateway at {self.place.gateway_url} broke off: {why}; see `shoal status`") from error
+            raise Refused(f"the gateway at {self.context.gateway_url} broke off: {why}; see `shoal status`") from error
 
     def _send(self, method: str, path: str, key: str) -> httpx.Response:
-        url = f"{self.place.gateway_url}{path}"
+        url = f"{self.context.gateway_url}{path}"
         try:
             response = self._client.request(method, url, headers={"authorization": f"Bearer {key}"})
         except httpx.HTTPError as error:
             raise Refused(
-                f"no answer from the gateway at {self.place.gateway_url}: {error}; see `shoal status`"
+                f"no answer from the gateway at {self.context.gateway_url}: {error}; see `shoal status`"
             ) from error
         if response.status_code != 200:
             raise Refused(_words(response))
         return response
 
 
-def demo_key(place: CliContext, tenant: str | None, model: str | None = None) -> tuple[str, DemoKey]:
+def demo_key(context: CliContext, tenant: str | None, model: str | None = None) -> tuple[str, DemoKey]:
     """The key of the tenant asked for, else of the model's own tenant, else of the first one."""
-    keys = read_demo_keys(place.layout)
+    keys = read_demo_keys(context.layout)
     if not keys:
-        raise Refused(f"{place.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
+        raise Refused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
     if tenant is not None and tenant not in keys:
         raise Refused(f"tenant {tenant!r} has no demo key; those that have: {', '.join(sorted(keys))}")
     owner = (model or "").partition("/")[0]
@@ -139,10 +139,10 @@ MAX_TURNS = 200  # of a conversation that is sent whole each time
 def chat(
     model: str, *, once: str | None, system: str | None, max_tokens: int, temperature: float, tenant: str | None
 ) -> None:
-    place = current_context()
-    _, key = demo_key(place, tenant, model)
+    context = current_context()
+    _, key = demo_key(context, tenant, model)
     opening = [{"role": "system", "content": system}] if system else []
-    with GatewayClient(place) as asker:
+    with GatewayClient(context) as asker:
         if once is None and sys.stdin.isatty():
             _converse(asker, ChatCall(model, opening, max_tokens, temperature), key.key)
             return

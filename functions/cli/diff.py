@@ -40,10 +40,10 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
-    place = current_context(clones=True)
-    loaded = load_or_tell(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
-    present = running(place)
-    changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(place))
+    context = current_context(clones=True)
+    loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
+    present = running(context)
+    changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(context))
     if as_json:
         typer.echo(json.dumps(described(present, changes), indent=2))
     else:
@@ -79,14 +79,14 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     return files or [root]
 
 
-def running(place: CliContext) -> Snapshot | None:
+def running(context: CliContext) -> Snapshot | None:
     """What the registry holds; None where it holds nothing yet."""
-    layout = place.layout
+    layout = context.layout
     if not layout.ca_file.is_file():
         raise Refused(f"there is no fleet in {layout.root}: start one with `shoal up`")
     verify = ssl.create_default_context(cafile=str(layout.ca_file))
-    headers = {"authorization": f"Bearer {_token(place)}"}
-    url = place.registry_url + SNAPSHOT_PATH
+    headers = {"authorization": f"Bearer {_token(context)}"}
+    url = context.registry_url + SNAPSHOT_PATH
     try:
         response = httpx.get(
             url, params={"after": 0}, headers=headers, verify=verify, timeout=_TIMEOUT, trust_env=False
@@ -103,22 +103,22 @@ def running(place: CliContext) -> Snapshot | None:
         raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
 
 
-def api_rows(place: CliContext) -> Book:
+def api_rows(context: CliContext) -> Book:
     """What was declared through the registry's API."""
-    return asyncio.run(_read_rows(place))
+    return asyncio.run(_read_rows(context))
 
 
-async def _read_rows(place: CliContext) -> Book:
-    verify = ssl.create_default_context(cafile=str(place.layout.ca_file))
+async def _read_rows(context: CliContext) -> Book:
+    verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
     async with httpx.AsyncClient(verify=verify, timeout=_TIMEOUT, trust_env=False) as client:
         try:
-            return await read_book(RowsWire(RegistryWire(client, place.registry_url, _token(place))))
+            return await read_book(RowsWire(RegistryWire(client, context.registry_url, _token(context))))
         except (RegistryUnavailable, RegistryRefused) as error:
             raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
 
 
-def _token(place: CliContext) -> str:
-    return place.layout.secret("internal-token").read_text().strip()
+def _token(context: CliContext) -> str:
+    return context.layout.secret("internal-token").read_text().strip()
 
 
 def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:

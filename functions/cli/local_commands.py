@@ -20,11 +20,11 @@ POLL_S = 0.25
 
 
 def restart(name: str) -> None:
-    place = current_context()
-    order(place, {"do": "restart", "name": name})
+    context = current_context()
+    order(context, {"do": "restart", "name": name})
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
-            status = controller_status(place)
+            status = controller_status(context)
             if status is None:
                 raise Refused("the controller ended meanwhile; `shoal up` starts it again")
             doing = status["controller"]["operation"]
@@ -44,14 +44,14 @@ ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def env(tenant: str | None, *, as_json: bool) -> None:
-    place = current_context()
-    chosen, key = demo_key(place, tenant)
+    context = current_context()
+    chosen, key = demo_key(context, tenant)
     values = {
-        "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
+        "OPENAI_BASE_URL": f"{context.gateway_url}/v1",
         "OPENAI_API_KEY": key.key,
-        "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
+        "SSL_CERT_FILE": str(context.layout.ca_bundle_file),
         # For load tests, which are several tenants at once.
-        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(place.layout).values()),
+        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(context.layout).values()),
     }
     # Where the shell has one of these already, it would win over SSL_CERT_FILE.
     values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
@@ -127,11 +127,11 @@ def reconcile() -> None:
 
 def _follow_reconciliation(title: str) -> None:
     """Until the branch's tip is applied, or refused."""
-    place = current_context(clones=True)
+    context = current_context(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:
         while True:
-            status = controller_status(place)
+            status = controller_status(context)
             if status is None:
                 raise Refused("the controller ended meanwhile; `shoal up` starts it again")
             revision = status["revision"]

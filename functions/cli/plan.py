@@ -119,14 +119,14 @@ class PlanRequest:
 
 def plan(path: Path | None, wanted: PlanRequest) -> None:
     root = (path if path is not None else Path.cwd()).resolve()
-    place = current_context(clones=True)
+    context = current_context(clones=True)
     if wanted.plot is not None:
         _checked(wanted.plot)
-    candidate = candidate_of(root, wanted.revision, place, as_json=wanted.as_json)
-    base = base_of(root, wanted.base, place)
+    candidate = candidate_of(root, wanted.revision, context, as_json=wanted.as_json)
+    base = base_of(root, wanted.base, context)
     try:
         before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
-        traffic = _traffic(before, after, place, wanted)
+        traffic = _traffic(before, after, context, wanted)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
         raise Refused(f"nothing can be simulated: {error}") from error
@@ -155,11 +155,11 @@ def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
         return played
 
 
-def _traffic(before: World, after: World, place: CliContext, wanted: PlanRequest) -> PlanTraffic:
+def _traffic(before: World, after: World, context: CliContext, wanted: PlanRequest) -> PlanTraffic:
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
-    traces = place.layout.traces_dir
+    traces = context.layout.traces_dir
     if wanted.trace is not None:
         if wanted.trace.is_dir() and files(wanted.trace):
             return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests)

@@ -186,28 +186,28 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     for heading in ("running", "waiting", "kv", "adapters", "restarts", "heard"):
         table.add_column(heading, justify="right")
     for replica_id in sorted(known.keys() | engines.keys()):
-        beat, engine = known.get(replica_id), engines.get(replica_id)
+        heartbeat, engine = known.get(replica_id), engines.get(replica_id)
         restarts = str(engine["restarts"]) if engine is not None else "-"
-        pool = (beat or engine or {}).get("pool") or "-"
+        pool = (heartbeat or engine or {}).get("pool") or "-"
         name = [escape(replica_id), *([escape(pool)] if pool_shown else [])]
-        if beat is None:
+        if heartbeat is None:
             table.add_row(*name, "[dim]not heard of[/]", "", "", "", "", restarts, "never")
             continue
         table.add_row(
             *name,
-            _phase(beat["phase"]),
-            str(beat["running"]),
-            str(beat["waiting"]),
-            f"{beat['kv_usage_ratio']:.0%}",
-            str(len(beat["adapters"])),
+            _phase(heartbeat["phase"]),
+            str(heartbeat["running"]),
+            str(heartbeat["waiting"]),
+            f"{heartbeat['kv_usage_ratio']:.0%}",
+            str(len(heartbeat["adapters"])),
             restarts,
-            f"{beat['age_s']:.1f} s ago",
+            f"{heartbeat['age_s']:.1f} s ago",
         )
     if table.row_count:
         console.print(table)
-    for beat in known.values():
-        if beat["phase"] != "ready" and beat["reason"]:
-            console.print(f"  {escape(beat['replica_id'])}: {escape(beat['reason'])}")
+    for heartbeat in known.values():
+        if heartbeat["phase"] != "ready" and heartbeat["reason"]:
+            console.print(f"  {escape(heartbeat['replica_id'])}: {escape(heartbeat['reason'])}")
 
 
 def _show_models(seen: dict[str, Any], console: Console) -> None:

@@ -164,7 +164,7 @@ def look_at(registry: Registry, models: list[dict[str, Any]]) -> FleetPoll:
     fleet = registry.get("/v1/fleet")
     replicas = sorted(fleet["replicas"], key=lambda replica: str(replica["replica_id"]))
     rollouts = list(registry.pages("/v1/rollouts", {"active": "true"}))
-    tiers = tiers_of(_adapters(models), _beats(replicas))
+    tiers = tiers_of(_adapters(models), _heartbeats(replicas))
     return FleetPoll(bool(fleet["bus_connected"]), replicas, tiers, rollouts, dict(registry.get(REPORT_PATH)["pools"]))
 
 
@@ -175,7 +175,7 @@ def _adapters(models: list[dict[str, Any]]) -> Iterator[tuple[str, EngineName]]:
                 yield str(model["pool"]), EngineName(version["engine_name"])
 
 
-def _beats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
+def _heartbeats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
     try:
         return msgspec.convert(replicas, list[Heartbeat])
     except msgspec.ValidationError as error:

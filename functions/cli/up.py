@@ -36,21 +36,21 @@ from functions.controller.local.prepare.steps import CannotPrepare, Reporter, St
 
 def prepare(engine: EngineKind) -> None:
     reporter = TerminalReporter(make_console())
-    place = current_context()
-    prepare_basics(place, reporter)
-    prepare_engine(place, engine, reporter)
+    context = current_context()
+    prepare_basics(context, reporter)
+    prepare_engine(context, engine, reporter)
 
 
-def prepare_basics(place: CliContext, reporter: Reporter) -> None:
+def prepare_basics(context: CliContext, reporter: Reporter) -> None:
     """State, secrets, certificates, configuration: what every fleet needs, in a second."""
-    layout = place.layout
+    layout = context.layout
     try:
         with reporter.step("State, secrets and certificates") as step:
             layout.make()
             ensure_secrets(layout)
             step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
         with reporter.step("Configuration") as step:
-            notes = ensure_configuration(layout, place.settings.project_dir)
+            notes = ensure_configuration(layout, context.settings.project_dir)
             branch = read_branch(layout)
             notes += branch.notes
             step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
@@ -60,16 +60,16 @@ def prepare_basics(place: CliContext, reporter: Reporter) -> None:
         reporter.say(f"note: {note}")
 
 
-def prepare_engine(place: CliContext, engine: EngineKind, reporter: Reporter) -> None:
+def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) -> None:
     """The engine's environment and the base model; nearly nothing for the simulated one."""
-    layout, venv = place.layout, place.settings.engine_venv
+    layout, venv = context.layout, context.settings.engine_venv
     if engine == "sim":
         ensure_placeholder_model(layout)
         return
     try:
         EngineEnvironment(venv).ensure(log=layout.log_file("prepare-engine"), reporter=reporter)
         with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
-            ensure_base_model(layout, place.settings.engine_python, lock=lock, step=step)
+            ensure_base_model(layout, context.settings.engine_python, lock=lock, step=step)
     except (CannotPrepare, ArtifactError, OSError) as error:
         raise Refused(str(error)) from error
 
@@ -79,16 +79,16 @@ def prepare_engine(place: CliContext, engine: EngineKind, reporter: Reporter) ->
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 32
-NEWS_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
+UPDATE_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
 RETRY_S = 0.3
 MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
-def show_first_answers(place: CliContext, asker: GatewayClient, console: Console) -> None:
+def show_first_answers(context: CliContext, asker: GatewayClient, console: Console) -> None:
     """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
-    console.print(f"\n[bold]{QUESTION}[/]  [dim]{place.gateway_url}/v1/chat/completions[/]")
+    console.print(f"\n[bold]{QUESTION}[/]  [dim]{context.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
-    for tenant, key in sorted(read_demo_keys(place.layout).items()):
+    for tenant, key in sorted(read_demo_keys(context.layout).items()):
         for model in sorted(asker.models(key.key), key=lambda model: ("/" in model, model)):
             if model not in shown and len(shown) < MAX_SHOWN:
                 shown.add(model)
@@ -99,7 +99,7 @@ def show_first_answers(place: CliContext, asker: GatewayClient, console: Console
 
 def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: str) -> None:
     console.print(f"  [cyan]{escape(model)}[/] [dim]({escape(tenant)})[/] ", end="")
-    deadline_s = time.monotonic() + NEWS_TRAVELS_S
+    deadline_s = time.monotonic() + UPDATE_TRAVELS_S
     while True:
         try:
             first_ms = _stream(asker, console, model, key)
@@ -124,41 +124,43 @@ def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> flo
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     console = make_console()
     reporter = TerminalReporter(console)
-    place = current_context()
-    prepare_basics(place, reporter)
-    _check_ports(place, replicas, reporter)
-    prepare_engine(place, engine, reporter)
+    context = current_context()
+    prepare_basics(context, reporter)
+    _check_ports(context, replicas, reporter)
+    prepare_engine(context, engine, reporter)
     with reporter.step("Controller") as step:
-        step.note(ensure_controller(place, Target(engine, replicas)))
+        step.note(ensure_controller(context, Target(engine, replicas)))
     if detach:
         reporter.say("The fleet starts in the background: `shoal status` shows how far it is, `shoal down` stops it.")
         return
-    wait_for_fleet(place, Target(engine, replicas), reporter)
-    with GatewayClient(place) as asker:
-        show_first_answers(place, asker, console)
-    _show_how_to_go_on(place, reporter)
+    wait_for_fleet(context, Target(engine, replicas), reporter)
+    with GatewayClient(context) as asker:
+        show_first_answers(context, asker, console)
+    _show_how_to_go_on(context, reporter)
 
 
-def _check_ports(place: CliContext, replicas: int | None, reporter: Reporter) -> None:
+def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) -> None:
     """Before minutes of preparation, and before anything is started; the controller checks again. Kept for later."""
-    if controller_status(place) is not None:
+    if controller_status(context) is not None:
         return
     with reporter.step("Ports") as step:
-        pools = read_branch(place.layout).pools
+        pools = read_branch(context.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
-        ours = {found.pid for found in left_over(place.layout, read_ledger(place.layout.ledger_file))}
+        ours = {found.pid for found in left_over(context.layout, read_ledger(context.layout.ledger_file))}
         try:
-            check_ports(place.ports.uses(range(count)), ours=ours)
+            check_ports(context.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise Refused(str(error)) from error
-        ports.keep_ports(place.layout, place.settings)
-        step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
+        ports.keep_ports(context.layout, context.settings)
+        step.note(
+            f"from {context.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else "")
+        )
 
 
-def _show_how_to_go_on(place: CliContext, reporter: Reporter) -> None:
-    tenant, key = demo_key(place, None)
+def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
+    tenant, key = demo_key(context, None)
     shoal = _command()
-    base = f"{place.gateway_url}/v1"
+    base = f"{context.gateway_url}/v1"
     body = '{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Say hello."}]}'
     for line in (
         "",
@@ -166,7 +168,7 @@ def _show_how_to_go_on(place: CliContext, reporter: Reporter) -> None:
         "",
         f'  eval "$({shoal} env)"',
         "",
-        f"  curl --cacert {shlex.quote(str(place.layout.ca_file))} {base}/chat/completions \\",
+        f"  curl --cacert {shlex.quote(str(context.layout.ca_file))} {base}/chat/completions \\",
         f"    -H 'authorization: Bearer {key.key}' -H 'content-type: application/json' \\",
         f"    -d '{body}'",
         "",
@@ -178,7 +180,7 @@ def _show_how_to_go_on(place: CliContext, reporter: Reporter) -> None:
         "",
         "Change it: what runs is what the branch main of this repository says.",
         "",
-        f"  git clone {shlex.quote(_short(place.layout.gitops_dir))} fleet && cd fleet",
+        f"  git clone {shlex.quote(_short(context.layout.gitops_dir))} fleet && cd fleet",
         "  …edit, commit…, git push    # refused with file and line, or live in a second",
         "",
         f"Look: {shoal} status · {shoal} chat acme/support-bot.  Stop: {shoal} down (or make down).",
@@ -208,29 +210,29 @@ SLACK_S = 60.0
 
 
 def down() -> None:
-    place = current_context()
+    context = current_context()
     reporter = TerminalReporter(make_console())
-    if not place.layout.run_dir.is_dir():
-        reporter.say(f"nothing runs: there is no fleet in {place.layout.root}")
+    if not context.layout.run_dir.is_dir():
+        reporter.say(f"nothing runs: there is no fleet in {context.layout.root}")
         return
     with reporter.step("Stopping the fleet") as step:
-        stopped_by_controller = _ask_controller(place, step)
-        left = _stop_rest(place, step)
+        stopped_by_controller = _ask_controller(context, step)
+        left = _stop_rest(context, step)
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
             raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
-        ports.forget_ports(place.layout)
+        ports.forget_ports(context.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 
-def _ask_controller(place: CliContext, step: Step) -> bool:
+def _ask_controller(context: CliContext, step: Step) -> bool:
     try:
-        ask_controller(place.layout.control_socket, {"do": "stop"})
+        ask_controller(context.layout.control_socket, {"do": "stop"})
     except (ControllerGone, OrderRefused):
         return False
-    deadline_s = time.monotonic() + 2 * place.settings.drain_timeout_s + SLACK_S
+    deadline_s = time.monotonic() + 2 * context.settings.drain_timeout_s + SLACK_S
     while time.monotonic() < deadline_s:
-        status = controller_status(place)
+        status = controller_status(context)
         if status is None:
             return True
         going = [process["name"] for process in status["processes"]]
@@ -239,8 +241,8 @@ def _ask_controller(place: CliContext, step: Step) -> bool:
     return False
 
 
-def _stop_rest(place: CliContext, step: Step) -> list[Found]:
+def _stop_rest(context: CliContext, step: Step) -> list[Found]:
     """What no controller stopped. A controller that does not answer goes first: it would start things again."""
-    ledger = read_ledger(place.layout.ledger_file)
-    end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")
-    return drain_all(place.layout, ledger, place.settings.drain_timeout_s, step.update)
+    ledger = read_ledger(context.layout.ledger_file)
+    end_now(found for found in left_over(context.layout, ledger) if found.name == "controller")
+    return drain_all(context.layout, ledger, context.settings.drain_timeout_s, step.update)

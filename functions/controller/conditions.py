@@ -47,7 +47,7 @@ class ObservedState:
     problems: tuple[str, ...]  # what was left out of it, and why
     held: tuple[str, ...]  # channels that wait for their new version
     rollouts: tuple[Rollout, ...]  # under way or halted
-    beats: tuple[Heartbeat, ...]
+    heartbeats: tuple[Heartbeat, ...]
     now_unix_s: float
 
 
@@ -61,9 +61,9 @@ def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedS
     """`pools` are the target's own findings, one for each InferenceService."""
     entries = {str(model.id): model for model in seen.snapshot.models} if seen.snapshot is not None else {}
     ready: dict[str, list[Heartbeat]] = {}
-    for beat in seen.beats:
-        if beat.phase == "ready":
-            ready.setdefault(beat.pool, []).append(beat)
+    for heartbeat in seen.heartbeats:
+        if heartbeat.phase == "ready":
+            ready.setdefault(heartbeat.pool, []).append(heartbeat)
     found = [*pools]
     for declared in loaded.objects:
         value = declared.value
@@ -159,7 +159,7 @@ def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
     versions = {version.name: version for version in entry.versions}
     default = entry.channels.get(DEFAULT_CHANNEL) or next(iter(entry.channels.values()), None)
     version = versions[default] if default is not None else entry.versions[0]
-    have = sum(version.engine_name in beat.adapters for beat in replicas)
+    have = sum(version.engine_name in heartbeat.adapters for heartbeat in replicas)
     where = f"{version.name} loaded on {have} of {len(replicas)} replicas"
     if have == 0:
         return ObjectCondition("Model", entry.id, "Reconciling", "NotLoaded", where + _why_not(version, replicas))
@@ -168,7 +168,7 @@ def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
 
 
 def _why_not(version: VersionEntry, replicas: list[Heartbeat]) -> str:
-    words = next((beat.reason for beat in replicas if version.engine_name in beat.reason), "")
+    words = next((heartbeat.reason for heartbeat in replicas if version.engine_name in heartbeat.reason), "")
     return f": {words}" if words else ""
 
 

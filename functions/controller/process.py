@@ -59,7 +59,7 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
-        rosters = read_sizes(self._layout.scaling_file)
+        allocations = read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,
@@ -67,7 +67,7 @@ class Controller:
             until_published=self._until_published,
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
-            counts={name: roster.count for name, roster in rosters.items()},
+            counts={name: allocation.count for name, allocation in allocations.items()},
         )
         self._following = BranchFollower(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
@@ -81,7 +81,7 @@ class Controller:
             supervisor=self._supervisor,
             source=self._source,
             is_suspended=lambda: self._following.suspended,
-            rosters=rosters,
+            allocations=allocations,
         )
         self._driver = RolloutDriver(
             self._source.rows,

@@ -37,7 +37,7 @@ def describe(
 ) -> dict[str, Any]:
     instances = [instance for _, instance in sorted(supervisor.instances.items())]
     heard = replicas if isinstance(replicas, tuple) else ()
-    beats = tuple(each.beat for each in heard if not each.is_silent)
+    heartbeats = tuple(each.heartbeat for each in heard if not each.is_silent)
     return {
         "controller": {"pid": pid, "operation": operation},
         "target": {"engine": wanted.target.engine, "replicas": wanted.target.replicas},
@@ -51,9 +51,9 @@ def describe(
         "snapshot": _snapshot(publication, gateway_epoch),
         "rollouts": rollouts,
         "artifacts": list(publication.seeded),
-        "replicas": [{**msgspec.to_builtins(each.beat), "age_s": each.age_s} for each in heard],
+        "replicas": [{**msgspec.to_builtins(each.heartbeat), "age_s": each.age_s} for each in heard],
         "registry_problem": replicas if isinstance(replicas, str) else "",
-        **_objects(following, publication, wanted, instances, beats),
+        **_objects(following, publication, wanted, instances, heartbeats),
     }
 
 
@@ -96,7 +96,7 @@ def _objects(
     publication: Publication,
     wanted: DesiredFleet,
     instances: list[Instance],
-    beats: tuple[Heartbeat, ...],
+    heartbeats: tuple[Heartbeat, ...],
 ) -> dict[str, Any]:
     desired = following.desired
     if desired is None:
@@ -108,7 +108,7 @@ def _objects(
         problems=last.problems,
         held=last.held,
         rollouts=last.rollouts,
-        beats=beats,
+        heartbeats=heartbeats,
         now_unix_s=time.time(),
     )
     found = conditions(desired.loaded, pool_conditions(desired.loaded, wanted, instances), seen)

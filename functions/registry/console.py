@@ -65,18 +65,18 @@ class ConsoleInputs:
 
 def state_of(known: ConsoleInputs, search: str = "") -> dict[str, Any]:
     models = known.snapshot.models if known.snapshot is not None else ()
-    beats = [seen.heartbeat for seen in known.seen]
+    heartbeats = [seen.heartbeat for seen in known.seen]
     adapters = (
         (model.pool, version.engine_name) for model in models if model.type == "lora" for version in model.versions
     )
-    tiers = tiers_of(adapters, beats)
+    tiers = tiers_of(adapters, heartbeats)
     return {
         "now_unix_s": known.now_unix_s,
         "epoch": known.snapshot.epoch if known.snapshot is not None else 0,
         "revision": known.snapshot.revision if known.snapshot is not None else "",
         "bus_connected": known.bus_connected,
         "database": known.stored.trouble,
-        "pools": [_pool(name, beats, tiers) for name in sorted({beat.pool for beat in beats})],
+        "pools": [_pool(name, heartbeats, tiers) for name in sorted({heartbeat.pool for heartbeat in heartbeats})],
         "replicas": [_replica(seen) for seen in known.seen[:SHOWN_REPLICAS]],
         "replicas_total": len(known.seen),
         **_models(models, search),
@@ -85,9 +85,9 @@ def state_of(known: ConsoleInputs, search: str = "") -> dict[str, Any]:
     }
 
 
-def _pool(name: str, beats: Sequence[Heartbeat], tiers: Sequence[Tiers]) -> dict[str, Any]:
-    mine = [beat for beat in beats if beat.pool == name]
-    ready = [beat for beat in mine if beat.phase == "ready"]
+def _pool(name: str, heartbeats: Sequence[Heartbeat], tiers: Sequence[Tiers]) -> dict[str, Any]:
+    mine = [heartbeat for heartbeat in heartbeats if heartbeat.pool == name]
+    ready = [heartbeat for heartbeat in mine if heartbeat.phase == "ready"]
     found = next((each for each in tiers if each.pool == name), None)
     shown = asdict(found) if found is not None else None
     if shown is not None and found is not None:
@@ -99,27 +99,27 @@ def _pool(name: str, beats: Sequence[Heartbeat], tiers: Sequence[Tiers]) -> dict
         "name": name,
         "replicas": len(mine),
         "ready": len(ready),
-        "running": sum(beat.running for beat in ready),
-        "waiting": sum(beat.waiting for beat in ready),
-        "kv_usage_ratio": sum(beat.kv_usage_ratio for beat in ready) / len(ready) if ready else 0.0,
-        "room": sum(beat.adapter_room for beat in ready),
+        "running": sum(heartbeat.running for heartbeat in ready),
+        "waiting": sum(heartbeat.waiting for heartbeat in ready),
+        "kv_usage_ratio": sum(heartbeat.kv_usage_ratio for heartbeat in ready) / len(ready) if ready else 0.0,
+        "room": sum(heartbeat.adapter_room for heartbeat in ready),
         "tiers": shown,
     }
 
 
 def _replica(seen: ReplicaSighting) -> dict[str, Any]:
-    beat = seen.heartbeat
+    heartbeat = seen.heartbeat
     return {
-        "id": beat.replica_id,
-        "pool": beat.pool,
-        "phase": beat.phase,
-        "running": beat.running,
-        "waiting": beat.waiting,
-        "kv_usage_ratio": beat.kv_usage_ratio,
-        "adapters": len(beat.adapters),
-        "room": beat.adapter_room,
+        "id": heartbeat.replica_id,
+        "pool": heartbeat.pool,
+        "phase": heartbeat.phase,
+        "running": heartbeat.running,
+        "waiting": heartbeat.waiting,
+        "kv_usage_ratio": heartbeat.kv_usage_ratio,
+        "adapters": len(heartbeat.adapters),
+        "room": heartbeat.adapter_room,
         "age_s": round(seen.age_s, 1),
-        "reason": beat.reason,
+        "reason": heartbeat.reason,
     }
 
 

@@ -1,6 +1,6 @@
 """`/v1/fleet`: every replica as it last spoke; `/v1/fleet/pools`: what the controller decides on pools' sizes by.
 
-GET /v1/fleet          whole beats, for people and for the controller's rollouts
+GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
 GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
 PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
 """
@@ -29,7 +29,7 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
 
     @router.get("/v1/fleet")
     async def replicas() -> dict[str, Any]:
-        """Replicas by id; `age_s` is the time since the last beat. Without the bus the last view ages out."""
+        """Replicas by id; `age_s` is the time since the last heartbeat. Without the bus the last view ages out."""
         return {
             "object": "list",
             "bus_connected": fleet.bus_connected,

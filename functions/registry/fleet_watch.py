@@ -51,7 +51,7 @@ class PoolWatch:
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
     heartbeat: Heartbeat
-    age_s: float  # since its last beat came
+    age_s: float  # since its last heartbeat came
 
 
 class FleetWatch:
@@ -86,4 +86,4 @@ class FleetWatch:
         """Everyone who is not silent, by id."""
         now_s = self._clock()
         self._view.expire(now_s)
-        return [ReplicaSighting(beat, max(0.0, now_s - seen_s)) for beat, seen_s in self._view.heartbeats()]
+        return [ReplicaSighting(heartbeat, max(0.0, now_s - seen_s)) for heartbeat, seen_s in self._view.heartbeats()]

@@ -54,7 +54,7 @@ class Agent:
     status: AgentStatus
     drain: Drain
     tasks: Supervised
-    heart: HeartbeatLoop
+    heartbeat_loop: HeartbeatLoop
     monitor: Monitor
     standby: Standby
     reconciler: AdapterReconciler
@@ -68,7 +68,7 @@ class Agent:
     def start(self) -> None:
         self.cache.clean_garbage()
         self.follower.load_cached()
-        self.heart.start()
+        self.heartbeat_loop.start()
         self.tasks.forever("monitor", self.monitor.run)
         self.tasks.forever("adapters", self.reconciler.run)
         self.tasks.forever("standby", self.standby.run)
@@ -81,7 +81,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
-        await asyncio.to_thread(self.heart.stop)
+        await asyncio.to_thread(self.heartbeat_loop.stop)
         await self.tasks.close()
         await self.news_bus.close()
         if self.kv_watch is not None:
@@ -100,9 +100,9 @@ def build(settings: ReplicaSettings) -> Agent:
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
     bus_url = _bus_url(settings)
-    heart = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    heartbeat_loop = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
     prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
-    metrics = AgentMetrics(status, heart.counts)
+    metrics = AgentMetrics(status, heartbeat_loop.counts)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -110,7 +110,7 @@ def build(settings: ReplicaSettings) -> Agent:
     disk = DiskKeeper(status, tier, needs)
     reports = Reports(loaded=metrics.on_load, failed=metrics.on_failure, disk_changed=disk.changed)
     reconciler = AdapterReconciler(
-        status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heart.reachable
+        status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
     token = settings.internal_token_file.read_text().strip()
     follower = SnapshotFollower(
@@ -129,7 +129,7 @@ def build(settings: ReplicaSettings) -> Agent:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
     standby = Standby(
-        status, engine, heart.beat_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
+        status, engine, heartbeat_loop.send_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
     )
     standby.begin(settings.standby_file)
     routers = [_chunks(source.cache, settings), standing_routes(standby)]
@@ -139,7 +139,7 @@ def build(settings: ReplicaSettings) -> Agent:
         status=status,
         drain=drain,
         tasks=tasks,
-        heart=heart,
+        heartbeat_loop=heartbeat_loop,
         monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
         standby=standby,
         reconciler=reconciler,

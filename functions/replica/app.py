@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from functions.replica.status import AgentStatus
 
-HEARD_AFTER_S = 2.0  # two beats: every gateway has the news, and what it had sent before has arrived
+HEARD_AFTER_S = 2.0  # two heartbeats: every gateway has the news, and what it had sent before has arrived
 _LOOK_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Drain:
     began_s: float | None = None
 
     def begin(self, why: str) -> None:
-        """Announce it; the heart tells the fleet with its next beat. Again is harmless."""
+        """Announce it; the heartbeat loop tells the fleet with its next heartbeat. Again is harmless."""
         if self.began_s is None:
             self.began_s = self.status.clock()
             self.status.draining = True

@@ -52,8 +52,8 @@ class QuietServer(uvicorn.Server):
 # only MAX_CONNECTIONS are open at once.
 #
 # Without these a client that needs no token holds a connection for as long as it likes, by sending nothing or a byte
-# now and then; and each is a file descriptor that the heart, on its way to the bus, may lack. Answers are timed where
-# they are written (`chunk_routes`), an idle connection by uvicorn's own keep-alive timer.
+# now and then; and each is a file descriptor that the heartbeat loop, on its way to the bus, may lack. Answers are
+# timed where they are written (`chunk_routes`), an idle connection by uvicorn's own keep-alive timer.
 
 
 REQUEST_WITHIN_S = 10.0

@@ -23,14 +23,14 @@ CONFIG = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
 
 def seen(
     loaded: Loaded = CONFIG,
-    *beats: Heartbeat,
+    *heartbeats: Heartbeat,
     current: bool = True,
     held: tuple[str, ...] = (),
     rollouts: tuple[Rollout, ...] = (),
 ) -> ObservedState:
     compiled = compile_snapshot(loaded.objects, URIS, epoch=1, revision="r", compiled_unix_s=0.0)
     problems = tuple(str(problem) for problem in compiled.problems)
-    return ObservedState(compiled.snapshot, current, problems, held, rollouts, beats, now_unix_s=1e9)
+    return ObservedState(compiled.snapshot, current, problems, held, rollouts, heartbeats, now_unix_s=1e9)
 
 
 def coming(what: ObservedState) -> ObservedState:
@@ -42,7 +42,7 @@ def coming(what: ObservedState) -> ObservedState:
     return replace(what, snapshot=msgspec.structs.replace(what.snapshot, models=models))
 
 
-def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
+def heartbeat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
     return Heartbeat(
         replica_id=name, pool="base", host="h", port=1, phase=phase, sequence=0, incarnation=0, sent_unix_s=0.0,  # type: ignore[arg-type]
         adapters=adapters, reason=reason,
@@ -60,52 +60,52 @@ def of(
 
 
 @pytest.mark.parametrize(
-    ("beats", "expected"),
+    ("heartbeats", "expected"),
     [
-        ((beat("a", BOT), beat("b", BOT)), ("Ready", "Loaded", "v1 loaded on 2 of 2 replicas")),
-        ((beat("a", BOT), beat("b")), ("Reconciling", "Loading", "v1 loaded on 1 of 2 replicas")),
+        ((heartbeat("a", BOT), heartbeat("b", BOT)), ("Ready", "Loaded", "v1 loaded on 2 of 2 replicas")),
+        ((heartbeat("a", BOT), heartbeat("b")), ("Reconciling", "Loading", "v1 loaded on 1 of 2 replicas")),
         (
-            (beat("a", reason=f"{BOT}: checksum differs (failed 3 times)"),),
+            (heartbeat("a", reason=f"{BOT}: checksum differs (failed 3 times)"),),
             ("Reconciling", "NotLoaded", f"v1 loaded on 0 of 1 replicas: {BOT}: checksum differs (failed 3 times)"),
         ),
-        ((beat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
+        ((heartbeat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
     ],
 )
 def test_an_adapter_is_ready_where_every_replica_has_it(
-    beats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
+    heartbeats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
 ) -> None:
-    assert of("acme/bot", seen(CONFIG, *beats)) == expected
+    assert of("acme/bot", seen(CONFIG, *heartbeats)) == expected
 
 
 def test_a_base_is_ready_with_its_replicas() -> None:
-    assert of("base", seen(CONFIG, beat("a"), beat("b"))) == ("Ready", "Served", "on 2 replicas")
+    assert of("base", seen(CONFIG, heartbeat("a"), heartbeat("b"))) == ("Ready", "Served", "on 2 replicas")
 
 
 def test_what_is_not_published_yet_is_on_its_way() -> None:
-    assert of("acme/bot", seen(CONFIG, beat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
+    assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
     assert of("acme", seen(CONFIG, current=False))[:2] == ("Reconciling", "NotPublished")
 
 
 def test_an_artifact_that_is_missing_stalls_its_model_with_the_place() -> None:
     loaded = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v9"))
-    state, reason, message = of("acme/bot", seen(loaded, beat("a", BOT)), loaded)
+    state, reason, message = of("acme/bot", seen(loaded, heartbeat("a", BOT)), loaded)
     assert (state, reason) == ("Stalled", "LeftOut")
     assert "acme/bot@v9 is left out: nothing is published at s3://shoal-models/acme/bot/v9" in message
 
 
 def test_a_held_channel_whose_new_version_no_replica_can_load_is_told_with_the_reason() -> None:
     held, why = ("acme/bot:stable stays v0 until v1 is loaded",), f"{BOT}: rank 64 is too large (failed 4 times)"
-    assert of("acme/bot", coming(seen(CONFIG, beat("a", reason=why), held=held))) == (
+    assert of("acme/bot", coming(seen(CONFIG, heartbeat("a", reason=why), held=held))) == (
         "Stalled",
         "NotLoadable",
         f"{held[0]}: {why}",
     )
-    assert of("acme/bot", coming(seen(CONFIG, beat("a"), held=held))) == ("Reconciling", "Loading", held[0])
+    assert of("acme/bot", coming(seen(CONFIG, heartbeat("a"), held=held))) == ("Reconciling", "Loading", held[0])
 
 
 def test_a_held_channel_is_told_as_loading() -> None:
     held = ("acme/bot:stable stays v0 until v1 is loaded",)
-    assert of("acme/bot", seen(CONFIG, beat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
+    assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
 
 
 def test_a_tenant_that_nobody_can_call_as_is_listed_and_others_are_counted() -> None:
@@ -131,7 +131,7 @@ def test_the_targets_own_findings_are_among_them() -> None:
 
 
 def test_a_model_that_is_rolled_out_is_on_its_way_and_one_that_was_taken_back_needs_somebody() -> None:
-    ready = beat("a", BOT)
+    ready = heartbeat("a", BOT)
     words = "acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)"
     assert of("acme/bot", seen(CONFIG, ready, rollouts=(running(),))) == ("Reconciling", "RollingOut", words)
     back = rollout(VersionLoaded(), Breached("error_rate > 2%: 9%"))

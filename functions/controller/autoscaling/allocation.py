@@ -8,8 +8,8 @@ or ended without need, a change touches as few as it can:
     fewer    one at a time; the highest number ends. Where that is a warm one, the highest that serves becomes warm in
              its place: it is empty of new requests at once, and loaded should it be needed again
 
-Worked example (test_worked_example_of_the_roster): 0, 1, 2 serve and 3 is warm, four in all. Four are to serve and one
-is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
+Worked example (test_worked_example_of_the_allocation): 0, 1, 2 serve and 3 is warm, four in all. Four are to serve and
+one is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -53,7 +53,7 @@ _NOBODY = Sleepers()
 def toward(
     now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
 ) -> Allocation:
-    """The next roster on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
+    """The next allocation on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
     promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
@@ -146,14 +146,14 @@ class RoleOrder:
 _MAX_DIGITS = 6
 
 
-def orders_for(report: PoolReport, pool: str, roster: Allocation) -> list[RoleOrder]:
-    """For those whose beats say something else than the roster."""
+def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
+    """For those whose heartbeats say something else than the allocation."""
     orders = []
     for replica in replicas_of(report, pool):
         number = number_of(replica)
-        if number is None or number >= roster.count or not replica.peer_port:
+        if number is None or number >= allocation.count or not replica.peer_port:
             continue
-        standby = number in roster.standby
+        standby = number in allocation.standby
         if replica.phase == ("ready" if standby else "warm"):
             orders.append(_order(replica, standby=standby))
     return orders

@@ -17,7 +17,7 @@ from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
 from functions.fleet.pool_report import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 
-TELL_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
+NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
 AT_ONCE = 32
 
 _log = logging.getLogger(__name__)
@@ -34,17 +34,17 @@ class RoleNotifier:
         self._headers = {"authorization": f"Bearer {token}"}
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def tell(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
-        """All at once; returns why some were not heard, in words."""
-        answers = await asyncio.gather(*(self._tell(order) for order in orders))
+    async def notify(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
+        """All at once; returns why some were not reached."""
+        answers = await asyncio.gather(*(self._notify(order) for order in orders))
         return tuple(answer for answer in answers if answer)
 
-    async def _tell(self, order: RoleOrder) -> str:
+    async def _notify(self, order: RoleOrder) -> str:
         url = f"http://{order.host}:{order.port}/standing"
         try:
             async with self._places:
                 answer = await self._client.post(
-                    url, json={"standby": order.standby}, headers=self._headers, timeout=TELL_TIMEOUT_S
+                    url, json={"standby": order.standby}, headers=self._headers, timeout=NOTIFY_TIMEOUT_S
                 )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"
@@ -70,7 +70,7 @@ class PoolsWire:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegistryUnavailable(f"{REPORT_PATH} does not answer as a registry does: {error}") from error
 
-    async def tell(self, wanted: Mapping[str, DesiredSize]) -> None:
+    async def put_desired(self, wanted: Mapping[str, DesiredSize]) -> None:
         pools = tuple(DesiredPool(pool, each.replicas, each.cause) for pool, each in sorted(wanted.items()))
         await self._registry.send(
             "PUT", REPORT_PATH, content=msgspec.json.encode(DesiredPools(pools)), timeout=_TIMEOUT

@@ -217,9 +217,12 @@ def read_sizes(path: Path) -> dict[str, Allocation]:
         return {}
 
 
-def write_sizes(path: Path, rosters: dict[str, Allocation]) -> None:
+def write_sizes(path: Path, allocations: dict[str, Allocation]) -> None:
     """The speeds stay."""
-    pools = {name: KeptPool(roster.count, tuple(sorted(roster.standby))) for name, roster in sorted(rosters.items())}
+    pools = {
+        name: KeptPool(allocation.count, tuple(sorted(allocation.standby)))
+        for name, allocation in sorted(allocations.items())
+    }
     _write(path, _KeptSizes(pools, _read(path).alone_tokens_per_s))
 
 
@@ -235,7 +238,7 @@ class KeptSpeeds:
         self.known = dict(_read(path).alone_tokens_per_s)
 
     def keep(self, speeds: Mapping[str, float]) -> None:
-        """Blocks, and writes only where one is another by a twentieth. The rosters stay."""
+        """Blocks, and writes only where one is another by a twentieth. The allocations stay."""
         if all(abs(speed - self.known.get(name, 0.0)) <= _SAME * speed for name, speed in speeds.items()):
             return
         newest = dict(list(speeds.items())[-MAX_SPEEDS:])

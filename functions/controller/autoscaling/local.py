@@ -3,8 +3,8 @@
 One pass:
     1  what the registry has heard
     2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
-    3  what the machine bears of it (seats of engines that are awake, ports, memory)
-    4  the next roster on the way there; a smaller one only when the last change of processes is done
+    3  what the machine bears of it (slots of engines that are awake, ports, memory)
+    4  the next allocation on the way there; a smaller one only when the last change of processes is done
     5  kept on disk, and in the files by which agents know how to begin
     6  the processes follow, in the background
     7  agents that run are told, last: one that hangs keeps nothing else waiting
@@ -24,7 +24,7 @@ from functions.api.loader import Loaded
 from functions.controller.autoscaling.allocation import Allocation, Wish, granted, orders_for, toward
 from functions.controller.autoscaling.kept import Forecasts, KeptSpeeds, write_sizes
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, PoolSize, Scaler
-from functions.controller.autoscaling.seating import (
+from functions.controller.autoscaling.slots_in_use import (
     Since,
     SlotsInUse,
     ending,
@@ -66,16 +66,16 @@ class LocalScaling:
         supervisor: Supervisor,
         source: SnapshotSource,
         is_suspended: Callable[[], bool],
-        rosters: Mapping[str, Allocation],
+        allocations: Mapping[str, Allocation],
     ) -> None:
-        """`rosters` are those that an earlier controller has kept."""
+        """`allocations` are those that an earlier controller has kept."""
         self._layout = layout
         self._settings = settings
         self._reconciler = reconciler
         self._supervisor = supervisor
         self._source = source
         self._is_suspended = is_suspended
-        self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
+        self._allocations = {name: allocation.up_to(MAX_SLOTS) for name, allocation in allocations.items()}
         self._speeds = KeptSpeeds(layout.scaling_file)
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
@@ -97,20 +97,24 @@ class LocalScaling:
         """For people, by pool."""
         operators = self._reconciler.wanted.target.replicas
         return [
-            PoolSize.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
+            PoolSize.of(
+                pool.name, self._allocation(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why
+            )
             for pool in self._reconciler.declared
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
 
     def begin(self) -> None:
         """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
-        at once, without a seat: it comes back as new ones do. Blocks."""
+        at once, without a slot: it comes back as new ones do. Blocks."""
         running = frozenset(self._running())
         for pool in self._reconciler.declared:
-            if pool.sleeps and pool.name in self._rosters:
-                self._rosters[pool.name] = without_lost(self._rosters[pool.name], pool.name, running)
-        _write(self._layout, self._rosters, self._covered(self._rosters))
-        self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+            if pool.sleeps and pool.name in self._allocations:
+                self._allocations[pool.name] = without_lost(self._allocations[pool.name], pool.name, running)
+        _write(self._layout, self._allocations, self._covered(self._allocations))
+        self._reconciler.rescale(
+            {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
+        )
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -131,7 +135,9 @@ class LocalScaling:
         is_suspended = self._is_suspended()
         if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `seatings` has not
             await self._follow(self._next(seatings, held, leaving))
-            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+            self._reconciler.rescale(
+                {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
+            )
         await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
         await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
         if report is not None and not is_suspended:
@@ -139,7 +145,7 @@ class LocalScaling:
         await self._tell_registry()
 
     def _ask(self, report: PoolReport | None, seatings: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
-        sizes = {name: pool.roster.serving for name, pool in seatings.items()}
+        sizes = {name: pool.allocation.serving for name, pool in seatings.items()}
         scaling, admission = self._policies.scaling, self._policies.admission
         self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
 
@@ -154,7 +160,7 @@ class LocalScaling:
 
     def _seatings(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
         seatings = {
-            pool.name: SlotsInUse(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            pool.name: SlotsInUse(self._allocation(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
             for pool in self._reconciler.declared
         }
         if report is None or not report.bus_connected:
@@ -179,17 +185,17 @@ class LocalScaling:
         self._held = {}
         may_grow, following = self._may_grow(), {}
         for name, pool in seatings.items():
-            roster, may_have = pool.roster, allowed[name]
+            allocation, may_have = pool.allocation, allowed[name]
             ready = pool.awake | pool.asleep
-            then = toward(roster, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
+            then = toward(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
             if why := in_words(wishes[name], may_have, pool, self._seats()):
                 self._held[name] = why
-            if then.count < roster.count and not self._reconciler.wanted.settled:
-                then, self._held[name] = roster, "replicas are still coming or going"
-            elif then.count > roster.count and may_grow:
-                then, self._held[name] = then.up_to(roster.count), may_grow
-            elif then.count > roster.count and self._is_small():
-                then, may_grow = then.up_to(roster.count + 1), _ONE_AT_A_TIME
+            if then.count < allocation.count and not self._reconciler.wanted.settled:
+                then, self._held[name] = allocation, "replicas are still coming or going"
+            elif then.count > allocation.count and may_grow:
+                then, self._held[name] = then.up_to(allocation.count), may_grow
+            elif then.count > allocation.count and self._is_small():
+                then, may_grow = then.up_to(allocation.count + 1), _ONE_AT_A_TIME
             following[name] = then
         return following
 
@@ -207,8 +213,8 @@ class LocalScaling:
             return Wish(operators, 0, operators)
         wanted = self._wanted.get(name)
         if wanted is None:
-            roster = self._roster(name, declared)  # nothing is heard yet: as it was
-            return Wish(roster.serving, len(roster.standby), declared)
+            allocation = self._allocation(name, declared)  # nothing is heard yet: as it was
+            return Wish(allocation.serving, len(allocation.standby), declared)
         return Wish(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
 
     def _may_grow(self) -> str:
@@ -233,29 +239,31 @@ class LocalScaling:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
-    async def _follow(self, rosters: dict[str, Allocation]) -> None:
+    async def _follow(self, allocations: dict[str, Allocation]) -> None:
         """Write down first, then act: a controller that dies in between finds what it has to do."""
-        if rosters == self._rosters:
+        if allocations == self._allocations:
             return
-        for name, roster in sorted(rosters.items()):
-            if (before := self._rosters.get(name)) != roster:
-                _log.info("%s: %s", name, _in_words(before, roster, self._wanted.get(name)))
-        await asyncio.to_thread(_write, self._layout, rosters, self._covered(rosters))
-        self._rosters = rosters
+        for name, allocation in sorted(allocations.items()):
+            if (before := self._allocations.get(name)) != allocation:
+                _log.info("%s: %s", name, _in_words(before, allocation, self._wanted.get(name)))
+        await asyncio.to_thread(_write, self._layout, allocations, self._covered(allocations))
+        self._allocations = allocations
 
     async def _agree(self, report: PoolReport) -> None:
-        """Agents whose beats say otherwise are told."""
-        orders = [order for name, roster in self._rosters.items() for order in orders_for(report, name, roster)]
+        """Agents whose heartbeats say otherwise are told."""
+        orders = [
+            order for name, allocation in self._allocations.items() for order in orders_for(report, name, allocation)
+        ]
         if orders:
-            for trouble in await (await self._source.teller()).tell(orders):
+            for trouble in await (await self._source.role_notifier()).notify(orders):
                 _log.warning("%s", trouble)
 
-    def _covered(self, rosters: dict[str, Allocation]) -> dict[str, Allocation]:
+    def _covered(self, allocations: dict[str, Allocation]) -> dict[str, Allocation]:
         """The others are as their YAML has them, at once, whether or not anything is heard of them."""
-        return {name: roster for name, roster in rosters.items() if self._policies.cover(name)}
+        return {name: allocation for name, allocation in allocations.items() if self._policies.cover(name)}
 
-    def _roster(self, name: str, declared: int) -> Allocation:
-        kept_so = self._rosters.get(name) if self._policies.cover(name) else None
+    def _allocation(self, name: str, declared: int) -> Allocation:
+        kept_so = self._allocations.get(name) if self._policies.cover(name) else None
         return kept_so or Allocation(self._reconciler.wanted.target.replicas or declared)
 
     async def _tell_registry(self) -> None:
@@ -263,16 +271,17 @@ class LocalScaling:
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
         with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
-            await (await self._source.pools_wire()).tell(self._wanted)
+            await (await self._source.pools_wire()).put_desired(self._wanted)
             self._told_s = now_s
 
 
-def _write(layout: StateLayout, rosters: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
-    """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
+def _write(layout: StateLayout, allocations: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
+    """Marks beyond the allocation go too: a replica that comes later, or for the time of a change, must not begin
+    warm."""
     write_sizes(layout.scaling_file, to_keep)
-    for pool, roster in rosters.items():
-        for number in range(max(MAX_SLOTS, roster.count)):
-            _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)
+    for pool, allocation in allocations.items():
+        for number in range(max(MAX_SLOTS, allocation.count)):
+            _mark(layout.standby_file(f"{pool}-{number}"), number in allocation.standby)
 
 
 def _mark(file: Path, standby: bool) -> None:

@@ -236,14 +236,14 @@ class PoolSize:
 
     @classmethod
     def of(
-        cls, pool: str, roster: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
+        cls, pool: str, allocation: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
     ) -> "PoolSize":
         if operators is not None:
             held = f"--replicas {operators} goes before the autoscaler"
         return cls(
             pool=pool,
-            serving=roster.serving,
-            warm=len(roster.standby),
+            serving=allocation.serving,
+            warm=len(allocation.standby),
             desired=wanted.replicas if wanted is not None else None,
             cause=wanted.cause if wanted is not None else "",
             reason=wanted.reason if wanted is not None else "",

@@ -159,7 +159,7 @@ class SnapshotSource:
     async def pools_wire(self) -> PoolsWire:
         return PoolsWire(await self._wire())
 
-    async def teller(self) -> RoleNotifier:
+    async def role_notifier(self) -> RoleNotifier:
         """For agents on this machine, whose ports are open to holders of the token alone."""
         if self._agents is None:
             self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))

@@ -64,7 +64,7 @@ class RegistryState:
 class LastHeartbeat:
     """What a replica said last, and how long ago."""
 
-    beat: Heartbeat
+    heartbeat: Heartbeat
     age_s: float
 
     @property

@@ -123,8 +123,8 @@ class Gateway:
             StageStats(rollout, stage, wire_of(groups["candidate"]), wire_of(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
         )
-        beat = RolloutBeat("gateway-1", 1, self._sequence, now_unix_s, told)
-        assert self.book.take(rollout_beat.encode(beat), now_unix_s)
+        heartbeat = RolloutBeat("gateway-1", 1, self._sequence, now_unix_s, told)
+        assert self.book.take(rollout_beat.encode(heartbeat), now_unix_s)
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Replica:
         }
         self.adapters = wanted - set(self.refuses)
 
-    def beat(self, sequence: int) -> Heartbeat:
+    def heartbeat(self, sequence: int) -> Heartbeat:
         return Heartbeat(
             replica_id=self.id, pool="base", host="h", port=1, phase="ready", sequence=sequence, incarnation=1,
             sent_unix_s=0.0, adapters=tuple(sorted(self.adapters)), adapter_failures=dict(self.refuses),
@@ -269,7 +269,7 @@ class World:
                 replica.follow(self.snapshot)
         self._sequence += 1
         for replica in self.replicas:
-            self._watch.take(heartbeats.encode(replica.beat(self._sequence)))
+            self._watch.take(heartbeats.encode(replica.heartbeat(self._sequence)))
         for controller in self.controllers:
             await controller.step()
 

@@ -9,23 +9,23 @@ from functions.controller.autoscaling.kept import KeptSpeeds, read_sizes, write_
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    rosters = {"a": Allocation(3, frozenset({2})), "b": Allocation(0)}
-    write_sizes(tmp_path / "controller" / "scaling.json", rosters)
-    assert read_sizes(tmp_path / "controller" / "scaling.json") == rosters
+    allocations = {"a": Allocation(3, frozenset({2})), "b": Allocation(0)}
+    write_sizes(tmp_path / "controller" / "scaling.json", allocations)
+    assert read_sizes(tmp_path / "controller" / "scaling.json") == allocations
 
 
-def test_speeds_and_rosters_are_kept_side_by_side(tmp_path: Path) -> None:
-    path, rosters = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
+def test_speeds_and_allocations_are_kept_side_by_side(tmp_path: Path) -> None:
+    path, allocations = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
     speeds = KeptSpeeds(path)
     assert speeds.known == {}
     speeds.keep({"a": 100.0})
-    write_sizes(path, rosters)
+    write_sizes(path, allocations)
     assert KeptSpeeds(path).known == {"a": 100.0}
     speeds.keep({"a": 104.0})
-    assert KeptSpeeds(path).known == {"a": 100.0}, "not for every beat"
+    assert KeptSpeeds(path).known == {"a": 100.0}, "not for every heartbeat"
     speeds.keep({"a": 120.0, "b": 7.0})
     assert KeptSpeeds(path).known == {"a": 120.0, "b": 7.0}
-    assert read_sizes(path) == rosters
+    assert read_sizes(path) == allocations
 
 
 def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:

@@ -58,12 +58,13 @@ class Source(SnapshotSource):
 
 
 class Machine:
-    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `roster`. No process runs."""
+    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `allocation`. No process
+    runs."""
 
     def __init__(
         self,
         layout: StateLayout,
-        roster: Allocation,
+        allocation: Allocation,
         target: Target,
         *others: Pool,
         seats: int | None = None,
@@ -93,7 +94,7 @@ class Machine:
             supervisor=Supervisor(layout, environ=os.environ, controller_pid=os.getpid()),
             source=self.source,
             is_suspended=lambda: False,
-            rosters={POOL: roster},
+            allocations={POOL: allocation},
         )
         policy = POLICY.replace("warm: 1", f"warm: {warm}")
         self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), policy)
@@ -144,7 +145,7 @@ async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
 async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 2))
     marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
-    for mark in marks:  # the second is left of a roster that nobody knows any more
+    for mark in marks:  # the second is left of a allocation that nobody knows any more
         mark.parent.mkdir(parents=True)
         mark.touch()
     await machine.passes(lambda: not any(mark.exists() for mark in marks))

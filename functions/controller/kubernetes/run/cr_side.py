@@ -51,9 +51,9 @@ class CustomResourceSide:
     """Owned by one event loop; `informers` run in threads of their own."""
 
     def __init__(
-        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_news: Callable[[], None]
+        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_change: Callable[[], None]
     ) -> None:
-        self.informers: Sequence[Informer] = [Informer(wire, watched, on_news) for watched in watched_kinds(settings)]
+        self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
         self._settings = settings

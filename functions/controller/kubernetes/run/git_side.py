@@ -42,10 +42,10 @@ class _DesiredRevision:
 class GitSide:
     """Owned by one event loop."""
 
-    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_news: Callable[[], None]) -> None:
+    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_change: Callable[[], None]) -> None:
         self._settings = settings
         self._publishing = publishing
-        self._on_news = on_news
+        self._on_change = on_change
         self._remote = Remote(
             settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
         )
@@ -69,7 +69,7 @@ class GitSide:
             before = self._observed
             await self._look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
-                self._on_news()
+                self._on_change()
             await asyncio.sleep(self._settings.git_poll_s)
 
     async def _look(self) -> None:

@@ -7,8 +7,8 @@ One pass, every few seconds while this process leads and nobody has told it to w
     4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
     5  agents are told which replicas serve and which are warm, so that as many serve as should
 
-Which pod is warm is said by nothing but its agent's beats: a pod that is started again comes back serving, and one of
-them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
+Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
+one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
 """
 
 import asyncio
@@ -67,22 +67,22 @@ class ScalingSide:
         limits = httpx.Limits(max_keepalive_connections=0)
         token = await asyncio.to_thread(self._settings.internal_token_file.read_text)
         async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
-            teller = RoleNotifier(client, token.strip())
+            notifier = RoleNotifier(client, token.strip())
             while True:
                 if not self._is_suspended():
-                    await self._attempt(api, teller)
+                    await self._attempt(api, notifier)
                 await asyncio.sleep(self._settings.scaling_interval_s)
 
-    async def _attempt(self, api: KubeApi, teller: RoleNotifier) -> None:
+    async def _attempt(self, api: KubeApi, notifier: RoleNotifier) -> None:
         """What nobody foresaw is told with its trace, and must not end the term for all others."""
         try:
-            await self.step(api, teller)
+            await self.step(api, notifier)
         except LeadershipLost:
             raise
         except Exception:
             _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
 
-    async def step(self, api: KubeApi, teller: RoleNotifier) -> None:
+    async def step(self, api: KubeApi, notifier: RoleNotifier) -> None:
         """One pass."""
         revision = self._wanted()
         if revision is None:
@@ -101,7 +101,7 @@ class ScalingSide:
             if pool in services:
                 await asyncio.to_thread(self._write, api, pool, services[pool], wish)
         if report is not None:
-            await self._tell(teller, report, allowed)
+            await self._tell(notifier, report, allowed)
         self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
 
     # inside
@@ -146,13 +146,13 @@ class ScalingSide:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
         self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
 
-    async def _tell(self, teller: RoleNotifier, report: PoolReport, allowed: dict[str, Wish]) -> None:
+    async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, Wish]) -> None:
         orders = [
             order
             for pool, wish in allowed.items()
             for order in orders_for_counts(replicas_of(report, pool), wish.serving, wish.warm)
         ]
-        troubles = await teller.tell(orders)
+        troubles = await notifier.notify(orders)
         self._say("agents", "; ".join(troubles[:3]))
 
     def _say(self, about: str, trouble: str) -> None:

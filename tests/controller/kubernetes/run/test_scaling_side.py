@@ -22,7 +22,7 @@ from functions.fleet import pool_beat
 from functions.fleet.pool_beat import PoolBeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
-from tests.fleet.builders import beat
+from tests.fleet.builders import heartbeat
 from tests.registry.world import TOKEN, World, serving
 
 pytestmark = pytest.mark.servers
@@ -58,7 +58,7 @@ class Side:
     def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
         self.world.fleet.bus_connected = True
         for number, phase in enumerate(phases):
-            replica = beat(
+            replica = heartbeat(
                 replica_id=f"a-{number}",
                 pool="a",
                 phase=phase,

@@ -19,7 +19,7 @@ async def test_each_is_told_with_the_token_and_failures_are_named() -> None:
 
     orders = [RoleOrder(f"a-{port}", "10.0.0.1", port, standby=False) for port in (1, 2, 3)]
     async with httpx.AsyncClient(transport=httpx.MockTransport(agent)) as client:
-        troubles = await asyncio.wait_for(RoleNotifier(client, "the-token").tell(orders), 30.0)
+        troubles = await asyncio.wait_for(RoleNotifier(client, "the-token").notify(orders), 30.0)
     assert heard[-1] == ("http://10.0.0.1:3/standing", "Bearer the-token", '{"standby":false}')
     assert [trouble.split(":")[0] for trouble in troubles] == ["a-1", "a-2"]
     assert "refused" in troubles[0] and "503: it sleeps" in troubles[1]

@@ -1,8 +1,9 @@
 """Accelerator slots in use on this machine, from replica allocations, heartbeats and processes. Pure.
 
-That a warm replica sleeps is known from its beat alone, never from its arguments: one that cannot, does not, or was
-started again has a seat like any other. One that is not heard of (its agent begins, or the registry is away) is taken
-to be awake, but may well sleep: it is promoted only on a free seat, and for a while (`lasting`) not ended for others.
+That a warm replica sleeps is known from its heartbeat alone, never from its arguments: one that cannot, does not, or
+was started again has a slot like any other. One that is not heard of (its agent begins, or the registry is away) is
+taken to be awake, but may well sleep: it is promoted only on a free slot, and for a while (`lasting`) not ended for
+others.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -23,7 +24,7 @@ from functions.fleet.pool_report import PoolReport, ReplicaReport
 #                          stuck
 #     not heard of         not ended for that, as an agent is back within seconds. After UNHEARD_S it is stuck
 #
-# One that is stuck gives way to those that lack a seat, and holds up nobody's loading. While the registry is away,
+# One that is stuck gives way to those that lack a slot, and holds up nobody's loading. While the registry is away,
 # nothing of this is asked, and nobody is stuck.
 #
 # Worked example (test_worked_example_of_a_silent_one): silent from 0 s on. At 119 s it is spared, at 120 s it
@@ -72,39 +73,39 @@ _LIMIT_S = {"loaded": FALLS_ASLEEP_S, "loading": LOADS_S, "unheard": UNHEARD_S}
 
 @dataclass(frozen=True, slots=True)
 class SlotsInUse:
-    """One pool's roster, and what its replicas said last."""
+    """One pool's allocation, and what its replicas said last."""
 
-    roster: Allocation
+    allocation: Allocation
     sleeps: bool = False  # it runs with --enable-sleep-mode
     heard: Mapping[int, ReplicaReport] = field(default_factory=dict)  # by number
     lasting: Lasting = field(default_factory=Lasting)
 
     @property
     def asleep(self) -> frozenset[int]:
-        """Also while they are started or not well: what sleeps has no seat."""
-        return frozenset(number for number in self.roster.standby if self._sleeps(number))
+        """Also while they are started or not well: what sleeps has no slot."""
+        return frozenset(number for number in self.allocation.standby if self._sleeps(number))
 
     @property
     def awake(self) -> frozenset[int]:
         """Warm ones that are loaded and do not sleep."""
-        heard = self.roster.standby & self.heard.keys()
+        heard = self.allocation.standby & self.heard.keys()
         return frozenset(n for n in heard if self.heard[n].phase == "warm") - self.asleep
 
     @property
     def unheard(self) -> frozenset[int]:
         """Warm ones that may be asleep."""
-        return self.roster.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
+        return self.allocation.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
 
     @property
     def states(self) -> dict[int, State]:
         """Of the warm ones that do not sleep."""
-        return {number: self._state(number) for number in self.roster.standby - self.asleep}
+        return {number: self._state(number) for number in self.allocation.standby - self.asleep}
 
     def held(self) -> Held:
         stuck = self.lasting.stuck
-        loading = self.roster.standby - self.awake - self.asleep - self.unheard
+        loading = self.allocation.standby - self.awake - self.asleep - self.unheard
         return Held(
-            serving=self.roster.serving,
+            serving=self.allocation.serving,
             loaded=len(self.awake),
             loading=len(loading),
             unheard=len(self.unheard),
@@ -123,8 +124,8 @@ class SlotsInUse:
         return "loaded" if number in self.awake else "loading"
 
     def _sleeps(self, number: int) -> bool:
-        beat = self.heard.get(number)
-        return self.sleeps and beat is not None and beat.asleep and beat.phase != "dead"
+        heartbeat = self.heard.get(number)
+        return self.sleeps and heartbeat is not None and heartbeat.asleep and heartbeat.phase != "dead"
 
 
 def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
@@ -133,16 +134,16 @@ def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
 
 
-def without_lost(roster: Allocation, pool: str, engines: Set[str]) -> Allocation:
+def without_lost(allocation: Allocation, pool: str, engines: Set[str]) -> Allocation:
     """Without the warm ones at its end whose engines, by their replicas' ids, do not run."""
-    while roster.count - 1 in roster.standby and f"{pool}-{roster.count - 1}" not in engines:
-        roster = roster.up_to(roster.count - 1)
-    return roster
+    while allocation.count - 1 in allocation.standby and f"{pool}-{allocation.count - 1}" not in engines:
+        allocation = allocation.up_to(allocation.count - 1)
+    return allocation
 
 
 def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
-    """How many engines, by their replicas' ids, run that no roster has: drained, or one more for a change."""
-    wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.roster.count)}
+    """How many engines, by their replicas' ids, run that no allocation has: drained, or one more for a change."""
+    wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.allocation.count)}
     return sum(replica_id not in wanted for replica_id in engines)
 
 
@@ -152,7 +153,7 @@ def in_words(wish: Wish, seated: Seated, pool: SlotsInUse, seats: int) -> str:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(seats)}"
     if seated.serving == wish.serving and seated.warm < wish.warm and pool.sleeps:
         return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(seats)}"
-    if len(pool.roster.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
+    if len(pool.allocation.standby) > seated.warm and _is_kept_by_the_last(pool, seated):
         return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(seats)}"
     if (seated.serving, seated.warm) == (wish.serving, wish.warm):
         return ""
@@ -160,9 +161,9 @@ def in_words(wish: Wish, seated: Seated, pool: SlotsInUse, seats: int) -> str:
 
 
 def _is_kept_by_the_last(pool: SlotsInUse, seated: Seated) -> bool:
-    """A roster has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
-    last = pool.roster.count - 1
-    return last not in pool.roster.standby and bool(pool.asleep) and not pool.awake and not seated.wake
+    """An allocation has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
+    last = pool.allocation.count - 1
+    return last not in pool.allocation.standby and bool(pool.asleep) and not pool.awake and not seated.wake
 
 
 _PLACES = "{} engines that may be awake on this machine makes room (SHOAL_MAX_ENGINES)"

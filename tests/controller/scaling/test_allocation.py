@@ -10,14 +10,14 @@ numbers = st.integers(0, 6)
 
 
 @st.composite
-def rosters(draw: st.DrawFn) -> Allocation:
+def allocations(draw: st.DrawFn) -> Allocation:
     count = draw(numbers)
     return Allocation(
         count, draw(st.frozensets(st.integers(0, max(0, count - 1)), max_size=count)) if count else frozenset()
     )
 
 
-def test_worked_example_of_the_roster() -> None:
+def test_worked_example_of_the_allocation() -> None:
     now = Allocation(4, frozenset({3}))
     grown = toward(now, 4, 1, {3})
     assert grown == Allocation(5, frozenset({4}))
@@ -71,7 +71,7 @@ def test_numbers_beyond_the_count_are_refused() -> None:
         Allocation(2, frozenset({2}))
 
 
-@given(rosters(), numbers, numbers)
+@given(allocations(), numbers, numbers)
 def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
     now: Allocation, serving: int, warm: int
 ) -> None:
