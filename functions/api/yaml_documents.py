@@ -3,7 +3,7 @@
 Places are not kept, since almost nobody asks for them and a tree with places is 30 times its text: whoever must tell a
 problem gets the tree of that one document, parsed again (`Document.tree`).
 
-Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and every error.
+Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and every error (docs/decisions/0024).
 """
 
 from collections.abc import Sequence
