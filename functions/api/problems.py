@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in a form that the person who wrote it can act upon.
+"""Problems of a configuration, in a form that the person who wrote it can act upon.
 
 A problem has a place (file, line, column, key path), what was found there, and what would be right; a near miss is
 spelled out. All problems of a load travel together in one `ConfigInvalid`: nobody should have to fix them one by one.

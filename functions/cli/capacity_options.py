@@ -1,4 +1,4 @@
-"""The options of `shoal capacity`, from text to values; Refused says what would be right.
+"""Options of `shoal capacity`, from text to values; Refused says what would be right.
 
 Several options take `NAME=VALUE`, or a value alone for every name.
 """

@@ -1,4 +1,4 @@
-"""The two configurations that `shoal plan` compares: what is written here, and what is live.
+"""Sources of the two configurations that `shoal plan` compares: what is written here, and what is live.
 
     candidate    the working tree (as `shoal diff` reads it), or a revision: `--rev`
     base         `--base REV`, else the revision that the local fleet runs, else HEAD

@@ -1,4 +1,4 @@
-"""Asking the registry: over HTTPS with the fleet's own authority, and the platform's words where it refuses.
+"""Client of the registry: HTTPS with the fleet's own authority, and the platform's messages where it refuses.
 
 On the fleet's machine a command shows the installation's token, which may do everything. Elsewhere, or to act as a
 tenant does, SHOAL_CLI_KEY names a key with `models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry.

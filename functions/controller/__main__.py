@@ -1,4 +1,4 @@
-"""`python -m functions.controller`: the controller process; settings from the environment, words to standard error."""
+"""`python -m functions.controller`: the controller process; settings from the environment, log to standard error."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The control channel's orders: what each does, in a few lines. Words come back as they are shown to people.
+"""Orders of the control channel: what each does, in a few lines. Messages come back as they are shown to people.
 
 {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
 {"do": "suspend", "reason": …} | {"do": "resume"} | {"do": "reconcile"}

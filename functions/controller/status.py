@@ -1,4 +1,4 @@
-"""What the controller says of itself and the fleet: plain values for the control channel, and so for people."""
+"""Status of the controller and its fleet: plain values for the control channel, and so for people."""
 
 import time
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Garbage collection in the registry's process: now and then, or when the operator asks.
+"""Garbage collection in the registry's process: periodic, or at the operator's request.
 
     take the lock (one registry at a time) → retire artifacts that nobody named → collect (functions.artifacts.collect)
 

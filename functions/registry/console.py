@@ -1,4 +1,4 @@
-"""`/console`: one page for people who run the fleet. It asks `/console/state` every two seconds and draws the answer.
+"""`/console`: one page for people who run the fleet. It polls `/console/state` every two seconds and draws it.
 
 The page itself is for everyone who can reach the registry and holds nothing: no names, no figures, no token. What it
 shows needs the operator's token, which is typed in and stays in the tab (sessionStorage). Names of tenants and models,

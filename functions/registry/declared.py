@@ -1,4 +1,4 @@
-"""What the published snapshot says about a write: which tenants and bases there are, and which models git declares.
+"""The published snapshot as writes need it: which tenants and bases there are, and which models git declares.
 
 A write needs a snapshot: without one nobody knows whose a name is. Git wins over the API wherever both name a model.
 """

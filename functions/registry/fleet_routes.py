@@ -1,4 +1,4 @@
-"""`/v1/fleet`: every replica as it last spoke; `/v1/fleet/pools`: what the controller decides on pools' sizes by.
+"""`/v1/fleet`: every replica's last heartbeat; `/v1/fleet/pools`: load reports that the controller sizes pools by.
 
 GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
 GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs

@@ -1,4 +1,4 @@
-"""The fleet as the bus tells it: what `GET /v1/fleet` shows.
+"""View of the fleet from the bus: what `GET /v1/fleet` shows.
 
 The bus gone, the last view stays and ages: each replica's `age_s` grows until silence takes it out.
 """

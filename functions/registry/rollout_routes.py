@@ -1,4 +1,4 @@
-"""`/v1/rollouts`: what is under way and what was, and the words by which a person intervenes.
+"""`/v1/rollouts`: what is under way and what was, and the commands by which a person intervenes.
 
 pause      it stays at its share, under guard       promote    all of it, now
 resume     it goes on, or is tried once more         rollback   back to the version before, now

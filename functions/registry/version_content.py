@@ -1,4 +1,4 @@
-"""What a version will hold: content that is in the store, and that fits the base which the version names.
+"""Content of a version: it is in the store, and fits the base which the version names.
 
     named by its address   known already → that         else bring it in, checked against the base
     named by its digest    known already → that         else was it found to fit this base? check it now, if not: once

@@ -1,4 +1,4 @@
-"""Chunks for peers: what this node has of an artifact, to whoever shows the installation's token.
+"""Chunks for peers: what this node has of an artifact, for holders of the installation's token.
 
 GET /chunks/{sha256}?artifact=<digest>   the chunk's bytes, at the node's upload rate; 404: not here; 503: busy
 GET /swarm/{digest}                      which of its chunks are here, as a bitmap

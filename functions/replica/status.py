@@ -1,4 +1,4 @@
-"""What the agent knows now: written by its event loop, read by the heartbeat loop's thread and the routes.
+"""Status of the agent: written by its event loop, read by the heartbeat loop's thread and the routes.
 
 Every field holds a frozen value that is replaced whole, so a reader on another thread sees old or new, never half.
 """

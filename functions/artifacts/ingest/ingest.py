@@ -1,4 +1,4 @@
-"""The steps of every ingest, in their order, and what they agree on with the collector of garbage.
+"""Ingest of one artifact: its steps in their order, and its agreement with garbage collection.
 
     1 open a session with the ledger, and a private directory
     2 receive the files, bounded while reading

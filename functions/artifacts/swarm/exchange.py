@@ -1,4 +1,4 @@
-"""The one loop of a download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
+"""Loop of one download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
 
     1 ask      every `Ask` becomes a task: read from peer or store, verify, write
     2 wait     until one ends, an update comes from the tracker, or a tick passes (back-offs end without an event)

@@ -1,4 +1,4 @@
-"""Scaler of pools: asks the decision for each that an AutoscalingPolicy covers, and keeps its state.
+"""Scaler of pools: applies the decision to each that an AutoscalingPolicy covers, and keeps its state.
 
 One pass over a pool: 1. what is known of it, 2. what its past says of its future, 3. how many (`autoscaling.decide`),
 4. what the overload ladder wants besides (borrow and provision; shed and shift are the gateways'), 5. why, for people.

@@ -1,4 +1,4 @@
-"""From pools to processes: makes the fleet what the desired revision and the operator's target say.
+"""Reconciler of the local fleet: processes for the pools of the desired revision and the operator's target.
 
 Level-triggered: each pass compares what is wanted now with what runs now. A pass that stalls (a replaced replica does
 not become ready) is tried again with growing pauses, and at once when something else is wanted, which also ends its

@@ -1,4 +1,4 @@
-"""The shell around `step`: starts, asks, signals and records processes. All decisions are made elsewhere.
+"""Supervisor of processes: the shell around `step` that starts, probes, signals and records. Decides nothing itself.
 
 Every `TICK_S` one round: 1. notice exits, 2. sweep what dead leaders left, 3. let time pass, 4. start what may start,
 5. ask those that are due, 6. forget what was removed and write the ledger.

@@ -1,4 +1,4 @@
-"""One replica more while a pool is changed, so that it never has fewer than it wants: started first, removed last.
+"""Surge: one replica more while a pool is changed, so that it never has too few; started first, removed last.
 
 An InferenceService says with its deploymentStrategy whether it may (`maxSurge: 0` means: drain first, no accelerator is
 idle); the machine's memory says whether it can. Where either says no, replicas are replaced one by one as before, each

@@ -1,4 +1,4 @@
-"""What the registry has told of its rows: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
+"""The registry's rows as received so far: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
 
 Laws: a page is folded in whole, in any order of its rows; what was told stays until the registry itself says that it is
 gone (a deleted model, a revoked key). Which rollout of a channel is the last is the registry's own order of them

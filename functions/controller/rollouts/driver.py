@@ -1,4 +1,4 @@
-"""Each second: what is known of every active rollout is judged, and what follows is told to the registry.
+"""Driver of rollouts: each second every active one is judged, and its next event posted to the registry.
 
 Nothing is remembered from one second to the next but words for people: a controller that starts again, or runs twice,
 comes to the same conclusion from the same rows and evidence, and of two that post it the registry takes one.

@@ -1,4 +1,4 @@
-"""The registry's rows as the controller reads and changes them. Strict about what it uses, deaf to what else is said.
+"""Client of the registry's rows, as the controller reads and changes them. Strict about what it uses, else lenient.
 
 Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
 (it will not), RowMoved (somebody was faster: read again).

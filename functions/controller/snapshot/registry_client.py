@@ -1,4 +1,4 @@
-"""The registry as the controller sees it: what it holds now, and giving it something newer.
+"""Client of the registry for publishers: what it holds now, and putting something newer.
 
 Foreign exceptions end here. A registry that is away or overloaded is `RegistryUnavailable` (try again); one that
 understood and said no is `RegistryRefused` (trying again changes nothing); `EpochTaken` names the epoch to go beyond.

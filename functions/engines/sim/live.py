@@ -1,4 +1,4 @@
-"""The engine in real time: the core's steps paced by a clock, tokens handed to whoever asked for them.
+"""The engine in real time: the core's steps paced by a clock, tokens handed to their listeners.
 
 One loop. It begins a step, sleeps for as long as the step takes, ends it, and tells each listener about its token.
 Lateness of the event loop is made up in the next step (up to a bound), so the rate stays the model's and not the

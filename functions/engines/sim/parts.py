@@ -1,4 +1,4 @@
-"""What one simulated engine is made of, put together once in `server`; the routes take what they need from here."""
+"""Parts of one simulated engine, put together once in `server`; the routes take what they need from here."""
 
 from dataclasses import dataclass, field
 

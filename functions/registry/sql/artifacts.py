@@ -1,4 +1,4 @@
-"""Whose content is whose. The bytes lie in the object store; a row here is what keeps them from being collected.
+"""Ownership of artifacts. The bytes lie in the object store; a row here is what keeps them from being collected.
 
 An artifact that no version names is kept for a while, so that who uploads can register afterwards; then `retire`
 forgets it. Naming a digest needs its row, in the same transaction: so nothing can be named that is being collected.

@@ -1,4 +1,4 @@
-"""What goes on the bus now: what the engine holds and who asked in, messages out. Pure; `watch` sends them.
+"""Prefix updates for the bus: from what the engine holds and which kinds are requested. Pure; `watch` sends them.
 
 Deltas go out at most every TELL_INTERVAL_S and only when something changed, or as a sign of life; blooms at most every
 BLOOM_INTERVAL_S, while the set changes; a state at most every STATE_INTERVAL_S, on request. A delta that would be too

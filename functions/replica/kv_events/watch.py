@@ -1,4 +1,4 @@
-"""The loops: read the engine's events, tell of them, hear who asks.
+"""Loops of KV events: read the engine's, publish updates, receive requests for them.
 
 One pass of reading is
 

@@ -1,4 +1,4 @@
-"""The node fetcher as a process: its listener, its parts, its signals, and what it says.
+"""The node fetcher as a process: its listener, its parts, its signals, and its report.
 
     1 listen, and serve chunks from the first moment
     2 fetch one digest after the other, with a line on stderr now and then

@@ -1,4 +1,4 @@
-"""Reconcile loop of one term: look, act, wait. Level-triggered; events and operator orders only wake it.
+"""Reconcile loop of one term: observe, act, wait. Level-triggered; events and operator orders only wake it.
 
 However many things happen during a pass, there is one more pass afterwards, and it looks at everything. One that ended
 badly is repeated at the pace of its error (`pace`); whatever changes ends the wait.

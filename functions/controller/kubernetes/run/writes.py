@@ -1,4 +1,4 @@
-"""Status and finalizer writes that a look calls for, decided without I/O.
+"""Status and finalizer writes that one observation calls for, decided without I/O.
 
 A finalizer is put where it protects something, and nowhere else, since each costs a write:
 

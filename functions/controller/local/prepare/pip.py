@@ -1,4 +1,4 @@
-"""pip in a virtual environment, from a lock with hashes: what it downloads and installs, told while it goes on.
+"""pip in a virtual environment, from a lock with hashes: downloads and installations, reported while they go on.
 
 Everything is pinned by the lock, so pip resolves nothing (`--no-deps`) and takes only files whose hash the lock has.
 Indexes and wheel folders are those that pip is configured with.
