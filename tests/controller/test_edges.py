@@ -13,8 +13,8 @@ import yaml
 
 from functions.api.loader import Loaded, load_texts
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller, serve_control
-from functions.controller.local.files import LOG_MAX_BYTES, last_lines, open_log
-from functions.controller.local.instances import Ledger, LedgerEntry, encode_ledger, read_ledger, replace_file
+from functions.controller.local.files import LOG_MAX_BYTES, last_lines, open_log, replace_file
+from functions.controller.local.instances import Ledger, LedgerEntry, encode_ledger, read_ledger
 from functions.controller.local.layout import SOCKET_PATH_MAX_BYTES, StateLayout
 from functions.controller.local.pools import PoolUnusable, Target, pools_of, read_target, unusable
 from functions.controller.local.port_check import PortsTaken, check_ports

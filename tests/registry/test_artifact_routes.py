@@ -28,7 +28,7 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
 from tests.artifacts.adapter_files import make_adapter
-from tests.fleet.builders import heartbeat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.catalogue_world import LIMITS, PEPPER, World, published
 from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus, error_of
 

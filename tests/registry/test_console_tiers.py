@@ -3,7 +3,7 @@
 from functions.api.ids import Digest, EngineName, ModelId, engine_name
 from functions.decisions.distribution import bloom
 from functions.registry.console_tiers import Tiers, tiers_of
-from tests.fleet.builders import heartbeat
+from tests.fleet.builders import beat as heartbeat
 
 DIGESTS = [Digest("sha256:" + f"{number:02x}" * 32) for number in range(1, 5)]
 NAMES = [engine_name(ModelId(f"acme/a{number}"), digest) for number, digest in enumerate(DIGESTS)]

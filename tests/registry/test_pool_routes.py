@@ -11,7 +11,7 @@ from functions.fleet import pool_beat
 from functions.fleet.pool_beat import PoolBeat, PoolStats
 from functions.fleet.pool_report import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 from functions.registry.fleet_watch import DESIRED_FOR_S
-from tests.fleet.builders import heartbeat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.world import World, serving
 
 

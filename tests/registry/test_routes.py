@@ -12,7 +12,8 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.registry.store import SnapshotStore
-from tests.fleet.builders import heartbeat, snapshot
+from tests.fleet.builders import beat as heartbeat
+from tests.fleet.builders import snapshot
 from tests.registry.world import NOW_UNIX_S, World, error_of, serving
 
 

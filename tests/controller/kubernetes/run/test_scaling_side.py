@@ -22,7 +22,7 @@ from functions.fleet import pool_beat
 from functions.fleet.pool_beat import PoolBeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
-from tests.fleet.builders import heartbeat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.world import TOKEN, World, serving
 
 pytestmark = pytest.mark.servers
