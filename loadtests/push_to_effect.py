@@ -28,8 +28,8 @@ from pathlib import Path
 import httpx
 
 from functions.api.keys import keyed_hash, mint, parse
-from functions.cli.place import Place, here
-from functions.controller.local.prepare.demo_keys import read_demo_keys, read_pepper
+from functions.cli.context import CliContext, current_context
+from functions.controller.local.prepare.secret_files import read_demo_keys, read_pepper
 
 MODEL = "smollm2-135m"
 FILE = "policies/push-to-effect.yaml"
@@ -60,7 +60,7 @@ def main() -> int:
     if arguments.pushes < 2 or arguments.rate <= 0:
         parser.error("it takes at least 2 pushes, and a rate above 0")
     try:
-        samples, load = asyncio.run(measure(here(), arguments.pushes, arguments.rate))
+        samples, load = asyncio.run(measure(current_context(), arguments.pushes, arguments.rate))
     except* httpx.ConnectError:
         sys.exit("no gateway answers: `shoal up --engine sim` first, then `shoal status`")
     figures = summary(samples, load, arguments.rate)
@@ -68,7 +68,7 @@ def main() -> int:
     return 1 if load.failed else 0
 
 
-async def measure(place: Place, pushes: int, rate_per_s: float) -> tuple[list[Sample], Load]:
+async def measure(place: CliContext, pushes: int, rate_per_s: float) -> tuple[list[Sample], Load]:
     key = mint("local", "push-to-effect", secrets.token_bytes(32))
     load, over = Load(), asyncio.Event()
     with checkout(place.layout.gitops_dir) as directory:
@@ -89,7 +89,7 @@ async def measure(place: Place, pushes: int, rate_per_s: float) -> tuple[list[Sa
     return samples, load
 
 
-async def one_push(place: Place, directory: Path, key: str, expected: int) -> Sample:
+async def one_push(place: CliContext, directory: Path, key: str, expected: int) -> Sample:
     """Asking begins with the push: the effect may come before the command returns."""
     await asyncio.to_thread(commit, directory)
     started_s = time.monotonic()
@@ -100,7 +100,7 @@ async def one_push(place: Place, directory: Path, key: str, expected: int) -> Sa
     return Sample(returned_s - started_s, effect_s - started_s, effect_s - returned_s)
 
 
-async def first_answer(place: Place, key: str, expected: int) -> float:
+async def first_answer(place: CliContext, key: str, expected: int) -> float:
     """When an answer first had this status."""
     async with client(place, key) as asker, asyncio.timeout(EFFECT_TIMEOUT_S):
         while True:
@@ -110,7 +110,7 @@ async def first_answer(place: Place, key: str, expected: int) -> float:
             await asyncio.sleep(ASK_EVERY_S)
 
 
-async def keep_asking(place: Place, rate_per_s: float, load: Load, over: asyncio.Event) -> None:
+async def keep_asking(place: CliContext, rate_per_s: float, load: Load, over: asyncio.Event) -> None:
     """Streams at a steady rate, over the models of the first demo tenant."""
     key = next(iter(read_demo_keys(place.layout).values())).key
     async with client(place, key) as asker, asyncio.TaskGroup() as group:
@@ -136,7 +136,7 @@ async def one_stream(asker: httpx.AsyncClient, model: str, load: Load) -> None:
         load.failed.append(f"{model}: {error!r}")
 
 
-def client(place: Place, key: str) -> httpx.AsyncClient:
+def client(place: CliContext, key: str) -> httpx.AsyncClient:
     verify = ssl.create_default_context(cafile=str(place.layout.ca_file))
     return httpx.AsyncClient(
         base_url=f"{place.gateway_url}/v1",
@@ -148,7 +148,7 @@ def client(place: Place, key: str) -> httpx.AsyncClient:
     )
 
 
-def tenant(place: Place, key: str, *, may_call: bool) -> str:
+def tenant(place: CliContext, key: str, *, may_call: bool) -> str:
     parsed = parse(key)
     assert parsed is not None
     hashed = keyed_hash(read_pepper(place.layout), parsed.secret)

@@ -5,8 +5,7 @@ from typing import Any
 
 from docs.generate.markdown import code, number, page, sentence, table
 from functions.api.kinds.catalogue import KINDS
-from functions.api.schema.editor import kind_schema
-from functions.api.schema.tidy import DEFINITIONS
+from functions.api.schema.editor import DEFINITIONS, kind_schema
 
 Schema = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from functions.api.problems import Place, Problem
+from functions.api.problems import Problem, SourceLocation
 from functions.api.snapshot_entries import AnyEntry
 from functions.api.yaml_documents import Document
 
@@ -17,7 +17,7 @@ class Declared(Generic[Value]):
     document: Document
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLocation:
         return self.document.place
 
     @property

@@ -1,19 +1,73 @@
 """What one file says by itself: its objects, what was passed over, and all that is wrong without looking elsewhere.
 
-A pure function of the file's name and content, so that its result can be remembered (`parse_cache`).
-Steps: parse (`yaml_documents`), pick the kind (`heads`), validate (`validation`), the object's own contradictions.
+A pure function of the file's name and content, so that its result can be remembered: an unchanged file costs a hash.
+Steps: parse (`yaml_documents`), read the head (`apiVersion`, `kind`), validate (`validation`), the object's own
+contradictions. A head has three outcomes, since a folder may hold more than shoal's own: one of our kinds; somebody
+else's, passed over; or something meant for us and misspelt, which must never be passed over in silence.
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from itertools import islice
 
 from functions.api.declared import Declared
-from functions.api.heads import Ours, PassedOver, Wrong, read_head
-from functions.api.kinds.catalogue import AnyObject
+from functions.api.kinds import inference_service
+from functions.api.kinds.base import API_VERSION
+from functions.api.kinds.catalogue import KINDS, AnyObject
 from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
-from functions.api.problems import MAX_PROBLEMS, Problem
+from functions.api.problems import MAX_PROBLEMS, Problem, near_miss, shown
 from functions.api.validation import validate
-from functions.api.yaml_documents import Written, read_documents
+from functions.api.yaml_documents import Document, Written, read_documents
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    kind: type[AnyObject]
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    reason: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    problem: Problem
+
+
+def read_head(written: Written) -> Ours | PassedOver | Wrong:
+    value, document = written.value, written.document
+    if not isinstance(value, dict):
+        return Wrong(document.problem([], f"found {shown(value)}; allowed: an object with apiVersion and kind"))
+    if not {"apiVersion", "kind"} & value.keys():
+        return PassedOver(Problem(document.place, "", "no apiVersion and no kind: not an object"))
+    for key in ("apiVersion", "kind"):
+        if key not in value:
+            return Wrong(document.problem([key], "is required, and not there"))
+        if not isinstance(value[key], str):
+            return Wrong(document.problem([key], f"found {shown(value[key])}; allowed: text"))
+    version, kind = value["apiVersion"], value["kind"]
+    model = KINDS.get((version, kind))
+    return Ours(model) if model is not None else _unknown(document, version, kind)
+
+
+def _unknown(document: Document, version: str, kind: str) -> PassedOver | Wrong:
+    ours = [name for api, name in KINDS if api == API_VERSION]
+    if version == API_VERSION:
+        message = f"found {shown(kind)}; allowed: {', '.join(ours)}{near_miss(kind, ours)}"
+        return Wrong(document.problem(["kind"], message))
+    if near_miss(version, [API_VERSION]):
+        return Wrong(document.problem(["apiVersion"], f"found {shown(version)}; allowed: {API_VERSION}"))
+    if kind == "InferenceService":
+        message = f"found {shown(version)}; allowed for {kind}: {inference_service.API_VERSION}"
+        return Wrong(document.problem(["apiVersion"], message))
+    return PassedOver(Problem(document.place, "", f"{_head_text(version, kind)} is not one of shoal's kinds"))
+
+
+def _head_text(version: str, kind: str) -> str:
+    """`serving.kserve.io/v1alpha1 ServingRuntime`, in one line whatever the text holds."""
+    return f"{shown(version)[1:-1]} {shown(kind)[1:-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +120,49 @@ def _take(kind: type[AnyObject], written: Written, judged: _Judged) -> None:
     if isinstance(value, InferenceService) and value.pool is None:
         message = f"an InferenceService without the label {POOL_LABEL}: no pool"
         judged.ignored.append(Problem(written.document.place, "", message))
+
+
+# What objects take for each byte of their YAML, measured (docs/explanation/kinds.md has a Tenant's and a Model's).
+MEMORY_PER_BYTE = 16
+FILE_OVERHEAD_BYTES = 2_000
+
+
+@dataclass(slots=True)
+class ParseCache:
+    """Results by name and content; the name counts because places carry it.
+
+    Bounded by what it takes in memory, estimated from the files' sizes; the longest unused go first. One load at a time
+    uses a cache: it has no lock.
+    """
+
+    max_bytes: int = 1024 * 1024 * 1024
+    hits: int = 0
+    misses: int = 0
+    _used_bytes: int = 0
+    _kept: OrderedDict[tuple[str, bytes], tuple[FileResult, int]] = field(default_factory=OrderedDict)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    def judged(self, file: str, content: bytes) -> FileResult:
+        """What the file says, judged now or before."""
+        key = (file, hashlib.sha256(content).digest())
+        known = self._kept.get(key)
+        if known is not None:
+            self.hits += 1
+            self._kept.move_to_end(key)
+            return known[0]
+        self.misses += 1
+        result = judge_file(file, content)
+        self._keep(key, result, len(content) * MEMORY_PER_BYTE + FILE_OVERHEAD_BYTES)
+        return result
+
+    def _keep(self, key: tuple[str, bytes], result: FileResult, cost_bytes: int) -> None:
+        if cost_bytes > self.max_bytes:
+            return
+        self._kept[key] = (result, cost_bytes)
+        self._used_bytes += cost_bytes
+        while self._used_bytes > self.max_bytes:
+            _, (_, freed_bytes) = self._kept.popitem(last=False)
+            self._used_bytes -= freed_bytes

@@ -8,23 +8,72 @@ The law is all or nothing: one problem anywhere, and `ConfigInvalid` carries all
 runs on the readable half of a configuration. Only documents that are not shoal's (a ServingRuntime, a kustomization,
 data files) are passed over, and `Loaded.ignored` names them.
 
-Steps: read (`config_files`), judge each file by itself (`file_result`, remembered by `parse_cache`), check what several
-objects say together (`consistency`).
+Steps: read files under limits (a problem with one does not keep the rest from being read), judge each by itself
+(`file_result`, which remembers), check what several objects say together (`consistency`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from functions.api import consistency
-from functions.api.config_files import read_files
 from functions.api.declared import Declared, of_kind
-from functions.api.file_result import judge_file
+from functions.api.file_result import ParseCache, judge_file
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.parse_cache import ParseCache
-from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, Place, Problem
+from functions.api.problems import MAX_PROBLEMS, ConfigInvalid, Problem, SourceLocation
+from functions.api.yaml_events import FILE_MAX_BYTES
+
+MAX_FILES = 10_000
+MAX_TOTAL_BYTES = 64 * 1024 * 1024
+_SUFFIXES = (".yaml", ".yml")
+
+
+def read_files(paths: Iterable[Path], relative_to: Path | None, problems: list[Problem]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of each file, by name; a folder stands for the YAML in it and below it."""
+    total_bytes = 0
+    for file in _find(paths, problems):
+        name = _name(file, relative_to)
+        try:
+            with file.open("rb") as opened:
+                content = opened.read(FILE_MAX_BYTES + 1)  # one more than allowed, so that the parser can tell
+        except OSError as error:
+            problems.append(Problem(SourceLocation(name), "", f"cannot be read: {error.strerror}"))
+            continue
+        total_bytes += len(content)
+        if total_bytes > MAX_TOTAL_BYTES:
+            problems.append(Problem(SourceLocation(name), "", f"more than {MAX_TOTAL_BYTES} bytes of YAML in all"))
+            return
+        yield name, content
+
+
+def _find(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
+    found: set[Path] = set()
+    for path in paths:
+        if path.is_dir():
+            found.update(file for file in path.rglob("*") if file.suffix in _SUFFIXES and _is_plain(file, path))
+        elif path.is_file():
+            found.add(path)
+        else:
+            problems.append(Problem(SourceLocation(path.as_posix()), "", "no such file or folder"))
+    if len(found) > MAX_FILES:
+        problems.append(
+            Problem(SourceLocation(min(found).as_posix()), "", f"one of more than {MAX_FILES} files of YAML")
+        )
+    return sorted(found)[:MAX_FILES]
+
+
+def _is_plain(file: Path, root: Path) -> bool:
+    """A regular file, and nothing on the way is hidden: editors and Kubernetes mounts hide their copies so."""
+    return not any(part.startswith(".") for part in file.relative_to(root).parts) and file.is_file()
+
+
+def _name(file: Path, relative_to: Path | None) -> str:
+    if relative_to is not None and file.is_relative_to(relative_to):
+        return file.relative_to(relative_to).as_posix()
+    return file.as_posix()
+
 
 Kind = TypeVar("Kind", bound=AnyObject)
 
@@ -75,7 +124,7 @@ def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cach
         contradictions.extend(result.contradictions)
         if len(problems) + len(contradictions) >= MAX_PROBLEMS:
             problems.append(
-                Problem(Place(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
+                Problem(SourceLocation(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
             )
             break
     found = consistency.problems(objects, complete=not problems)

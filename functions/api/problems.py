@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in a form that the person who wrote it can act upon.
+"""Problems of a configuration, in a form that the person who wrote it can act upon.
 
 A problem has a place (file, line, column, key path), what was found there, and what would be right; a near miss is
 spelled out. All problems of a load travel together in one `ConfigInvalid`: nobody should have to fix them one by one.
@@ -17,7 +17,7 @@ _COMPARED_NAMES = 200  # to compare two names costs 10 us, and a fleet has 50,00
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourceLocation:
     """A point in a file; lines and columns count from 1. Line 0 means the file as a whole."""
 
     file: str
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    place: Place
+    place: SourceLocation
     key_path: str  # `spec.keys[0].maxClass`; empty for the document
     message: str  # what was found, what is allowed, and the near miss
 

@@ -1,4 +1,4 @@
-"""What a snapshot is made of: one frozen type per kind of entry, and the snapshot that holds them.
+"""Entries of a snapshot: one frozen type per kind of entry, and the snapshot that holds them.
 
 Each entry is one line of the document (`snapshot_document`), told apart by its tag, named by the attribute that
 `SECTIONS` gives. Every field is written, defaults too: msgspec leaves defaults out by identity, and equal content must

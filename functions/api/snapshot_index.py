@@ -1,4 +1,4 @@
-"""A snapshot ready for use: its entries by name, and the tree that names its content.
+"""A snapshot ready for use: its entries by name, its references checked, and the tree that names its content.
 
 A new one is made from an old one and what changed. What did not change is the same object in both, so that a swap costs
 what the change costs, and freeing the old one frees only what is gone.
@@ -6,19 +6,107 @@ what the change costs, and freeing the old one frees only what is gone.
 Long work is cut into slices with a call of `breathe` between them; the caller decides whether that lets go of the
 interpreter (a thread beside an event loop) or does nothing.
 
+Types and bounds are the decoder's affair. References are checked here: a key's tenant, a model's pool and rollout are
+in the snapshot. What only matters to people or can do no harm (a tier without a quota, a fallback to a pool that is not
+there) is checked where the YAML is read.
 Neighbours: `snapshot_document` reads changes off the wire; `functions.decisions.catalogue` answers questions from it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from functions.api.snapshot_checks import check_entries
+from functions.api.ids import KeyId, ModelId, PoolName, TenantId
 from functions.api.snapshot_comparison import SLICE, Changes, Comparison, in_order, name_of, singular
-from functions.api.snapshot_entries import SCHEMA_VERSION, SECTIONS, AnyEntry, Snapshot, SnapshotInvalid
-from functions.api.snapshot_tables import Tables
+from functions.api.snapshot_entries import (
+    SCHEMA_VERSION,
+    SECTIONS,
+    AdmissionEntry,
+    AnyEntry,
+    AutoscalingEntry,
+    KeyEntry,
+    ModelEntry,
+    PoolEntry,
+    QuotaEntry,
+    RolloutEntry,
+    RoutingEntry,
+    Snapshot,
+    SnapshotInvalid,
+    TenantEntry,
+)
 from functions.api.snapshot_tree import EMPTY_TREE, Branch, Breathe, HashTree, grown, tree_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The entries of each section by name.
+
+    Entries by name: one dictionary a section, read on every request.
+    """
+
+    admission: dict[str, AdmissionEntry] = field(default_factory=dict)
+    autoscaling: dict[str, AutoscalingEntry] = field(default_factory=dict)
+    keys: dict[KeyId, KeyEntry] = field(default_factory=dict)
+    models: dict[ModelId, ModelEntry] = field(default_factory=dict)
+    pools: dict[PoolName, PoolEntry] = field(default_factory=dict)
+    quotas: dict[str, QuotaEntry] = field(default_factory=dict)
+    rollouts: dict[str, RolloutEntry] = field(default_factory=dict)
+    routing: dict[str, RoutingEntry] = field(default_factory=dict)
+    tenants: dict[TenantId, TenantEntry] = field(default_factory=dict)
+
+
+_SLICE = 500
+
+
+def check_entries(tables: Tables, entries: Iterable[AnyEntry], breathe: Breathe) -> None:
+    """SnapshotInvalid for the first entry that names something which is not in the tables."""
+    for count, entry in enumerate(entries):
+        if isinstance(entry, KeyEntry):
+            if entry.tenant not in tables.tenants:
+                raise _missing(f"key {entry.key_id} belongs to tenant {entry.tenant}")
+        elif isinstance(entry, ModelEntry):
+            _check_model(entry, tables)
+        elif isinstance(entry, AutoscalingEntry) and entry.pool not in tables.pools:
+            raise _missing(f"autoscaling {entry.name} is for pool {entry.pool}")
+        if count % _SLICE == 0:
+            breathe()
+
+
+def _check_model(model: ModelEntry, tables: Tables) -> None:
+    if model.pool not in tables.pools:
+        raise _missing(f"model {model.id} is served by pool {model.pool}")
+    if model.rollout and model.rollout not in tables.rollouts:
+        raise _missing(f"model {model.id} is rolled out by {model.rollout}")
+    names: set[str] = set()
+    for version in model.versions:
+        if version.name in names:
+            raise SnapshotInvalid(f"the version of {model.id} {version.name} occurs twice")
+        names.add(version.name)
+    for channel, version_name in model.channels.items():
+        if version_name not in names:
+            raise SnapshotInvalid(
+                f"channel {model.id}:{channel} points at version {version_name}, which does not exist"
+            )
+    _check_splits(model, names)
+
+
+def _check_splits(model: ModelEntry, versions: set[str]) -> None:
+    split_before: set[str] = set()
+    for split in model.splits:
+        where = f"the split of {model.id}:{split.channel}"
+        if split.channel in split_before:
+            raise SnapshotInvalid(f"{where} occurs twice")
+        split_before.add(split.channel)
+        if split.candidate not in versions:
+            raise SnapshotInvalid(f"{where} names version {split.candidate}, which does not exist")
+        control = model.channels.get(split.channel)
+        if control is None or control == split.candidate:
+            raise SnapshotInvalid(f"{where} needs a channel that points at another version than {split.candidate}")
+
+
+def _missing(what: str) -> SnapshotInvalid:
+    return SnapshotInvalid(f"{what}, which is not in the snapshot")
 
 
 def without_pause() -> None:

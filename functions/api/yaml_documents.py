@@ -3,7 +3,7 @@
 Places are not kept, since almost nobody asks for them and a tree with places is 30 times its text: whoever must tell a
 problem gets the tree of that one document, parsed again (`Document.tree`).
 
-Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and every error.
+Neighbours: `yaml_fast` reads what is plain, `yaml_parse` everything else and every error (docs/decisions/0024).
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from functions.api import yaml_fast, yaml_parse
-from functions.api.problems import Place, Problem, path_text
+from functions.api.problems import Problem, SourceLocation, path_text
 from functions.api.yaml_events import YamlInvalid, decoded
 from functions.api.yaml_tree import Node
 
@@ -28,14 +28,14 @@ class Document:
     text: str
 
     @property
-    def place(self) -> Place:
-        return Place(self.file, self.line, self.column)
+    def place(self) -> SourceLocation:
+        return SourceLocation(self.file, self.line, self.column)
 
     def tree(self) -> Node:
         """The document with all places. Costs about 1 ms, of a full file seconds; the next path costs nothing."""
         return _tree(self)
 
-    def locate(self, path: Sequence[str | int]) -> Place:
+    def locate(self, path: Sequence[str | int]) -> SourceLocation:
         return self.tree().locate(path)
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:

@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import Event
 from ruamel.yaml.reader import ReaderError
 
-from functions.api.problems import Place, Problem
+from functions.api.problems import Problem, SourceLocation
 
 FILE_MAX_BYTES = 1024 * 1024
 
@@ -19,7 +19,7 @@ FILE_MAX_BYTES = 1024 * 1024
 class YamlInvalid(Exception):
     """From here on the file cannot be read; what came before may be sound."""
 
-    def __init__(self, place: Place, message: str) -> None:
+    def __init__(self, place: SourceLocation, message: str) -> None:
         super().__init__(message)
         self.problem = Problem(place, "", message)
 
@@ -30,29 +30,31 @@ def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
         yield from YAML(typ="safe", pure=True).parse(text)
     except ReaderError as error:
         before = text[: error.position]
-        place = Place(file, before.count("\n") + first_line, error.position - (before.rfind("\n") + 1) + 1)
+        place = SourceLocation(file, before.count("\n") + first_line, error.position - (before.rfind("\n") + 1) + 1)
         code = error.character if isinstance(error.character, int) else ord(error.character)
         raise YamlInvalid(place, f"the character U+{code:04X} is not allowed in YAML") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = " ".join(part for part in (error.problem, error.context) if part)
-        place = place_of(file, mark, first_line) if mark else Place(file)
+        place = place_of(file, mark, first_line) if mark else SourceLocation(file)
         raise YamlInvalid(place, f"not YAML: {reason}") from error
     except (YAMLError, ValueError, ArithmeticError) as error:  # such as an escape beyond Unicode
-        raise YamlInvalid(Place(file), f"not YAML: {error}") from error
+        raise YamlInvalid(SourceLocation(file), f"not YAML: {error}") from error
 
 
-def place_of(file: str, mark: Any, first_line: int = 1) -> Place:
-    return Place(file, mark.line + first_line, mark.column + 1)
+def place_of(file: str, mark: Any, first_line: int = 1) -> SourceLocation:
+    return SourceLocation(file, mark.line + first_line, mark.column + 1)
 
 
 def decoded(file: str, content: bytes) -> str:
     """The file's text, without a byte order mark; YamlInvalid where it is too large or no UTF-8."""
     if len(content) > FILE_MAX_BYTES:
-        raise YamlInvalid(Place(file), f"{len(content)} bytes is over the limit of {FILE_MAX_BYTES}; split the file")
+        raise YamlInvalid(
+            SourceLocation(file), f"{len(content)} bytes is over the limit of {FILE_MAX_BYTES}; split the file"
+        )
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         before = content[: error.start]
-        place = Place(file, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
+        place = SourceLocation(file, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
         raise YamlInvalid(place, f"not UTF-8: the byte 0x{content[error.start]:02x} cannot stand here") from error

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from functions.api.yaml_scalars import resolved
+from functions.api.yaml_tree import resolved
 
 MAX_DEPTH = 32
 MAX_VALUES = 50_000  # in one document; half of what yaml_parse allows, keys counted

@@ -24,10 +24,9 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 
-from functions.api.problems import Place, Problem, shown
+from functions.api.problems import Problem, SourceLocation, shown
 from functions.api.yaml_events import YamlInvalid, events, place_of
-from functions.api.yaml_scalars import TEXT_TAGS, resolved
-from functions.api.yaml_tree import Node
+from functions.api.yaml_tree import TEXT_TAGS, Node, resolved
 
 MAX_DEPTH = 32  # the deepest of our kinds is 6, KServe's about 15
 MAX_NODES = 100_000  # in one document
@@ -117,7 +116,7 @@ class _Builder:
             case ScalarEvent():
                 self._add(self._scalar(event, place), place)
 
-    def _begin(self, event: CollectionStartEvent, place: Place) -> None:
+    def _begin(self, event: CollectionStartEvent, place: SourceLocation) -> None:
         self._refuse_tag(event, place)
         if self._awaits_key():
             raise YamlInvalid(place, "a key must be text; found a collection")
@@ -135,7 +134,7 @@ class _Builder:
             self._anchors[closed.anchor] = closed.node
         self._attach(closed.node)
 
-    def _add(self, node: Node, place: Place) -> None:
+    def _add(self, node: Node, place: SourceLocation) -> None:
         """A scalar or an alias: a key where one is awaited, else a value."""
         self._count(node.nodes, place)
         if self._awaits_key():
@@ -145,7 +144,7 @@ class _Builder:
             raise YamlInvalid(place, f"nested deeper than {MAX_DEPTH} levels")
         self._attach(node)
 
-    def _take_key(self, node: Node, place: Place) -> None:
+    def _take_key(self, node: Node, place: SourceLocation) -> None:
         if not isinstance(node.value, str):
             raise YamlInvalid(place, f"a key must be text; found {shown(node.value)}; put it in quotes")
         if node.value == "<<":
@@ -178,11 +177,11 @@ class _Builder:
     def _awaits_key(self) -> bool:
         return bool(self._open) and isinstance(self._open[-1].node.value, dict) and self._open[-1].key is None
 
-    def _awaiting_key_place(self) -> Place | None:
+    def _awaiting_key_place(self) -> SourceLocation | None:
         parent = self._open[-1] if self._open else None
         return parent.node.key_places[parent.key] if parent is not None and parent.key is not None else None
 
-    def _scalar(self, event: ScalarEvent, place: Place) -> Node:
+    def _scalar(self, event: ScalarEvent, place: SourceLocation) -> Node:
         self._refuse_tag(event, place)
         is_text = event.style in {"'", '"', "|", ">"} or event.tag in TEXT_TAGS
         if not event.value and not is_text:
@@ -193,7 +192,7 @@ class _Builder:
             self._anchors[event.anchor] = node
         return node
 
-    def _aliased(self, event: AliasEvent, place: Place) -> Node:
+    def _aliased(self, event: AliasEvent, place: SourceLocation) -> Node:
         if event.anchor not in self._anchors:
             raise YamlInvalid(place, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
         node = self._anchors[event.anchor]
@@ -201,16 +200,16 @@ class _Builder:
             raise YamlInvalid(place, f"the alias *{event.anchor} stands inside what it refers to")
         return node
 
-    def _refuse_tag(self, event: ScalarEvent | CollectionStartEvent, place: Place) -> None:
+    def _refuse_tag(self, event: ScalarEvent | CollectionStartEvent, place: SourceLocation) -> None:
         if event.tag is not None and event.tag not in TEXT_TAGS:
             raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not read; write the value without it")
 
-    def _count(self, nodes: int, place: Place) -> None:
+    def _count(self, nodes: int, place: SourceLocation) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise YamlInvalid(place, f"more than {MAX_NODES} values in one document, aliases written out")
 
-    def _count_aliased(self, node: Node, place: Place) -> None:
+    def _count_aliased(self, node: Node, place: SourceLocation) -> None:
         self._stood_for += node.nodes + node.chars // ALIASED_CHARS
         if self._stood_for > MAX_ALIASED:
             raise YamlInvalid(place, "the aliases of this file stand for too much; write out what they refer to")

@@ -1,13 +1,15 @@
-"""A YAML document as a tree that remembers where everything stood.
+"""A YAML document as a tree that remembers where everything stood, and what its plain scalars mean by YAML 1.2.
 
+Only true and false are booleans; dates, `.nan`, `.inf`, octals and hexadecimals stay text.
 Neighbours: `yaml_parse` builds trees out of hostile text, `validation` looks up in them where a problem is.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from functions.api.problems import Place
+from functions.api.problems import SourceLocation
 
 Scalar = str | int | float | bool | None
 
@@ -16,9 +18,9 @@ Scalar = str | int | float | bool | None
 class Node:
     """A mapping, a list or a scalar; `nodes`, `chars` (of text) and `height` are those of the whole subtree."""
 
-    place: Place
+    place: SourceLocation
     value: "dict[str, Node] | list[Node] | Scalar"
-    key_places: dict[str, Place] = field(default_factory=dict)  # of a mapping: where each key stands
+    key_places: dict[str, SourceLocation] = field(default_factory=dict)  # of a mapping: where each key stands
     nodes: int = 1
     height: int = 1
     chars: int = 0
@@ -46,7 +48,7 @@ class Node:
             node = node.child(part) if node is not None else None
         return node
 
-    def locate(self, path: Sequence[str | int]) -> Place:
+    def locate(self, path: Sequence[str | int]) -> SourceLocation:
         """Where the path's value stands; the nearest ancestor's key or value where the path ends early."""
         node, place = self, self.place
         for part in path:
@@ -59,17 +61,40 @@ class Node:
             return node.place
         return place
 
-    def locate_character(self, path: Sequence[str | int], offset_chars: int) -> Place:
+    def locate_character(self, path: Sequence[str | int], offset_chars: int) -> SourceLocation:
         """Where a character of the path's text stands; the text's own place where that cannot be told."""
         node, place = self.at(path), self.locate(path)
         if node is None or node.text_offset is None:
             return place
-        return Place(place.file, place.line, place.column + node.text_offset + offset_chars)
+        return SourceLocation(place.file, place.line, place.column + node.text_offset + offset_chars)
 
-    def locate_key(self, path: Sequence[str | int]) -> Place:
+    def locate_key(self, path: Sequence[str | int]) -> SourceLocation:
         """Where the path's last key stands."""
         parent = self.at(path[:-1])
         last = path[-1] if path else None
         if parent is None or not isinstance(last, str):
             return self.locate(path)
         return parent.key_places.get(last, parent.place)
+
+
+TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})(?:[eE][-+]?[0-9]{1,2})?")
+_BEGIN_NUMBERS = frozenset("+-.0123456789")
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+def resolved(text: str) -> Scalar:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text[0] in _BEGIN_NUMBERS:
+        if _INT.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+    return text

@@ -1,4 +1,4 @@
-"""adapter_config.json: what PEFT wrote about an adapter, and what of it the engine cannot serve.
+"""adapter_config.json: PEFT's description of an adapter, and what of it the engine cannot serve.
 
 What vLLM's PEFT reader would refuse is refused here, in words for the person who trained it. `rank_pattern` and
 `target_modules`, which the engine uses as regular expressions, must be plain names: a tenant's pattern with nested

@@ -1,4 +1,4 @@
-"""What an adapter's weights are checked against: the names and sizes of a base model's modules, without its weights.
+"""Facts of a base model, without its weights: names and sizes of the modules that an adapter is checked against.
 
     BaseFacts(names, layers, modules)      modules: "model.layers.0.self_attn.q_proj" -> (in_features, out_features)
 

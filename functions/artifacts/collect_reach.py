@@ -1,4 +1,4 @@
-"""What is reachable in the store: every object that a named digest or a pointer needs.
+"""Reachability in the store: every object that a named digest or a pointer needs.
 
 Anything that cannot be read for certain stops the collection instead of being taken for garbage: a manifest with
 other content than its digest says, a pointer that is no manifest, a store that does not answer. Only what the store

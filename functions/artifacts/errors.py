@@ -1,4 +1,4 @@
-"""What can be wrong with an artifact, named by what the caller does about it."""
+"""Errors of artifacts, named by what the caller does about them."""
 
 
 class ArtifactError(Exception):

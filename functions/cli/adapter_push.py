@@ -1,30 +1,98 @@
 """`shoal adapter push TENANT/NAME@VERSION DIR`: an adapter from a folder becomes a version that can be called.
 
 Five steps: check here, so that mistakes are told in milliseconds; ask what the registry knows of the model; send the
-bytes, unless it has them; register the version; promote it, where asked to. A model that is declared in git is
+bytes, unless it has them; register the version; promote it, where requested. A model that is declared in git is
 registered there: its YAML gets the line, in the working copy at hand, or the line is shown.
+
+The digest is computed here, over the same manifest that the registry makes; that both agree says that what arrived is
+what was checked.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from functions.api.ids import Digest, ModelId, parse_model_ref
+from functions.artifacts import directories
+from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.errors import ArtifactError
+from functions.artifacts.manifest import ADAPTER_LIMITS
 from functions.artifacts.s3 import DEFAULT_BUCKET
-from functions.cli.adapter_upload import Packed, pack, uploaded
 from functions.cli.catalogue_edit import with_channel, with_version
 from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, current_context
 from functions.cli.promote import channel_words, rollout_id_of, tell_change
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
-from functions.cli.terminal import make_console
+from functions.cli.terminal import make_console, make_error_console
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A folder's files as an artifact."""
+
+    directory: Path
+    digest: Digest
+    files: tuple[str, ...]
+    total_bytes: int
+
+
+def pack(directory: Path) -> Packed:
+    """Hashes every file; ArtifactRefused where they are no artifact."""
+    manifest = directories.build_manifest(directory, ADAPTER_LIMITS)
+    digest = manifests.digest_of(manifests.encode(manifest))
+    files = tuple(entry.path for entry in manifest.files)
+    return Packed(directory, digest, files, sum(entry.size_bytes for entry in manifest.files))
+
+
+def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_json: bool) -> None:
+    """The registry's store has the content; sent only where it had not."""
+    if _is_there(registry, packed.digest, tenant):
+        _say("the registry has it already: nothing to send", as_json=as_json)
+        return
+    with _bar(packed.total_bytes, as_json=as_json) as bar:
+        files = [(name, packed.directory / name) for name in packed.files]
+        fields = {"tenant": tenant, "base_model": pool, "adapter_type": "lora"}
+        answer: dict[str, Any] = registry.upload(
+            "/v1/artifacts", files, fields, lambda bytes_: bar.advance(bar.task_ids[0], bytes_)
+        )
+    if answer.get("digest") != packed.digest:
+        words = f"what arrived is {answer.get('digest')}, what was sent {packed.digest}"
+        raise Refused(f"{words}: {packed.directory} changed meanwhile; push it again")
+    _say(f"{packed.total_bytes / 1e6:.1f} MB sent, checked and stored", as_json=as_json)
+
+
+def _is_there(registry: Registry, digest: Digest, tenant: str) -> bool:
+    """Whether the tenant's versions may name it already: content that another tenant brought in is not ours."""
+    try:
+        known: dict[str, Any] = registry.get(f"/v1/artifacts/{digest}")
+    except Answered as error:
+        if error.status == 404:
+            return False
+        raise
+    return known["tenant"] in {None, tenant}
+
+
+@contextmanager
+def _bar(total_bytes: int, *, as_json: bool) -> Iterator[Progress]:
+    console = make_error_console()
+    columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+        progress.add_task("sending", total=total_bytes)
+        yield progress
+
+
+def _say(words: str, *, as_json: bool) -> None:
+    if not as_json:
+        make_console().print(f"[green]✓[/] {escape(words)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +111,10 @@ def push(
 ) -> None:
     model_id, version = _named(target)
     asked = Push(model_id, version, base, channel, rollout)
-    place = here(clones=True)
+    context = current_context(clones=True)
     packed = _packed(directory, as_json=as_json)
-    declared = find_declared(place, asked.model_id)
-    with Registry(place) as registry:
+    declared = find_declared(context, asked.model_id)
+    with Registry(context) as registry:
         row = _known(registry, asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
@@ -55,7 +123,7 @@ def push(
         pool = _pool(registry, asked, declared, row)
         uploaded(registry, packed, asked.model_id.partition("/")[0], pool, as_json=as_json)
         if in_git:
-            _declare(place, asked, declared, row, packed.digest, as_json=as_json)
+            _declare(context, asked, declared, row, packed.digest, as_json=as_json)
         else:
             _register(registry, asked, pool, packed.digest, as_json=as_json)
 
@@ -138,7 +206,7 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
 
 
 def _declare(
-    place: Place,
+    context: CliContext,
     asked: Push,
     declared: DeclaredModel | None,
     row: dict[str, Any] | None,
@@ -148,7 +216,7 @@ def _declare(
 ) -> None:
     artifact = f"s3://{DEFAULT_BUCKET}/{asked.model_id}/{asked.version}"
     if declared is None:
-        _say_line(place, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
+        _say_line(context, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
         return
 
     def edit(text: str) -> str:
@@ -156,11 +224,13 @@ def _declare(
             text = with_version(text, asked.model_id, asked.version, artifact, digest)
         return text if asked.channel is None else with_channel(text, asked.model_id, asked.channel, asked.version)
 
-    change = change_file(place, declared, edit)
-    tell_change(place, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
+    change = change_file(context, declared, edit)
+    tell_change(context, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
 
 
-def _say_line(place: Place, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool) -> None:
+def _say_line(
+    context: CliContext, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool
+) -> None:
     line = f'- {{name: {asked.version}, artifact: "{artifact}", digest: "{digest}"}}'
     if as_json:
         typer.echo(json.dumps({"digest": digest, "declared_in": declared_in, "line": line}, indent=2))
@@ -168,6 +238,6 @@ def _say_line(place: Place, asked: Push, declared_in: str, artifact: str, digest
     console = make_console()
     console.print(escape(f"{asked.model_id} is declared in git; to have this version, add to its spec.versions"))
     console.print(
-        escape(f"in {declared_in} of {place.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
+        escape(f"in {declared_in} of {context.layout.gitops_dir} (in a clone, this command does it):"), soft_wrap=True
     )
     console.print(escape(f"    {line}"), soft_wrap=True)

@@ -8,71 +8,33 @@ Neighbours: `functions.decisions.capacity` has the formulas, `capacity_tables` p
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 import yaml
 
-from functions.api.config_files import read_files
 from functions.api.kinds.inference_service import InferenceService
-from functions.api.loader import load_files
+from functions.api.loader import load_files, read_files
 from functions.api.problems import ConfigInvalid, Problem
-from functions.cli.capacity_options import Wanted
+from functions.cli.capacity_options import CapacityRequest
+from functions.cli.capacity_tables import PoolCapacity, show, show_json
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_error_console
 from functions.decisions.capacity.accelerators import Accelerator, AcceleratorUnknown, accelerator
-from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
-from functions.decisions.capacity.memory import MemoryPlan, plan_memory
+from functions.decisions.capacity.memory import plan_memory
 from functions.decisions.capacity.model_shape import ModelShape, ShapeUnknown, from_config
 from functions.decisions.capacity.packing import Demand, Packing, pack
 from functions.decisions.capacity.service import ServedPool, served_pool
-from functions.decisions.capacity.speed import Speed, speed_of
-from functions.simulator.replicas_needed import Load, Needed, Unreachable, profile_from, replicas_needed
+from functions.decisions.capacity.speed import speed_of
+from functions.simulator.replicas_needed import Load, Unreachable, profile_from, replicas_needed
 
 DEFAULT_FOLDER = Path("inferenceservices")
 _CONFIG_MAX_BYTES = 1_000_000
 _HOST = Accelerator(name="CPU", memory_bytes=0, bytes_per_s=1.0, flops_16=1.0, flops_8=1.0)
 
 
-@dataclass(slots=True)
-class PoolCapacity:
-    """One pool: what was found out. `device` is None for one that runs on CPU."""
-
-    pool: ServedPool
-    device: Accelerator | None
-    memory: MemoryPlan
-    speed: Speed | None
-    load: Load | None = None
-    needed: Needed | None = None
-    trouble: str = ""  # why no number of replicas is enough
-    price_per_hour: float | None = None  # of one accelerator
-    elsewhere_per_million: float | None = None
-
-    @property
-    def replicas(self) -> int:
-        return self.needed.replicas if self.needed is not None else self.pool.replicas[0]
-
-    @property
-    def cost_per_million(self) -> float | None:
-        if self.needed is None or self.price_per_hour is None:
-            return None
-        return cost_per_million_tokens(self._price(), self.needed.tokens_per_s)
-
-    @property
-    def break_even_tokens_per_s(self) -> float | None:
-        if self.price_per_hour is None or not self.elsewhere_per_million:
-            return None
-        return break_even_tokens_per_s(self._price(), self.elsewhere_per_million)
-
-    def _price(self) -> float:
-        return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)
-
-
-def capacity(paths: Sequence[Path], wanted: Wanted, *, as_json: bool) -> None:
-    from functions.cli.capacity_tables import show, show_json
-
+def capacity(paths: Sequence[Path], wanted: CapacityRequest, *, as_json: bool) -> None:
     pools = [_with_memory(pool, wanted) for pool in _pools(paths, wanted)]
     unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
     if unknown:
@@ -91,7 +53,7 @@ def capacity(paths: Sequence[Path], wanted: Wanted, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _pools(paths: Sequence[Path], wanted: Wanted) -> list[ServedPool]:
+def _pools(paths: Sequence[Path], wanted: CapacityRequest) -> list[ServedPool]:
     chosen = list(paths) or [DEFAULT_FOLDER]
     problems: list[Problem] = []
     try:
@@ -128,7 +90,7 @@ def _shape_of(directory: Path | None) -> ModelShape | None:
         raise Refused(f"{file}: {error}") from error
 
 
-def _with_memory(pool: ServedPool, wanted: Wanted) -> PoolCapacity:
+def _with_memory(pool: ServedPool, wanted: CapacityRequest) -> PoolCapacity:
     device = _device(pool, wanted)
     needs = pool.serving.accelerators
     if device is not None and pool.accelerators and pool.accelerators < needs:
@@ -143,7 +105,7 @@ def _with_memory(pool: ServedPool, wanted: Wanted) -> PoolCapacity:
     )
 
 
-def _device(pool: ServedPool, wanted: Wanted) -> Accelerator | None:
+def _device(pool: ServedPool, wanted: CapacityRequest) -> Accelerator | None:
     name = wanted.products.get(pool.pool, wanted.products.get("", pool.product))
     if name is None:
         if not pool.accelerators:
@@ -160,7 +122,7 @@ def _device(pool: ServedPool, wanted: Wanted) -> Accelerator | None:
         raise Refused(str(error)) from error
 
 
-def _find_replicas(found: PoolCapacity, wanted: Wanted, reporter: TerminalReporter) -> None:
+def _find_replicas(found: PoolCapacity, wanted: CapacityRequest, reporter: TerminalReporter) -> None:
     requests_per_s = wanted.loads.get(found.pool.pool, wanted.loads.get(""))
     if requests_per_s is None or not found.memory.fits:
         return
@@ -181,7 +143,7 @@ def _find_replicas(found: PoolCapacity, wanted: Wanted, reporter: TerminalReport
             found.trouble = str(error)
 
 
-def _packed(pools: Sequence[PoolCapacity], wanted: Wanted) -> Packing | None:
+def _packed(pools: Sequence[PoolCapacity], wanted: CapacityRequest) -> Packing | None:
     if not wanted.nodes:
         return None
     return pack(

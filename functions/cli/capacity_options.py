@@ -1,4 +1,4 @@
-"""The options of `shoal capacity`, from text to values; Refused says what would be right.
+"""Options of `shoal capacity`, from text to values; Refused says what would be right.
 
 Several options take `NAME=VALUE`, or a value alone for every name.
 """
@@ -15,7 +15,7 @@ _MOST_NODES = 100_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Wanted:
+class CapacityRequest:
     """What was asked on the command line, checked."""
 
     pools: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Wanted:
     elsewhere_per_million: float | None = None
 
 
-def wanted(
+def capacity_request(
     *,
     pools: Sequence[str],
     model_dir: Path | None,
@@ -44,8 +44,8 @@ def wanted(
     nodes: Sequence[str],
     prices: Sequence[str],
     api_price: float | None,
-) -> Wanted:
-    return Wanted(
+) -> CapacityRequest:
+    return CapacityRequest(
         pools=tuple(pools),
         model_dir=model_dir,
         products=products_from(products),

@@ -1,19 +1,57 @@
-"""What `shoal capacity` prints: memory, speed and replicas, places; or all of it as JSON."""
+"""Findings of `shoal capacity`, and how they are printed: memory, speed and replicas, places; or all as JSON."""
 
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
 from rich.console import Console
 from rich.table import Table
 
-from functions.cli.capacity import PoolCapacity
 from functions.cli.terminal import make_console
-from functions.decisions.capacity.accelerators import GIB
+from functions.decisions.capacity.accelerators import GIB, Accelerator
+from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
+from functions.decisions.capacity.memory import MemoryPlan
 from functions.decisions.capacity.packing import Packing
+from functions.decisions.capacity.service import ServedPool
+from functions.decisions.capacity.speed import Speed
+from functions.simulator.replicas_needed import Load, Needed
+
+
+@dataclass(slots=True)
+class PoolCapacity:
+    """One pool: what was found out. `device` is None for one that runs on CPU."""
+
+    pool: ServedPool
+    device: Accelerator | None
+    memory: MemoryPlan
+    speed: Speed | None
+    load: Load | None = None
+    needed: Needed | None = None
+    trouble: str = ""  # why no number of replicas is enough
+    price_per_hour: float | None = None  # of one accelerator
+    elsewhere_per_million: float | None = None
+
+    @property
+    def replicas(self) -> int:
+        return self.needed.replicas if self.needed is not None else self.pool.replicas[0]
+
+    @property
+    def cost_per_million(self) -> float | None:
+        if self.needed is None or self.price_per_hour is None:
+            return None
+        return cost_per_million_tokens(self._price(), self.needed.tokens_per_s)
+
+    @property
+    def break_even_tokens_per_s(self) -> float | None:
+        if self.price_per_hour is None or not self.elsewhere_per_million:
+            return None
+        return break_even_tokens_per_s(self._price(), self.elsewhere_per_million)
+
+    def _price(self) -> float:
+        return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)
 
 
 def show(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:

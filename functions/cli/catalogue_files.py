@@ -18,9 +18,8 @@ from functions.api.kinds.model import Model
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.cli.catalogue_edit import CannotEdit
-from functions.cli.clones import is_clone_of, toplevel_of
+from functions.cli.context import CliContext, is_clone_of, toplevel_of
 from functions.cli.diff import paths_below
-from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
 
@@ -59,19 +58,19 @@ class FileChange:
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
 
-def find_declared(place: Place, model_id: str) -> DeclaredModel | None:
+def find_declared(context: CliContext, model_id: str) -> DeclaredModel | None:
     """Where the working copy around the working directory declares the model; None where it does not."""
-    root = working_copy(Path.cwd(), place.layout.gitops_dir)
+    root = working_copy(Path.cwd(), context.layout.gitops_dir)
     if root is None:
         return None
-    for declared in _loaded(root, place).objects:
+    for declared in _loaded(root, context).objects:
         if isinstance(declared.value, Model) and declared.value.spec.id == model_id:
             position = declared.document.place
             return DeclaredModel(declared.value, root, position.file, position.line)
     return None
 
 
-def change_file(place: Place, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
+def change_file(context: CliContext, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
     """Edit the file, judge the whole configuration, and put the file back as it was where that is no longer good."""
     before = declared.file.read_bytes().decode()
     try:
@@ -81,7 +80,7 @@ def change_file(place: Place, declared: DeclaredModel, edit: Callable[[str], str
     if after != before:
         _replace(declared.file, after)
         try:
-            _loaded(declared.root, place)
+            _loaded(declared.root, context)
         except Refused:
             _replace(declared.file, before)
             raise
@@ -105,9 +104,9 @@ def working_copy(start: Path, gitops_dir: Path) -> Path | None:
     return next((folder for folder in folders if any((folder / name).is_dir() for name in DEFAULT_FOLDERS)), None)
 
 
-def _loaded(root: Path, place: Place) -> Loaded:
+def _loaded(root: Path, context: CliContext) -> Loaded:
     try:
-        return load_directory(paths_below(root, place.layout.gitops_dir), relative_to=root)
+        return load_directory(paths_below(root, context.layout.gitops_dir), relative_to=root)
     except ConfigInvalid as error:
         raise Refused(f"the configuration in {root} has mistakes:\n{error}") from error
 

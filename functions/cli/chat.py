@@ -1,10 +1,136 @@
-"""`shoal chat`: one prompt, a prompt from a pipe, or a conversation; always streamed."""
+"""`shoal chat`, and calls of the gateway as any client makes them: HTTPS with the local authority, a key, streaming.
 
+One prompt, a prompt from a pipe, or a conversation. Only the standard chat route is used; what comes back is yielded
+piece by piece.
+"""
+
+import json
+import ssl
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from functions.cli.answers import Asker, Chat, demo_key
-from functions.cli.place import here
+import httpx
+
+from functions.api.ids import DEFAULT_CHANNEL
+from functions.cli.context import CliContext, current_context
 from functions.cli.refused import Refused
+from functions.controller.local.prepare.secret_files import DemoKey, read_demo_keys
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 120.0  # the first token of a long prompt on a busy CPU
+MAX_EVENT_CHARS = 1024 * 1024
+_NOT_NOW = frozenset({429, 503})  # a bus that has just begun does not know yet what limits have left
+
+
+class NotYet(Refused):
+    """The platform says that it cannot serve this now (429, 503); asking again soon may go well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    model: str
+    messages: list[dict[str, str]]
+    max_tokens: int = 64
+    temperature: float = 0.0
+
+
+@dataclass(slots=True)
+class GatewayClient:
+    """One HTTP client for one command."""
+
+    context: CliContext
+    _client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.context.layout.ca_file.is_file():
+            raise Refused(f"there is no fleet in {self.context.layout.root}: start one with `shoal up`")
+        verify = ssl.create_default_context(cafile=str(self.context.layout.ca_file))
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        self._client = httpx.Client(verify=verify, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> "GatewayClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def models(self, key: str) -> list[str]:
+        """The ids that this key may call as they are: those of models that have the default channel."""
+        response = self._send("GET", "/v1/models", key)
+        return [str(model["id"]) for model in response.json()["data"] if DEFAULT_CHANNEL in model["channels"]]
+
+    def stream(self, chat: ChatCall, key: str) -> Iterator[str]:
+        """The answer's text in pieces; Refused with the platform's own words where there is none."""
+        body = {
+            "model": chat.model,
+            "messages": chat.messages,
+            "max_tokens": chat.max_tokens,
+            "temperature": chat.temperature,
+            "stream": True,
+        }
+        url = f"{self.context.gateway_url}/v1/chat/completions"
+        headers = {"authorization": f"Bearer {key}"}
+        try:
+            with self._client.stream("POST", url, json=body, headers=headers) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise (NotYet if response.status_code in _NOT_NOW else Refused)(_words(response))
+                yield from _texts(response.iter_lines())
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise Refused(f"the gateway at {self.context.gateway_url} broke off: {why}; see `shoal status`") from error
+
+    def _send(self, method: str, path: str, key: str) -> httpx.Response:
+        url = f"{self.context.gateway_url}{path}"
+        try:
+            response = self._client.request(method, url, headers={"authorization": f"Bearer {key}"})
+        except httpx.HTTPError as error:
+            raise Refused(
+                f"no answer from the gateway at {self.context.gateway_url}: {error}; see `shoal status`"
+            ) from error
+        if response.status_code != 200:
+            raise Refused(_words(response))
+        return response
+
+
+def demo_key(context: CliContext, tenant: str | None, model: str | None = None) -> tuple[str, DemoKey]:
+    """The key of the tenant asked for, else of the model's own tenant, else of the first one."""
+    keys = read_demo_keys(context.layout)
+    if not keys:
+        raise Refused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
+    if tenant is not None and tenant not in keys:
+        raise Refused(f"tenant {tenant!r} has no demo key; those that have: {', '.join(sorted(keys))}")
+    owner = (model or "").partition("/")[0]
+    chosen = tenant or (owner if owner in keys else min(keys))
+    return chosen, keys[chosen]
+
+
+def _texts(lines: Iterator[str]) -> Iterator[str]:
+    """The content of each event; a stream that ends without [DONE] was cut off."""
+    for line in lines:
+        if not line.startswith("data:") or len(line) > MAX_EVENT_CHARS:
+            continue
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise Refused(f"the answer broke off: {event['error'].get('message', event['error'])}")
+        for choice in event.get("choices", []):
+            text = choice.get("delta", {}).get("content")
+            if text:
+                yield text
+    raise Refused("the answer broke off: the stream ended without [DONE]")
+
+
+def _words(response: httpx.Response) -> str:
+    try:
+        error = response.json()["error"]
+        return f"{error['message']} (HTTP {response.status_code}, {error.get('code')})"
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}: {response.text[:300]}"
+
 
 PROMPT_MAX_CHARS = 1_000_000
 MAX_TURNS = 200  # of a conversation that is sent whole each time
@@ -13,19 +139,19 @@ MAX_TURNS = 200  # of a conversation that is sent whole each time
 def chat(
     model: str, *, once: str | None, system: str | None, max_tokens: int, temperature: float, tenant: str | None
 ) -> None:
-    place = here()
-    _, key = demo_key(place, tenant, model)
+    context = current_context()
+    _, key = demo_key(context, tenant, model)
     opening = [{"role": "system", "content": system}] if system else []
-    with Asker(place) as asker:
+    with GatewayClient(context) as asker:
         if once is None and sys.stdin.isatty():
-            _converse(asker, Chat(model, opening, max_tokens, temperature), key.key)
+            _converse(asker, ChatCall(model, opening, max_tokens, temperature), key.key)
             return
         prompt = once if once is not None else _piped()
         messages = [*opening, {"role": "user", "content": prompt}]
-        _print_answer(asker, Chat(model, messages, max_tokens, temperature), key.key)
+        _print_answer(asker, ChatCall(model, messages, max_tokens, temperature), key.key)
 
 
-def _converse(asker: Asker, chat: Chat, key: str) -> None:
+def _converse(asker: GatewayClient, chat: ChatCall, key: str) -> None:
     sys.stderr.write(f"{chat.model}; an empty line or Ctrl-D ends it\n")
     for _ in range(MAX_TURNS):
         try:
@@ -44,7 +170,7 @@ def _converse(asker: Asker, chat: Chat, key: str) -> None:
         chat.messages.append({"role": "assistant", "content": answer})
 
 
-def _print_answer(asker: Asker, chat: Chat, key: str) -> str:
+def _print_answer(asker: GatewayClient, chat: ChatCall, key: str) -> str:
     pieces = []
     for text in asker.stream(chat, key):
         pieces.append(text)

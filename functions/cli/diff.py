@@ -1,10 +1,12 @@
 """`shoal diff`: what a configuration would change in what the fleet runs now, before anybody pushes it.
 
-The configuration is judged as `shoal validate` judges it; what runs is what the registry holds. Exit status 0 whether
-anything would change or not, 1 where the configuration has problems or nobody can be asked.
-Neighbours: `functions.controller.gitops.changes` finds the words.
+The configuration is judged as `shoal validate` judges it; what runs is what the registry holds. Models and keys that
+were made through its API are not git's to remove: they change only where a configuration takes their name, tenant or
+pool. Exit status 0 whether anything would change or not, 1 where the configuration has problems or the registry is
+away. Neighbours: `functions.controller.gitops.changes` describes the changes.
 """
 
+import asyncio
 import json
 import ssl
 from collections.abc import Sequence
@@ -19,12 +21,15 @@ from functions.api import snapshot as snapshots
 from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
-from functions.cli.clones import is_clone_of
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, current_context, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
-from functions.controller.gitops.changes import Change, changes_of, summarize
+from functions.controller.gitops.changes import Change, changes_of, changes_to_running, summarize
+from functions.controller.rollouts.book import Book
+from functions.controller.rollouts.following import read_book
+from functions.controller.rollouts.wire import RowsWire
+from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
 SHOWN = 50  # of each kind; more are counted
@@ -35,10 +40,10 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
-    place = here(clones=True)
-    loaded = load_or_tell(root, paths_below(root, place.layout.gitops_dir), as_json=as_json)
-    present = running(place)
-    changes = changes_of(present, loaded)
+    context = current_context(clones=True)
+    loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
+    present = running(context)
+    changes = changes_of(None, loaded) if present is None else changes_to_running(present, loaded, api_rows(context))
     if as_json:
         typer.echo(json.dumps(described(present, changes), indent=2))
     else:
@@ -74,14 +79,14 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
     return files or [root]
 
 
-def running(place: Place) -> Snapshot | None:
+def running(context: CliContext) -> Snapshot | None:
     """What the registry holds; None where it holds nothing yet."""
-    layout = place.layout
+    layout = context.layout
     if not layout.ca_file.is_file():
         raise Refused(f"there is no fleet in {layout.root}: start one with `shoal up`")
     verify = ssl.create_default_context(cafile=str(layout.ca_file))
-    headers = {"authorization": f"Bearer {layout.secret('internal-token').read_text().strip()}"}
-    url = place.registry_url + SNAPSHOT_PATH
+    headers = {"authorization": f"Bearer {_token(context)}"}
+    url = context.registry_url + SNAPSHOT_PATH
     try:
         response = httpx.get(
             url, params={"after": 0}, headers=headers, verify=verify, timeout=_TIMEOUT, trust_env=False
@@ -96,6 +101,24 @@ def running(place: Place) -> Snapshot | None:
         return snapshots.decode(response.content)
     except SnapshotInvalid as error:
         raise Refused(f"what {url} answers is no snapshot that this build reads: {error}") from error
+
+
+def api_rows(context: CliContext) -> Book:
+    """What was declared through the registry's API."""
+    return asyncio.run(_read_rows(context))
+
+
+async def _read_rows(context: CliContext) -> Book:
+    verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
+    async with httpx.AsyncClient(verify=verify, timeout=_TIMEOUT, trust_env=False) as client:
+        try:
+            return await read_book(RowsWire(RegistryWire(client, context.registry_url, _token(context))))
+        except (RegistryUnavailable, RegistryRefused) as error:
+            raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
+
+
+def _token(context: CliContext) -> str:
+    return context.layout.secret("internal-token").read_text().strip()
 
 
 def described(running: Snapshot | None, changes: Sequence[Change]) -> dict[str, object]:

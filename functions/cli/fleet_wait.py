@@ -1,13 +1,84 @@
-"""Waiting until the fleet serves: what is still missing, in words; what died while starting, with its log's end."""
+"""The controller process as the command line sees it: started in the background, given orders, and waited for.
 
+While the fleet is not serving yet, people see what is still missing, and the end of the log of what died while
+starting.
+"""
+
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
-from functions.cli.controller_process import controller_status, log_tail
-from functions.cli.place import Place
+from functions.cli.context import CliContext
 from functions.cli.refused import Refused
-from functions.controller.local.prepare.reporting import Reporter
-from functions.controller.local.target import Target
+from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
+from functions.controller.local.files import last_lines, open_log
+from functions.controller.local.pools import Target, write_target
+from functions.controller.local.prepare.steps import Reporter
+
+START_TIMEOUT_S = 120.0  # on a busy machine its imports alone take tens of seconds; one that ends is noticed at once
+SHOWN_LOG_LINES = 20
+
+
+def controller_status(context: CliContext) -> dict[str, Any] | None:
+    """What the controller says; None where none runs."""
+    try:
+        status: dict[str, Any] = ask_controller(context.layout.control_socket, {"do": "status"})
+    except ControllerGone:
+        return None
+    return status
+
+
+def order(context: CliContext, what: dict[str, Any]) -> Any:
+    """Refused where no controller runs, or it will not."""
+    try:
+        return ask_controller(context.layout.control_socket, what)
+    except ControllerGone as error:
+        raise Refused(f"no fleet runs in {context.layout.root}: start one with `shoal up`") from error
+    except OrderRefused as error:
+        raise Refused(str(error)) from error
+
+
+def ensure_controller(context: CliContext, target: Target) -> str:
+    """Start it, or tell the one that runs what is wanted; what was done, in words."""
+    if controller_status(context) is not None:
+        order(context, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
+        return "already running"
+    write_target(context.layout.target_file, target)
+    log = context.layout.log_file("controller")
+    with open_log(log) as output:
+        began_at = output.tell()
+        process = subprocess.Popen(
+            [str(context.settings.python), "-m", "functions.controller"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=context.environment(),
+            cwd=context.layout.root,
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while controller_status(context) is None:
+        if process.poll() is not None:
+            raise Refused(_said_since(context, began_at))
+        if time.monotonic() > deadline_s:
+            raise Refused(f"the controller does not answer after {START_TIMEOUT_S:.0f} s; see {log}")
+        time.sleep(0.1)
+    return f"process {process.pid}"
+
+
+def log_tail(path: str) -> str:
+    lines = last_lines(Path(path), SHOWN_LOG_LINES)
+    return "\n".join(["", f"the end of {path}:", *("    " + line for line in lines)])
+
+
+def _said_since(context: CliContext, began_at: int) -> str:
+    """The controller's last words: what it wrote in this run."""
+    log = context.layout.log_file("controller")
+    said = log.read_bytes()[began_at:].decode(errors="replace").strip()
+    words = [line.removeprefix("controller: ") for line in said.splitlines()[-SHOWN_LOG_LINES:]]
+    return "\n".join(words) if words else f"the controller ended at once; see {log}"
+
 
 POLL_S = 0.25
 # Two vLLM replicas on two cores take about a minute; slow disks and cold caches several.
@@ -16,16 +87,16 @@ GIVE_UP_AFTER_FAILURES = 3
 INCOMPLETE_S = 30.0  # every process is ready, but the snapshot still lacks something: waiting longer will not mend it
 
 
-def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
+def wait_for_fleet(context: CliContext, target: Target, reporter: Reporter) -> None:
     """Until every process is ready and the gateway has the whole snapshot; Refused where that does not come about."""
     deadline_s = time.monotonic() + TIMEOUT_S[target.engine]
     told: set[tuple[str, int]] = set()
     incomplete_since_s: float | None = None
     with reporter.step(f"Fleet ({'vLLM on CPU' if target.engine == 'vllm' else 'simulated engines'})") as step:
         while True:
-            status = controller_status(place)
+            status = controller_status(context)
             if status is None:
-                raise Refused("the controller ended" + log_tail(str(place.layout.log_file("controller"))))
+                raise Refused("the controller ended" + log_tail(str(context.layout.log_file("controller"))))
             if _matches(status, target) and status["ready"] and in_force(status["snapshot"]):
                 step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
                 return
@@ -39,7 +110,7 @@ def wait_for_fleet(place: Place, target: Target, reporter: Reporter) -> None:
             missing = missing_words(status)
             step.update(missing)
             if time.monotonic() > deadline_s:
-                raise Refused(_late(place, status, missing, TIMEOUT_S[target.engine]))
+                raise Refused(_late(context, status, missing, TIMEOUT_S[target.engine]))
             time.sleep(POLL_S)
 
 
@@ -88,10 +159,10 @@ def _incomplete(status: dict[str, Any]) -> str:
     return f"the fleet runs, but not everything can be served: {snapshot['message']}\n{lines}"
 
 
-def _late(place: Place, status: dict[str, Any], missing: str, timeout_s: float) -> str:
+def _late(context: CliContext, status: dict[str, Any], missing: str, timeout_s: float) -> str:
     words = f"the fleet is not ready after {timeout_s:.0f} s: {missing}."
     for process in status["processes"]:
         if process["phase"] != "ready":
             why = f"\n{process['name']} is {process['phase']}: {process['reason'] or 'no reason given'}"
             return words + why + log_tail(process["log"]) + "\nIt goes on trying; `shoal down` stops it."
-    return f"{words} See {place.layout.log_file('controller')}; `shoal down` stops it."
+    return f"{words} See {context.layout.log_file('controller')}; `shoal down` stops it."

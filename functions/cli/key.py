@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from functions.api.ids import is_name
 from functions.api.kinds.quota_policy import QuotaLimits
-from functions.cli.place import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_error_console
@@ -43,7 +43,7 @@ def create(
         "limits": dict(map(limit_of, limits)) or None,
     }
     body = {name: value for name, value in wanted.items() if value is not None}
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         made: dict[str, Any] = registry.send("POST", f"/v1/tenants/{tenant}/keys", body)
     if as_json:
         typer.echo(json.dumps(made, indent=2))
@@ -57,7 +57,7 @@ def revoke(tenant: str, key_id: str, *, as_json: bool) -> None:
     _check(tenant)
     if not key_id or "/" in key_id:
         raise Refused(f"{key_id!r} is no key id: the part of the key between its second and third underscore")
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         registry.send("DELETE", f"/v1/tenants/{tenant}/keys/{key_id}")
     if as_json:
         typer.echo(json.dumps({"tenant": tenant, "id": key_id, "revoked": True}, indent=2))

@@ -7,24 +7,24 @@ import sys
 import time
 from pathlib import Path
 
-from functions.cli.answers import demo_key
-from functions.cli.controller_process import controller_status, order
-from functions.cli.place import here
+from functions.cli.chat import demo_key
+from functions.cli.context import current_context
+from functions.cli.fleet_wait import controller_status, order
 from functions.cli.refused import Refused
-from functions.cli.status_revision import short
+from functions.cli.status_tables import short
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local.log_files import last_lines
-from functions.controller.local.prepare.demo_keys import read_demo_keys
+from functions.controller.local.files import last_lines
+from functions.controller.local.prepare.secret_files import read_demo_keys
 
 POLL_S = 0.25
 
 
 def restart(name: str) -> None:
-    place = here()
-    order(place, {"do": "restart", "name": name})
+    context = current_context()
+    order(context, {"do": "restart", "name": name})
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
-            status = controller_status(place)
+            status = controller_status(context)
             if status is None:
                 raise Refused("the controller ended meanwhile; `shoal up` starts it again")
             doing = status["controller"]["operation"]
@@ -44,14 +44,14 @@ ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def env(tenant: str | None, *, as_json: bool) -> None:
-    place = here()
-    chosen, key = demo_key(place, tenant)
+    context = current_context()
+    chosen, key = demo_key(context, tenant)
     values = {
-        "OPENAI_BASE_URL": f"{place.gateway_url}/v1",
+        "OPENAI_BASE_URL": f"{context.gateway_url}/v1",
         "OPENAI_API_KEY": key.key,
-        "SSL_CERT_FILE": str(place.layout.ca_bundle_file),
+        "SSL_CERT_FILE": str(context.layout.ca_bundle_file),
         # For load tests, which are several tenants at once.
-        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(place.layout).values()),
+        "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(context.layout).values()),
     }
     # Where the shell has one of these already, it would win over SSL_CERT_FILE.
     values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
@@ -75,7 +75,7 @@ READ_BYTES = 64 * 1024
 
 
 def logs(name: str, *, follow: bool, lines: int) -> None:
-    directory = here().layout.logs_dir
+    directory = current_context().layout.logs_dir
     known = sorted(path.name.removesuffix(".log") for path in directory.glob("*.log"))
     if name not in known:
         raise Refused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
@@ -110,28 +110,28 @@ TIMEOUT_S = 60.0
 
 
 def suspend(reason: str) -> None:
-    order(here(clones=True), {"do": "suspend", "reason": reason})
+    order(current_context(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
     reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
 
 
 def resume() -> None:
-    order(here(clones=True), {"do": "resume"})
+    order(current_context(clones=True), {"do": "resume"})
     _follow_reconciliation("Resuming")
 
 
 def reconcile() -> None:
-    order(here(clones=True), {"do": "reconcile"})
+    order(current_context(clones=True), {"do": "reconcile"})
     _follow_reconciliation("Reconciling")
 
 
 def _follow_reconciliation(title: str) -> None:
     """Until the branch's tip is applied, or refused."""
-    place = here(clones=True)
+    context = current_context(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:
         while True:
-            status = controller_status(place)
+            status = controller_status(context)
             if status is None:
                 raise Refused("the controller ended meanwhile; `shoal up` starts it again")
             revision = status["revision"]

@@ -53,9 +53,9 @@ def up(
 @app.command()
 def prepare(engine: EngineOption = Engine.VLLM) -> None:
     """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
-    from functions.cli import preparation
+    from functions.cli import up
 
-    preparation.prepare(engine.value)
+    up.prepare(engine.value)
 
 
 @app.command()
@@ -176,7 +176,7 @@ def plan(
 
     command.plan(
         path,
-        command.Wanted(
+        command.PlanRequest(
             base=base, revision=revision, trace=trace, pools=pool or [], loads=load or [], seeds=seeds,
             requests=requests, plot=plot, as_json=output is Output.JSON,
         ),
@@ -299,7 +299,7 @@ def capacity(
     from functions.cli import capacity_options
     from functions.cli.capacity import capacity as command
 
-    wanted = capacity_options.wanted(
+    wanted = capacity_options.capacity_request(
         pools=pool or [], model_dir=model_dir, products=on or [], loads=load or [], prompt_tokens=prompt_tokens,
         output_tokens=output_tokens, ttft_slo=ttft_slo, itl_slo=itl_slo, nodes=nodes or [], prices=price or [],
         api_price=api_price,

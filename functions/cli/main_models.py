@@ -64,7 +64,7 @@ def rollout_ls(
 @rollout_app.command("watch")
 def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
     """Both groups side by side until the rollout ends; exit status 1 where it was rolled back."""
-    from functions.cli import rollout_watch as command
+    from functions.cli import rollout as command
 
     command.watch(rollout, as_json=output is Output.JSON)
 

@@ -19,9 +19,9 @@ import typer
 from functions.api.ids import PoolName
 from functions.cli import plan_tables
 from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
-from functions.cli.place import Place, here
-from functions.cli.plan_report import Report, as_json
+from functions.cli.context import CliContext, current_context
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
+from functions.cli.plan_tables import Report, as_json
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.controller.gitops.changes import changes_of
@@ -103,7 +103,7 @@ def _promised(name: PoolName, played: Played) -> list[Mark]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlanRequest:
     """The command's options."""
 
     base: str | None
@@ -117,16 +117,16 @@ class Wanted:
     as_json: bool
 
 
-def plan(path: Path | None, wanted: Wanted) -> None:
+def plan(path: Path | None, wanted: PlanRequest) -> None:
     root = (path if path is not None else Path.cwd()).resolve()
-    place = here(clones=True)
+    context = current_context(clones=True)
     if wanted.plot is not None:
         _checked(wanted.plot)
-    candidate = candidate_of(root, wanted.revision, place, as_json=wanted.as_json)
-    base = base_of(root, wanted.base, place)
+    candidate = candidate_of(root, wanted.revision, context, as_json=wanted.as_json)
+    base = base_of(root, wanted.base, context)
     try:
         before, after = (world_of(each.snapshot, each.pools) for each in (base, candidate))
-        traffic = _traffic(before, after, place, wanted)
+        traffic = _traffic(before, after, context, wanted)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
         raise Refused(f"nothing can be simulated: {error}") from error
@@ -155,11 +155,11 @@ def _played(before: World, after: World, traffic: PlanTraffic) -> Played:
         return played
 
 
-def _traffic(before: World, after: World, place: Place, wanted: Wanted) -> PlanTraffic:
+def _traffic(before: World, after: World, context: CliContext, wanted: PlanRequest) -> PlanTraffic:
     """The trace that is named, else what the fleet itself recorded, else what nobody did."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
-    traces = place.layout.traces_dir
+    traces = context.layout.traces_dir
     if wanted.trace is not None:
         if wanted.trace.is_dir() and files(wanted.trace):
             return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests)
@@ -199,7 +199,7 @@ def _load(texts: Sequence[str], before: World) -> Load:
 
 
 def _report(
-    base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: Wanted
+    base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: PlanRequest
 ) -> Report:
     return Report(
         base=base.words,

@@ -1,4 +1,4 @@
-"""The two configurations that `shoal plan` compares: what is written here, and what is live.
+"""Sources of the two configurations that `shoal plan` compares: what is written here, and what is live.
 
     candidate    the working tree (as `shoal diff` reads it), or a revision: `--rev`
     base         `--base REV`, else the revision that the local fleet runs, else HEAD
@@ -18,14 +18,13 @@ import typer
 from functions.api.loader import Loaded, load_texts
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot
-from functions.cli.clones import GIT_TIMEOUT_S, is_clone_of
+from functions.cli.context import GIT_TIMEOUT_S, CliContext, is_clone_of
 from functions.cli.diff import load_or_tell, paths_below, running
-from functions.cli.place import Place
 from functions.cli.refused import Refused
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import compiled
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.tree import LISTING_MAX_BYTES, Blobs, read_listing
+from functions.controller.gitops.source import LISTING_MAX_BYTES, Blobs, read_listing
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
 
 _SHORT = 12
@@ -49,25 +48,25 @@ class Repository:
     is_bare: bool
 
 
-def candidate_of(root: Path, revision: str | None, place: Place, *, as_json: bool) -> Configuration:
+def candidate_of(root: Path, revision: str | None, context: CliContext, *, as_json: bool) -> Configuration:
     """What would be; tells what is wrong with it and ends the command, as `shoal diff` does."""
     if revision is not None:
-        return at_revision(_needed(root), revision, place, root)
-    paths = paths_below(root, place.layout.gitops_dir)
+        return at_revision(_needed(root), revision, context, root)
+    paths = paths_below(root, context.layout.gitops_dir)
     return configuration(f"the working tree {root}", load_or_tell(root, paths, as_json=as_json))
 
 
-def base_of(root: Path, revision: str | None, place: Place) -> Configuration:
+def base_of(root: Path, revision: str | None, context: CliContext) -> Configuration:
     """What is: see the prologue."""
     if revision is not None:
-        return at_revision(_needed(root), revision, place, root)
-    live = _live(place)
+        return at_revision(_needed(root), revision, context, root)
+    live = _live(context)
     if live is not None:
         return live
     repository = repository_of(root)
     if repository is None:
         raise Refused(f"no fleet runs here and {root} is in no git repository: name what to compare with, --base REV")
-    return at_revision(repository, "HEAD", place, root)
+    return at_revision(repository, "HEAD", context, root)
 
 
 def configuration(words: str, loaded: Loaded) -> Configuration:
@@ -92,9 +91,9 @@ def repository_of(root: Path) -> Repository | None:
     return Repository(Git(Path(directory)), prefix.strip("\n"), is_bare=False)
 
 
-def at_revision(repository: Repository, revision: str, place: Place, root: Path) -> Configuration:
+def at_revision(repository: Repository, revision: str, context: CliContext, root: Path) -> Configuration:
     """Refused where there is no such revision, or where it holds nothing that could be compared."""
-    everything = repository.is_bare or is_clone_of(place.layout.gitops_dir, root)
+    everything = repository.is_bare or is_clone_of(context.layout.gitops_dir, root)
     try:
         commit = repository.git.commit_of(revision)
         if commit is None:
@@ -132,16 +131,16 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
     return loaded
 
 
-def _live(place: Place) -> Configuration | None:
+def _live(context: CliContext) -> Configuration | None:
     """What the local fleet runs; None where none does, or where it runs nothing that its repository has."""
     try:
-        snapshot = running(place)
+        snapshot = running(context)
     except Refused:
         return None
     if snapshot is None or not snapshot.revision.startswith("main@"):
         return None
     commit = snapshot.revision.removeprefix("main@")
-    git = Git(place.layout.gitops_dir)
+    git = Git(context.layout.gitops_dir)
     try:
         texts = _texts(git, commit, "", everything=True)
     except GitFailed as error:

@@ -1,19 +1,83 @@
-"""What `shoal plan` prints: the diff, what was played, each class before and after, and the verdict.
+"""Report of `shoal plan`, for machines and for people: the diff, what was played, each class before and after, a
+verdict.
 
-A row is marked where it is better or worse beyond noise; a figure that is the same on both sides is told once.
+A row is marked where it is better or worse beyond noise; a figure that is the same on both sides is shown once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from functions.cli.diff import changes_tree
-from functions.cli.plan_report import Report
+from functions.controller.gitops.changes import Change
 from functions.simulator.plan.comparison import Compared, Figure
 from functions.simulator.plan.figures import Key
-from functions.simulator.plan.slos import KEPT_RATIO, Promise
+from functions.simulator.plan.slos import KEPT_RATIO, Promise, Verdict
+from functions.simulator.plan.unsimulated import Unsimulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    base: str
+    candidate: str
+    changes: tuple[Change, ...]
+    engine_changes: tuple[str, ...]  # of engines' arguments, which the snapshot does not have
+    unsimulated: tuple[Unsimulated, ...]
+    traffic: str
+    traffic_is_made_up: bool
+    played: str
+    engines: tuple[str, ...]
+    notes: tuple[str, ...]
+    compared: Mapping[Key, Compared] = field(default_factory=dict)
+    promises: tuple[Promise, ...] = ()
+    verdict: Verdict = "same"
+
+    @property
+    def refuses(self) -> bool:
+        return self.verdict == "breaks"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    return {
+        "base": report.base,
+        "candidate": report.candidate,
+        "verdict": report.verdict,
+        "changes": [asdict_change(change) for change in report.changes],
+        "engine_changes": list(report.engine_changes),
+        "not_simulated": [asdict(each) for each in report.unsimulated],
+        "traffic": report.traffic,
+        "traffic_is_made_up": report.traffic_is_made_up,
+        "played": report.played,
+        "engines": list(report.engines),
+        "notes": list(report.notes),
+        "promises": [asdict(each) for each in report.promises],
+        "figures": [_figure(key, compared) for key, compared in report.compared.items()],
+    }
+
+
+def asdict_change(change: Change) -> dict[str, str]:
+    return {"kind": change.kind, "name": change.name, "verb": change.verb, "words": change.words}
+
+
+def _figure(key: Key, compared: Compared) -> dict[str, Any]:
+    difference = compared.difference
+    return {
+        "pool": key.pool,
+        "class": key.band,
+        "figure": key.figure,
+        "unit": compared.figure.unit,
+        "before": compared.before,
+        "after": compared.after,
+        "difference": difference.mean if difference is not None else None,
+        "low": difference.low if difference is not None else None,
+        "high": difference.high if difference is not None else None,
+        "marked": compared.marked,
+    }
+
 
 _SHOWN = 15  # of what is not simulated
 _MARKS = {"better": "[green]▲ better[/]", "worse": "[red]▼ worse[/]", "same": ""}

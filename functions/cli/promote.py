@@ -14,24 +14,23 @@ from rich.markup import escape
 from functions.api.ids import ModelId, parse_model_ref
 from functions.cli.catalogue_edit import with_channel
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
-from functions.cli.clones import is_clone_of
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, current_context, is_clone_of
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Answered, Registry
 from functions.cli.terminal import make_console
 
 
 def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
-    place = here(clones=True)
+    context = current_context(clones=True)
     model_id = model_id_of(model)
-    declared = find_declared(place, model_id)
+    declared = find_declared(context, model_id)
     if declared is not None:
-        _in_git(place, declared, version, channel, as_json=as_json)
+        _in_git(context, declared, version, channel, as_json=as_json)
         return
-    with Registry(place) as registry:
+    with Registry(context) as registry:
         row = model_row(registry, model_id)
         if row.get("declared_in"):
-            raise Refused(where_to_edit(place, model_id, str(row["declared_in"])))
+            raise Refused(where_to_edit(context, model_id, str(row["declared_in"])))
         tell_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
 
 
@@ -83,23 +82,25 @@ def rollout_id_of(answer: dict[str, Any]) -> str | None:
     return id_ if isinstance(id_, str) else None
 
 
-def where_to_edit(place: Place, model_id: str, declared_in: str) -> str:
-    clone = f"git clone {place.layout.gitops_dir}" if place.layout.gitops_dir.is_dir() else "clone its repository"
+def where_to_edit(context: CliContext, model_id: str, declared_in: str) -> str:
+    clone = f"git clone {context.layout.gitops_dir}" if context.layout.gitops_dir.is_dir() else "clone its repository"
     return f"{model_id} is declared in git, in {declared_in}: {clone}, and call this again inside"
 
 
-def _in_git(place: Place, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
+def _in_git(context: CliContext, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
     spec = declared.model.spec
     names = [each.name for each in spec.versions]
     if version not in names:
         raise Refused(f"{spec.id} has no version {version!r} in {declared.name}; it has {', '.join(names)}")
-    change = change_file(place, declared, lambda text: with_channel(text, spec.id, channel, version))
-    tell_change(place, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
+    change = change_file(context, declared, lambda text: with_channel(text, spec.id, channel, version))
+    tell_change(context, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
 
 
-def tell_change(place: Place, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool) -> None:
+def tell_change(
+    context: CliContext, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool
+) -> None:
     """The diff, and what makes it take effect."""
-    next_step = deploys(place, declared.root, change.name, message) if change.before != change.after else ""
+    next_step = deploys(context, declared.root, change.name, message) if change.before != change.after else ""
     if as_json:
         typer.echo(json.dumps({"file": str(declared.file), "diff": change.diff, "next": next_step}, indent=2))
         return
@@ -111,8 +112,8 @@ def tell_change(place: Place, declared: DeclaredModel, change: FileChange, messa
     console.print(escape(next_step), soft_wrap=True)
 
 
-def deploys(place: Place, root: Path, name: str, message: str) -> str:
+def deploys(context: CliContext, root: Path, name: str, message: str) -> str:
     """What a person does with the changed file so that it takes effect."""
-    if is_clone_of(place.layout.gitops_dir, root):
+    if is_clone_of(context.layout.gitops_dir, root):
         return f"to deploy it: git commit -m '{message}' {name} && git push"
     return f"to deploy it, commit {name} as you do with this repository; `shoal up` takes it into a local fleet"

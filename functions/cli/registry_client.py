@@ -1,4 +1,4 @@
-"""Asking the registry: over HTTPS with the fleet's own authority, and the platform's words where it refuses.
+"""Client of the registry: HTTPS with the fleet's own authority, and the platform's messages where it refuses.
 
 On the fleet's machine a command shows the installation's token, which may do everything. Elsewhere, or to act as a
 tenant does, SHOAL_CLI_KEY names a key with `models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry.
@@ -15,7 +15,7 @@ import httpx
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from functions.cli.place import Place
+from functions.cli.context import CliContext
 from functions.cli.refused import Refused
 
 CONNECT_TIMEOUT_S = 5.0
@@ -61,15 +61,15 @@ class Unreachable(Refused):
 class Registry:
     """One HTTP client for one command."""
 
-    place: Place
+    context: CliContext
     _client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
         access = _access()
         self._client = httpx.Client(
-            base_url=access.registry_url or self.place.registry_url,
-            headers={"authorization": f"Bearer {_bearer(self.place, access)}"},
-            verify=_authority(self.place, access),
+            base_url=access.registry_url or self.context.registry_url,
+            headers={"authorization": f"Bearer {_bearer(self.context, access)}"},
+            verify=_authority(self.context, access),
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
         )
@@ -166,23 +166,23 @@ def _access() -> RegistryAccess:
         raise Refused(f"a setting in the environment is wrong: {wrong}") from error
 
 
-def _bearer(place: Place, access: RegistryAccess) -> str:
+def _bearer(context: CliContext, access: RegistryAccess) -> str:
     if access.key is not None:
         return access.key.get_secret_value()
     if access.registry_url is not None:  # the token of this fleet is nothing for another one's eyes
         raise Refused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
-    file = place.layout.secret("internal-token")
+    file = context.layout.secret("internal-token")
     try:
         return file.read_text().strip()
     except FileNotFoundError as error:
         words = "start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"
-        raise Refused(f"there is no fleet in {place.layout.root}: {words}") from error
+        raise Refused(f"there is no fleet in {context.layout.root}: {words}") from error
     except OSError as error:
         raise Refused(f"{file} cannot be read: {error.strerror}; to act as a tenant, set SHOAL_CLI_KEY") from error
 
 
-def _authority(place: Place, access: RegistryAccess) -> ssl.SSLContext:
-    file = access.ca_file or (place.layout.ca_file if place.layout.ca_file.is_file() else None)
+def _authority(context: CliContext, access: RegistryAccess) -> ssl.SSLContext:
+    file = access.ca_file or (context.layout.ca_file if context.layout.ca_file.is_file() else None)
     try:
         return ssl.create_default_context(cafile=str(file) if file is not None else None)
     except (OSError, ssl.SSLError) as error:

@@ -1,23 +1,38 @@
-"""`shoal rollout ls`, and the words that change one: pause, resume, promote, rollback.
+"""`shoal rollout`: list, watch, pause, resume, promote, roll back.
 
 A rollout is named by its id, or by its model: then its newest one is meant. Where another command changed it meanwhile,
-that is told, and nothing is done twice.
+that is said, and nothing is done twice.
 """
 
 import json
 import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import typer
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
+from rich.text import Text
 
 from functions.api.ids import DEFAULT_CHANNEL, parse_model_ref
-from functions.cli.place import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
-from functions.cli.registry_client import Registry
-from functions.cli.rollout_tables import STATE_COLOURS, rollout_of, rollout_table, stage_words
-from functions.cli.terminal import make_console
+from functions.cli.registry_client import Registry, Unreachable
+from functions.cli.rollout_tables import (
+    STATE_COLOURS,
+    Picture,
+    drawn,
+    line,
+    picture_of,
+    rollout_of,
+    rollout_table,
+    stage_words,
+)
+from functions.cli.terminal import PLAIN_LINE_EVERY_S, make_console
 
 LISTED_MAX = 1000
 _ID = re.compile(r"ro-[0-9a-z]{8,32}")
@@ -27,7 +42,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
     params = {} if every else {"active": "true"}
     if model is not None:
         params["model"] = model
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         rows = list(islice(registry.pages("/v1/rollouts", params), LISTED_MAX))
     if as_json:
         typer.echo(json.dumps({"rollouts": rows}, indent=2))
@@ -38,7 +53,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
 
 
 def act(name: str, verb: str, reason: str, *, as_json: bool) -> None:
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
         body = {"reason": reason} if reason else None
         row: dict[str, Any] = registry.send("POST", f"/v1/rollouts/{id_}/{verb}", body)
@@ -68,3 +83,86 @@ def resolved(registry: Registry, name: str) -> str:
     if newest is None:
         raise Refused(f"{ref.id}:{channel} has had no rollout; a policy with one stage makes a flip, not a rollout")
     return str(newest["id"])
+
+
+POLL_S = 1.0  # as often as the controller judges
+PATIENCE_S = 60.0  # a registry that is restarted is back long before
+
+
+def watch(name: str, *, as_json: bool) -> None:
+    """Follow a rollout until it ends: live on a terminal; a line a change elsewhere, or a JSON object.
+
+    Exit status 0 where it was completed or superseded, 1 where it was rolled back. The registry away is waited out.
+    """
+    with Registry(current_context(clones=True)) as registry:
+        id_ = resolved(registry, name)
+        looks = _looks(lambda: registry.get(f"/v1/rollouts/{id_}"))
+        console = make_console()
+        if as_json:
+            last = _as_json(looks)
+        elif console.is_terminal:
+            last = _live(looks, console)
+        else:
+            last = _lines(looks, console)
+    if last.rollout.state == "rolled_back":
+        raise typer.Exit(1)
+
+
+RolloutPoll = tuple[dict[str, Any], Picture, str]  # the answer, what it says, and what is the matter meanwhile
+
+
+def _looks(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
+    """A look each second until the rollout ends."""
+    answer: dict[str, Any] | None = None
+    heard_s = time.monotonic()
+    while True:
+        trouble = ""
+        try:
+            answer, heard_s = ask(), time.monotonic()
+        except Unreachable as error:
+            if answer is None or time.monotonic() - heard_s > PATIENCE_S:
+                raise
+            trouble = str(error)
+        picture = picture_of(answer, time.time())
+        yield answer, picture, trouble
+        if not picture.rollout.is_active:
+            return
+        time.sleep(POLL_S)
+
+
+def _live(looks: Iterator[RolloutPoll], console: Console) -> Picture:
+    last: Picture | None = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        for _, last, trouble in looks:
+            live.update(Group(drawn(last), *([Text(trouble, "red")] if trouble else [])), refresh=True)
+    return _seen(last)
+
+
+def _lines(looks: Iterator[RolloutPoll], console: Console) -> Picture:
+    """A line for every step of the rollout; one now and then for figures that only grew."""
+    last: Picture | None = None
+    said: object = None
+    said_s = 0.0
+    for _, last, trouble in looks:
+        step = trouble or (last.rollout.lock_version, last.rollout.state)
+        if step != said or time.monotonic() - said_s >= PLAIN_LINE_EVERY_S:
+            said, said_s = step, time.monotonic()
+            console.print(Text(f"{time.strftime('%H:%M:%S')} {trouble or line(last)}"), soft_wrap=True)
+    return _seen(last)
+
+
+def _as_json(looks: Iterator[RolloutPoll]) -> Picture:
+    """An object whenever the registry tells something new."""
+    last: Picture | None = None
+    said: dict[str, Any] | None = None
+    for answer, last, _ in looks:
+        if answer != said:
+            said = answer
+            typer.echo(json.dumps({**answer, "figures": asdict(last.figures)}))
+    return _seen(last)
+
+
+def _seen(last: Picture | None) -> Picture:
+    if last is None:
+        raise Refused("there was nothing to watch")
+    return last

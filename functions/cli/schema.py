@@ -10,8 +10,7 @@ from ruamel.yaml import YAML
 from functions.api.kinds.catalogue import KINDS
 from functions.api.problems import near_miss
 from functions.api.schema.crd import crds
-from functions.api.schema.editor import editor_schema, kind_schema
-from functions.api.schema.tidy import Schema
+from functions.api.schema.editor import Schema, editor_schema, kind_schema
 from functions.cli.refused import Refused
 
 HEADER = "# Generated from functions/api/kinds by `shoal schema --crd --write`; change the kinds, not this file.\n"

@@ -10,30 +10,30 @@ from typing import Any
 
 import typer
 
-from functions.cli.controller_process import controller_status
-from functions.cli.place import Place, here
+from functions.cli.context import CliContext, current_context
+from functions.cli.fleet_wait import controller_status
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
 from functions.cli.top import look_at
-from functions.controller.local import ledger as ledgers
-from functions.controller.local.orphans import left_over
+from functions.controller.local.adoption import left_over
+from functions.controller.local.instances import read_ledger
 
 NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}}
 
 
 def status(*, as_json: bool) -> None:
-    place = here(clones=True)
-    controller = controller_status(place)
+    context = current_context(clones=True)
+    controller = controller_status(context)
     seen: dict[str, Any] = {
         "ready": bool(controller and controller["ready"]),
-        "state_dir": str(place.layout.root),
-        "gateway": f"{place.gateway_url}/v1",
+        "state_dir": str(context.layout.root),
+        "gateway": f"{context.gateway_url}/v1",
         "controller": controller,
-        "without_controller": [] if controller is not None else _left_over(place),
+        "without_controller": [] if controller is not None else _left_over(context),
         "replicas": controller["replicas"] if controller is not None else [],
-        **(_models(place) if controller is not None else NO_MODELS),
+        **(_models(context) if controller is not None else NO_MODELS),
     }
     if as_json:
         told = {**seen, "adapters": [asdict(each) for each in seen["adapters"]]}
@@ -44,17 +44,17 @@ def status(*, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _models(place: Place) -> dict[str, Any]:
+def _models(context: CliContext) -> dict[str, Any]:
     """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
     try:
-        with Registry(place) as registry:
+        with Registry(context) as registry:
             look = look_at(registry, list(registry.pages("/v1/models")))
     except Refused:
         return NO_MODELS
     return {"adapters": look.tiers, "rollouts": look.rollouts, "pools": look.pools}
 
 
-def _left_over(place: Place) -> list[dict[str, Any]]:
+def _left_over(context: CliContext) -> list[dict[str, Any]]:
     """Processes that run although no controller does: they go on serving."""
-    found = left_over(place.layout, ledgers.read(place.layout.ledger_file))
+    found = left_over(context.layout, read_ledger(context.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

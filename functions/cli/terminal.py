@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from functions.controller.local.prepare.reporting import Step
+from functions.controller.local.prepare.steps import Step
 
 PLAIN_LINE_EVERY_S = 10.0  # a long step says in a log that it is still there
 

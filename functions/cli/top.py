@@ -1,11 +1,11 @@
-"""`shoal top`: the fleet as it breathes, from the registry: pools, replicas, adapters by tier, rollouts.
+"""`shoal top`: pools, replicas, adapters by tier and rollouts of the fleet, from the registry.
 
-Live on a terminal until it is interrupted; elsewhere one look; with `-o json` an object for every look.
+Live on a terminal until it is interrupted; elsewhere one poll; with `-o json` an object for every poll.
 """
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ import msgspec
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from functions.api.ids import EngineName
-from functions.cli.fleet_tables import failure_lines, overload_lines, pool_table, replica_table, tier_table
-from functions.cli.place import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry, Unreachable
 from functions.cli.rollout_tables import rollout_table
@@ -26,11 +27,81 @@ from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.pool_board import REPORT_PATH
 from functions.registry.console_tiers import Tiers, tiers_of
 
+SHOWN_REPLICAS = 40
+SHOWN_FAILURES = 5
+PHASE_COLOURS = {"ready": "green", "warm": "cyan", "starting": "yellow", "pending": "yellow", "draining": "yellow"}
+
+
+def pool_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("pool", box=None, pad_edge=False)
+    for heading in ("ready", "running", "waiting", "kv", "adapter loads", "room"):
+        table.add_column(heading, justify="right")
+    for pool in sorted({str(replica["pool"]) for replica in replicas}):
+        mine = [replica for replica in replicas if replica["pool"] == pool]
+        ready = [replica for replica in mine if replica["phase"] == "ready"]
+        kv_usage_ratio = sum(replica["kv_usage_ratio"] for replica in ready) / len(ready) if ready else 0.0
+        sums = [sum(replica[name] for replica in ready) for name in ("running", "waiting")]
+        loads = sum(len(replica["adapters"]) for replica in ready)
+        room = sum(replica.get("adapter_room", 0) for replica in ready)
+        count = f"{len(ready)}/{len(mine)}"
+        table.add_row(escape(pool), count, str(sums[0]), str(sums[1]), f"{kv_usage_ratio:.0%}", str(loads), str(room))
+    return table
+
+
+def replica_table(replicas: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table("replica", "phase", box=None, pad_edge=False)
+    for heading in ("running", "waiting", "kv", "adapters", "room", "heard"):
+        table.add_column(heading, justify="right")
+    for replica in replicas[:SHOWN_REPLICAS]:
+        phase = str(replica["phase"])
+        table.add_row(
+            escape(str(replica["replica_id"])),
+            f"[{PHASE_COLOURS.get(phase, 'red')}]{escape(phase)}[/]",
+            str(replica["running"]),
+            str(replica["waiting"]),
+            f"{replica['kv_usage_ratio']:.0%}",
+            str(len(replica["adapters"])),
+            str(replica.get("adapter_room", 0)),
+            f"{replica['age_s']:.1f} s ago",
+        )
+    if len(replicas) > SHOWN_REPLICAS:
+        table.add_row(f"[dim]… and {len(replicas) - SHOWN_REPLICAS} more[/]")
+    return table
+
+
+def tier_table(tiers: Sequence[Tiers]) -> Table:
+    table = Table("adapters of", box=None, pad_edge=False)
+    for heading in ("versions", "in an engine", "on disk", "in the store only", "failing"):
+        table.add_column(heading, justify="right")
+    for each in tiers:
+        counts = (each.registered, each.in_engine, each.on_disk, each.in_store)
+        failing = f"[red]{len(each.failing)}[/]" if each.failing else "0"
+        table.add_row(escape(each.pool), *(f"{count:,}" for count in counts), failing)
+    return table
+
+
+def overload_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of pools whose gateways have rungs of the overload ladder in force: which, and why."""
+    return [
+        f"[yellow]![/] {escape(name)} is overloaded: {', '.join(pool['rungs'])} ({escape(str(pool['why']))})"
+        for name, pool in sorted(pools.items())
+        if pool["rungs"]
+    ]
+
+
+def failure_lines(tiers: Sequence[Tiers]) -> list[str]:
+    """The first of the adapters that cannot be loaded, with their replica's words."""
+    failing = {name: words for each in tiers for name, words in each.failing.items()}
+    lines = [f"[red]![/] {escape(name)}: {escape(words)}" for name, words in sorted(failing.items())[:SHOWN_FAILURES]]
+    more = len(failing) - SHOWN_FAILURES
+    return [*lines, *([f"[dim]… and {more} more cannot be loaded[/]"] if more > 0 else [])]
+
+
 MODELS_EVERY = 5  # looks: the catalogue changes less often than the fleet, and may be long
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FleetPoll:
     bus_connected: bool
     replicas: list[dict[str, Any]]
     tiers: tuple[Tiers, ...]
@@ -40,7 +111,7 @@ class Look:
 
 def top(every_s: float, *, as_json: bool) -> None:
     console = make_console()
-    with Registry(here(clones=True)) as registry:
+    with Registry(current_context(clones=True)) as registry:
         looks = _looks(registry, every_s)
         if as_json:
             for look in looks:
@@ -51,7 +122,7 @@ def top(every_s: float, *, as_json: bool) -> None:
             console.print(drawn(next(looks)))
 
 
-def drawn(look: Look) -> RenderableType:
+def drawn(look: FleetPoll) -> RenderableType:
     parts: list[RenderableType] = [pool_table(look.replicas), Text(), replica_table(look.replicas)]
     if not look.bus_connected:
         parts.append(Text("the registry does not reach the fleet bus: this is what it heard last", "red"))
@@ -64,17 +135,17 @@ def drawn(look: Look) -> RenderableType:
     return Group(*parts)
 
 
-def _live(looks: Iterator[Look], console: Console) -> None:
+def _live(looks: Iterator[FleetPoll], console: Console) -> None:
     with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
         for look in looks:
             stamp = Text(f"{time.strftime('%H:%M:%S')}   ctrl-c ends", "dim")
             live.update(Group(stamp, Text(), drawn(look)), refresh=True)
 
 
-def _looks(registry: Registry, every_s: float) -> Iterator[Look]:
+def _looks(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
     """Endless. The registry away, the last look stays."""
     models: list[dict[str, Any]] = []
-    last: Look | None = None
+    last: FleetPoll | None = None
     count = 0
     while True:
         try:
@@ -89,12 +160,12 @@ def _looks(registry: Registry, every_s: float) -> Iterator[Look]:
         time.sleep(every_s)
 
 
-def look_at(registry: Registry, models: list[dict[str, Any]]) -> Look:
+def look_at(registry: Registry, models: list[dict[str, Any]]) -> FleetPoll:
     fleet = registry.get("/v1/fleet")
     replicas = sorted(fleet["replicas"], key=lambda replica: str(replica["replica_id"]))
     rollouts = list(registry.pages("/v1/rollouts", {"active": "true"}))
-    tiers = tiers_of(_adapters(models), _beats(replicas))
-    return Look(bool(fleet["bus_connected"]), replicas, tiers, rollouts, dict(registry.get(REPORT_PATH)["pools"]))
+    tiers = tiers_of(_adapters(models), _heartbeats(replicas))
+    return FleetPoll(bool(fleet["bus_connected"]), replicas, tiers, rollouts, dict(registry.get(REPORT_PATH)["pools"]))
 
 
 def _adapters(models: list[dict[str, Any]]) -> Iterator[tuple[str, EngineName]]:
@@ -104,7 +175,7 @@ def _adapters(models: list[dict[str, Any]]) -> Iterator[tuple[str, EngineName]]:
                 yield str(model["pool"]), EngineName(version["engine_name"])
 
 
-def _beats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
+def _heartbeats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
     try:
         return msgspec.convert(replicas, list[Heartbeat])
     except msgspec.ValidationError as error:

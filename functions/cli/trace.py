@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from functions.cli.place import here
+from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.terminal import make_console
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
@@ -32,7 +32,7 @@ class Span:
 
 
 def trace(request_id: str, directory: Path | None, *, as_json: bool) -> None:
-    where = directory or here().layout.traces_dir
+    where = directory or current_context().layout.traces_dir
     if not where.is_dir():
         raise Refused(f"there is no directory {where}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)")
     try:

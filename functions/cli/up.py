@@ -1,4 +1,4 @@
-"""`shoal up`: prepare, start the controller, wait for the fleet, show that it answers.
+"""`shoal up` and `shoal prepare`: prepare, start the controller, wait for the fleet, show that it answers.
 
 The fleet runs in the background when this returns; `shoal down` stops it. Each part can be killed: what was prepared is
 kept, the controller goes on by itself, and the next `shoal up` takes up where this one was.
@@ -13,39 +13,82 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from functions.cli.answers import Asker, Chat, NotYet, demo_key
-from functions.cli.clones import read_branch
-from functions.cli.controller_process import controller_status, ensure_controller
-from functions.cli.fleet_wait import wait_for_fleet
-from functions.cli.place import Place, here
-from functions.cli.preparation import prepare_basics, prepare_engine
+from functions.artifacts.errors import ArtifactError
+from functions.cli.chat import ChatCall, GatewayClient, NotYet, demo_key
+from functions.cli.context import CliContext, current_context, read_branch
+from functions.cli.fleet_wait import controller_status, ensure_controller, wait_for_fleet
 from functions.cli.refused import Refused
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local import kept_ports
-from functions.controller.local import ledger as ledgers
+from functions.controller.local import ports
+from functions.controller.local.adoption import drain_all, end_now, left_over
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
-from functions.controller.local.orphans import drain_all, end_now, left_over
+from functions.controller.local.instances import read_ledger
+from functions.controller.local.pools import EngineKind, Target
 from functions.controller.local.port_check import PortsTaken, check_ports
-from functions.controller.local.prepare.demo_keys import read_demo_keys
-from functions.controller.local.prepare.reporting import Reporter, Step
-from functions.controller.local.target import EngineKind, Target
+from functions.controller.local.prepare.base_model import ensure_base_model, ensure_placeholder_model
+from functions.controller.local.prepare.certificates import ensure_certificates
+from functions.controller.local.prepare.configuration import ensure_configuration
+from functions.controller.local.prepare.engine_environment import EngineEnvironment
+from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
+from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive
+
+
+def prepare(engine: EngineKind) -> None:
+    reporter = TerminalReporter(make_console())
+    context = current_context()
+    prepare_basics(context, reporter)
+    prepare_engine(context, engine, reporter)
+
+
+def prepare_basics(context: CliContext, reporter: Reporter) -> None:
+    """State, secrets, certificates, configuration: what every fleet needs, in a second."""
+    layout = context.layout
+    try:
+        with reporter.step("State, secrets and certificates") as step:
+            layout.make()
+            ensure_secrets(layout)
+            step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
+        with reporter.step("Configuration") as step:
+            notes = ensure_configuration(layout, context.settings.project_dir)
+            branch = read_branch(layout)
+            notes += branch.notes
+            step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
+    except (CannotPrepare, OSError) as error:
+        raise Refused(str(error)) from error
+    for note in notes:
+        reporter.say(f"note: {note}")
+
+
+def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) -> None:
+    """The engine's environment and the base model; nearly nothing for the simulated one."""
+    layout, venv = context.layout, context.settings.engine_venv
+    if engine == "sim":
+        ensure_placeholder_model(layout)
+        return
+    try:
+        EngineEnvironment(venv).ensure(log=layout.log_file("prepare-engine"), reporter=reporter)
+        with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
+            ensure_base_model(layout, context.settings.engine_python, lock=lock, step=step)
+    except (CannotPrepare, ArtifactError, OSError) as error:
+        raise Refused(str(error)) from error
+
 
 # The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
 
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 32
-NEWS_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
+UPDATE_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
 RETRY_S = 0.3
 MAX_SHOWN = 10  # an installation may have thousands: these show that it works
 
 
-def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
+def show_first_answers(context: CliContext, asker: GatewayClient, console: Console) -> None:
     """Refused where one of them does not answer: then the fleet is not up, whatever the probes say."""
-    console.print(f"\n[bold]{QUESTION}[/]  [dim]{place.gateway_url}/v1/chat/completions[/]")
+    console.print(f"\n[bold]{QUESTION}[/]  [dim]{context.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
-    for tenant, key in sorted(read_demo_keys(place.layout).items()):
+    for tenant, key in sorted(read_demo_keys(context.layout).items()):
         for model in sorted(asker.models(key.key), key=lambda model: ("/" in model, model)):
             if model not in shown and len(shown) < MAX_SHOWN:
                 shown.add(model)
@@ -54,9 +97,9 @@ def show_first_answers(place: Place, asker: Asker, console: Console) -> None:
         raise Refused("no model can be called: see `shoal status` for what is wrong with the configuration")
 
 
-def _show(asker: Asker, console: Console, tenant: str, model: str, key: str) -> None:
+def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: str) -> None:
     console.print(f"  [cyan]{escape(model)}[/] [dim]({escape(tenant)})[/] ", end="")
-    deadline_s = time.monotonic() + NEWS_TRAVELS_S
+    deadline_s = time.monotonic() + UPDATE_TRAVELS_S
     while True:
         try:
             first_ms = _stream(asker, console, model, key)
@@ -68,11 +111,11 @@ def _show(asker: Asker, console: Console, tenant: str, model: str, key: str) -> 
     console.print(f"  [dim]{first_ms:.0f} ms to the first token[/]")
 
 
-def _stream(asker: Asker, console: Console, model: str, key: str) -> float:
+def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> float:
     """Print the answer as it comes; milliseconds to its first piece."""
     started_s = time.monotonic()
     first_ms = 0.0
-    for text in asker.stream(Chat(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
+    for text in asker.stream(ChatCall(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
         first_ms = first_ms or (time.monotonic() - started_s) * 1000
         console.print(text.replace("\n", " "), end="", soft_wrap=True, markup=False)
     return first_ms
@@ -81,41 +124,43 @@ def _stream(asker: Asker, console: Console, model: str, key: str) -> float:
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     console = make_console()
     reporter = TerminalReporter(console)
-    place = here()
-    prepare_basics(place, reporter)
-    _check_ports(place, replicas, reporter)
-    prepare_engine(place, engine, reporter)
+    context = current_context()
+    prepare_basics(context, reporter)
+    _check_ports(context, replicas, reporter)
+    prepare_engine(context, engine, reporter)
     with reporter.step("Controller") as step:
-        step.note(ensure_controller(place, Target(engine, replicas)))
+        step.note(ensure_controller(context, Target(engine, replicas)))
     if detach:
         reporter.say("The fleet starts in the background: `shoal status` shows how far it is, `shoal down` stops it.")
         return
-    wait_for_fleet(place, Target(engine, replicas), reporter)
-    with Asker(place) as asker:
-        show_first_answers(place, asker, console)
-    _show_how_to_go_on(place, reporter)
+    wait_for_fleet(context, Target(engine, replicas), reporter)
+    with GatewayClient(context) as asker:
+        show_first_answers(context, asker, console)
+    _show_how_to_go_on(context, reporter)
 
 
-def _check_ports(place: Place, replicas: int | None, reporter: Reporter) -> None:
+def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) -> None:
     """Before minutes of preparation, and before anything is started; the controller checks again. Kept for later."""
-    if controller_status(place) is not None:
+    if controller_status(context) is not None:
         return
     with reporter.step("Ports") as step:
-        pools = read_branch(place.layout).pools
+        pools = read_branch(context.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
-        ours = {found.pid for found in left_over(place.layout, ledgers.read(place.layout.ledger_file))}
+        ours = {found.pid for found in left_over(context.layout, read_ledger(context.layout.ledger_file))}
         try:
-            check_ports(place.ports.uses(range(count)), ours=ours)
+            check_ports(context.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise Refused(str(error)) from error
-        kept_ports.keep(place.layout, place.settings)
-        step.note(f"from {place.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else ""))
+        ports.keep_ports(context.layout, context.settings)
+        step.note(
+            f"from {context.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else "")
+        )
 
 
-def _show_how_to_go_on(place: Place, reporter: Reporter) -> None:
-    tenant, key = demo_key(place, None)
+def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
+    tenant, key = demo_key(context, None)
     shoal = _command()
-    base = f"{place.gateway_url}/v1"
+    base = f"{context.gateway_url}/v1"
     body = '{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Say hello."}]}'
     for line in (
         "",
@@ -123,7 +168,7 @@ def _show_how_to_go_on(place: Place, reporter: Reporter) -> None:
         "",
         f'  eval "$({shoal} env)"',
         "",
-        f"  curl --cacert {shlex.quote(str(place.layout.ca_file))} {base}/chat/completions \\",
+        f"  curl --cacert {shlex.quote(str(context.layout.ca_file))} {base}/chat/completions \\",
         f"    -H 'authorization: Bearer {key.key}' -H 'content-type: application/json' \\",
         f"    -d '{body}'",
         "",
@@ -135,7 +180,7 @@ def _show_how_to_go_on(place: Place, reporter: Reporter) -> None:
         "",
         "Change it: what runs is what the branch main of this repository says.",
         "",
-        f"  git clone {shlex.quote(_short(place.layout.gitops_dir))} fleet && cd fleet",
+        f"  git clone {shlex.quote(_short(context.layout.gitops_dir))} fleet && cd fleet",
         "  …edit, commit…, git push    # refused with file and line, or live in a second",
         "",
         f"Look: {shoal} status · {shoal} chat acme/support-bot.  Stop: {shoal} down (or make down).",
@@ -165,29 +210,29 @@ SLACK_S = 60.0
 
 
 def down() -> None:
-    place = here()
+    context = current_context()
     reporter = TerminalReporter(make_console())
-    if not place.layout.run_dir.is_dir():
-        reporter.say(f"nothing runs: there is no fleet in {place.layout.root}")
+    if not context.layout.run_dir.is_dir():
+        reporter.say(f"nothing runs: there is no fleet in {context.layout.root}")
         return
     with reporter.step("Stopping the fleet") as step:
-        stopped_by_controller = _ask_controller(place, step)
-        left = _stop_rest(place, step)
+        stopped_by_controller = _ask_controller(context, step)
+        left = _stop_rest(context, step)
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
             raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
-        kept_ports.forget(place.layout)
+        ports.forget_ports(context.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 
-def _ask_controller(place: Place, step: Step) -> bool:
+def _ask_controller(context: CliContext, step: Step) -> bool:
     try:
-        ask_controller(place.layout.control_socket, {"do": "stop"})
+        ask_controller(context.layout.control_socket, {"do": "stop"})
     except (ControllerGone, OrderRefused):
         return False
-    deadline_s = time.monotonic() + 2 * place.settings.drain_timeout_s + SLACK_S
+    deadline_s = time.monotonic() + 2 * context.settings.drain_timeout_s + SLACK_S
     while time.monotonic() < deadline_s:
-        status = controller_status(place)
+        status = controller_status(context)
         if status is None:
             return True
         going = [process["name"] for process in status["processes"]]
@@ -196,8 +241,8 @@ def _ask_controller(place: Place, step: Step) -> bool:
     return False
 
 
-def _stop_rest(place: Place, step: Step) -> list[Found]:
+def _stop_rest(context: CliContext, step: Step) -> list[Found]:
     """What no controller stopped. A controller that does not answer goes first: it would start things again."""
-    ledger = ledgers.read(place.layout.ledger_file)
-    end_now(found for found in left_over(place.layout, ledger) if found.name == "controller")
-    return drain_all(place.layout, ledger, place.settings.drain_timeout_s, step.update)
+    ledger = read_ledger(context.layout.ledger_file)
+    end_now(found for found in left_over(context.layout, ledger) if found.name == "controller")
+    return drain_all(context.layout, ledger, context.settings.drain_timeout_s, step.update)

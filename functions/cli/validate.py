@@ -14,9 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from functions.api.config_files import read_files
-from functions.api.loader import Loaded, load_files
-from functions.api.problems import ConfigInvalid, Place, Problem
+from functions.api.loader import Loaded, load_files, read_files
+from functions.api.problems import ConfigInvalid, Problem, SourceLocation
 from functions.api.yaml_events import FILE_MAX_BYTES
 from functions.cli.refused import Refused
 from functions.cli.validate_report import Report, print_json, print_report
@@ -100,7 +99,7 @@ def _nothing_there(paths: Sequence[Path], loaded: Loaded) -> tuple[Problem, ...]
     if loaded.objects:
         return ()
     where = STDIN_NAME if str(paths[0]) == STDIN else paths[0].as_posix()
-    return (Problem(Place(where), "", "holds no object of a kind that shoal knows"),)
+    return (Problem(SourceLocation(where), "", "holds no object of a kind that shoal knows"),)
 
 
 def _progress() -> Progress:

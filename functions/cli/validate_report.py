@@ -1,4 +1,4 @@
-"""What `shoal validate` prints: each problem under its line, with a caret; or a summary when there is none."""
+"""Report of `shoal validate`: each problem under its line, with a caret; or a summary when there is none."""
 
 import json
 import sys

@@ -1,16 +1,15 @@
-"""`python -m functions.controller`: the controller process; settings from the environment, words to standard error."""
+"""`python -m functions.controller`: the controller process; settings from the environment, log to standard error."""
 
 import asyncio
 import logging
 import sys
 
-from functions.controller.local.binaries import BinaryMissing
-from functions.controller.local.locks import LockTaken
+from functions.controller.local.context import BinaryMissing
+from functions.controller.local.files import LockTaken
 from functions.controller.local.port_check import PortsTaken
-from functions.controller.local.settings import LocalSettings
+from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.process import Controller, NothingToRun
-from functions.controller.settings import ControllerSettings
 
 
 async def run() -> None:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from functions.api.ids import DEFAULT_CHANNEL, INCOMING
-from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model
+from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
 from functions.controller.local.instances import Instance
 from functions.controller.local.plan import replica_ids
-from functions.controller.local.reconciler import Wanted
+from functions.controller.local.reconciler import DesiredFleet
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 from functions.fleet.heartbeat import Heartbeat
@@ -30,7 +30,7 @@ FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters.plan`
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ObjectCondition:
     kind: str
     name: str
     state: State
@@ -39,7 +39,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedState:
     """What is known of the fleet now."""
 
     snapshot: Snapshot | None  # what was published last
@@ -47,23 +47,23 @@ class Seen:
     problems: tuple[str, ...]  # what was left out of it, and why
     held: tuple[str, ...]  # channels that wait for their new version
     rollouts: tuple[Rollout, ...]  # under way or halted
-    beats: tuple[Heartbeat, ...]
+    heartbeats: tuple[Heartbeat, ...]
     now_unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     counts: Mapping[str, Mapping[State, int]]  # by kind, over all objects
-    listed: tuple[Condition, ...]  # bounded: what is not ready comes first
+    listed: tuple[ObjectCondition, ...]  # bounded: what is not ready comes first
 
 
-def conditions(loaded: Loaded, pools: Iterable[Condition], seen: Seen) -> Conditions:
+def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedState) -> Conditions:
     """`pools` are the target's own findings, one for each InferenceService."""
     entries = {str(model.id): model for model in seen.snapshot.models} if seen.snapshot is not None else {}
     ready: dict[str, list[Heartbeat]] = {}
-    for beat in seen.beats:
-        if beat.phase == "ready":
-            ready.setdefault(beat.pool, []).append(beat)
+    for heartbeat in seen.heartbeats:
+        if heartbeat.phase == "ready":
+            ready.setdefault(heartbeat.pool, []).append(heartbeat)
     found = [*pools]
     for declared in loaded.objects:
         value = declared.value
@@ -80,7 +80,7 @@ def conditions(loaded: Loaded, pools: Iterable[Condition], seen: Seen) -> Condit
     return Conditions(counts, tuple(_listed(found)))
 
 
-def _listed(found: list[Condition]) -> Iterator[Condition]:
+def _listed(found: list[ObjectCondition]) -> Iterator[ObjectCondition]:
     """All of them but the tenants that are well, each kind up to its bound."""
     taken: dict[str, int] = {}
     for condition in sorted(found, key=lambda each: (ORDER[each.state], each.kind, each.name)):
@@ -89,23 +89,27 @@ def _listed(found: list[Condition]) -> Iterator[Condition]:
             yield condition
 
 
-def _in_snapshot(kind: str, name: str, seen: Seen) -> Condition:
+def _in_snapshot(kind: str, name: str, seen: ObservedState) -> ObjectCondition:
     if seen.is_current:
-        return Condition(kind, name, "Ready", "Published", "in force")
-    return Condition(kind, name, "Reconciling", "NotPublished", "gateways do not have it yet")
+        return ObjectCondition(kind, name, "Ready", "Published", "in force")
+    return ObjectCondition(kind, name, "Reconciling", "NotPublished", "gateways do not have it yet")
 
 
-def _tenant(tenant: Tenant, seen: Seen) -> Condition:
+def _tenant(tenant: Tenant, seen: ObservedState) -> ObjectCondition:
     name, keys = tenant.metadata.name, tenant.spec.keys
     valid = [key for key in keys if key.expires is None or expiry_unix_s(key.expires) > seen.now_unix_s]
     if not keys:
-        return Condition("Tenant", name, "Stalled", "NoKey", "nobody can call as this tenant: it has no key")
+        return ObjectCondition("Tenant", name, "Stalled", "NoKey", "nobody can call as this tenant: it has no key")
     if not valid:
-        return Condition("Tenant", name, "Stalled", "KeysExpired", "every key has expired: add one under spec.keys")
+        return ObjectCondition(
+            "Tenant", name, "Stalled", "KeysExpired", "every key has expired: add one under spec.keys"
+        )
     return _in_snapshot("Tenant", name, seen)
 
 
-def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]], seen: Seen) -> Condition:
+def _model(
+    model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]], seen: ObservedState
+) -> ObjectCondition:
     id_ = model.spec.id
     left_out = _about(id_, seen.problems)
     rolling = [row for row in seen.rollouts if row.model == id_]
@@ -115,54 +119,56 @@ def _model(model: Model, entry: ModelEntry | None, ready: Mapping[str, list[Hear
     if held:
         return _held(id_, "; ".join(held), entry, ready)
     if left_out or (entry is None and seen.is_current):
-        return Condition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
+        return ObjectCondition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
     if entry is None or not seen.is_current:
-        return Condition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
+        return ObjectCondition("Model", id_, "Reconciling", "NotPublished", "gateways do not have it as declared yet")
     return _served(entry, ready.get(entry.pool, []))
 
 
-def _rolling(id_: str, rollouts: list[Rollout]) -> Condition:
+def _rolling(id_: str, rollouts: list[Rollout]) -> ObjectCondition:
     """Under way it goes on by itself; what was taken back waits for another version, or for somebody to resume it."""
     words = "; ".join(rollout_text(row) for row in rollouts)
     if any(row.state == "rolled_back" for row in rollouts):
-        return Condition("Model", id_, "Stalled", "RolloutHalted", words)
-    return Condition("Model", id_, "Reconciling", "RollingOut", words)
+        return ObjectCondition("Model", id_, "Stalled", "RolloutHalted", words)
+    return ObjectCondition("Model", id_, "Reconciling", "RollingOut", words)
 
 
-def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> Condition:
+def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> ObjectCondition:
     """A channel waits for its new version: a moment as a rule, for ever where no replica can load that."""
     if entry is None or INCOMING not in entry.channels:
-        return Condition("Model", id_, "Reconciling", "Loading", flips)
+        return ObjectCondition("Model", id_, "Reconciling", "Loading", flips)
     coming = next(version for version in entry.versions if version.name == entry.channels[INCOMING])
     why_not = _why_not(coming, ready.get(entry.pool, []))
     if FAILED in why_not:
-        return Condition("Model", id_, "Stalled", "NotLoadable", flips + why_not)
-    return Condition("Model", id_, "Reconciling", "Loading", flips + why_not)
+        return ObjectCondition("Model", id_, "Stalled", "NotLoadable", flips + why_not)
+    return ObjectCondition("Model", id_, "Reconciling", "Loading", flips + why_not)
 
 
-def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> Condition:
+def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
     if not replicas:
-        return Condition("Model", entry.id, "Reconciling", "NoReplica", f"no replica of pool {entry.pool} is ready")
+        return ObjectCondition(
+            "Model", entry.id, "Reconciling", "NoReplica", f"no replica of pool {entry.pool} is ready"
+        )
     if entry.type == "base":
-        return Condition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas")
+        return ObjectCondition("Model", entry.id, "Ready", "Served", f"on {len(replicas)} replicas")
     return _adapter(entry, replicas)
 
 
-def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> Condition:
+def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
     """Ready when what its default channel names is loaded on every ready replica."""
     versions = {version.name: version for version in entry.versions}
     default = entry.channels.get(DEFAULT_CHANNEL) or next(iter(entry.channels.values()), None)
     version = versions[default] if default is not None else entry.versions[0]
-    have = sum(version.engine_name in beat.adapters for beat in replicas)
+    have = sum(version.engine_name in heartbeat.adapters for heartbeat in replicas)
     where = f"{version.name} loaded on {have} of {len(replicas)} replicas"
     if have == 0:
-        return Condition("Model", entry.id, "Reconciling", "NotLoaded", where + _why_not(version, replicas))
+        return ObjectCondition("Model", entry.id, "Reconciling", "NotLoaded", where + _why_not(version, replicas))
     state: State = "Ready" if have == len(replicas) else "Reconciling"
-    return Condition("Model", entry.id, state, "Loaded" if state == "Ready" else "Loading", where)
+    return ObjectCondition("Model", entry.id, state, "Loaded" if state == "Ready" else "Loading", where)
 
 
 def _why_not(version: VersionEntry, replicas: list[Heartbeat]) -> str:
-    words = next((beat.reason for beat in replicas if version.engine_name in beat.reason), "")
+    words = next((heartbeat.reason for heartbeat in replicas if version.engine_name in heartbeat.reason), "")
     return f": {words}" if words else ""
 
 
@@ -177,7 +183,7 @@ def _about(id_: str, problems: Iterable[str]) -> str:
 GIVEN_UP_AFTER_FAILURES = 3  # it goes on being tried, but by itself it will hardly get well
 
 
-def pool_conditions(loaded: Loaded, wanted: Wanted, instances: Iterable[Instance]) -> list[Condition]:
+def pool_conditions(loaded: Loaded, wanted: DesiredFleet, instances: Iterable[Instance]) -> list[ObjectCondition]:
     by_pool: dict[str, list[Instance]] = {}
     for instance in instances:
         if instance.spec.pool is not None:
@@ -191,15 +197,18 @@ def pool_conditions(loaded: Loaded, wanted: Wanted, instances: Iterable[Instance
     found += [_removing(name, by_pool[name]) for name in sorted(by_pool.keys() - pools.keys())]
     missing = sorted(pool for pool in declared if pool is not None and pool not in pools)
     words = "its processes come next"
-    return [*found, *(Condition("InferenceService", name, "Reconciling", "NotStarted", words) for name in missing)]
+    return [
+        *found,
+        *(ObjectCondition("InferenceService", name, "Reconciling", "NotStarted", words) for name in missing),
+    ]
 
 
-def _removing(name: str, instances: list[Instance]) -> Condition:
+def _removing(name: str, instances: list[Instance]) -> ObjectCondition:
     words = f"{len(instances)} processes are drained, then gone"
-    return Condition("InferenceService", name, "Reconciling", "Removing", words)
+    return ObjectCondition("InferenceService", name, "Reconciling", "Removing", words)
 
 
-def _pool(name: str, wanted_ids: list[str], instances: list[Instance], wanted: Wanted) -> Condition:
+def _pool(name: str, wanted_ids: list[str], instances: list[Instance], wanted: DesiredFleet) -> ObjectCondition:
     serving = [i for i in instances if i.state.phase != "draining"]
     ready = [
         replica_id
@@ -212,14 +221,16 @@ def _pool(name: str, wanted_ids: list[str], instances: list[Instance], wanted: W
     if failing:
         worst = max(failing, key=lambda i: i.state.failures)
         why = f"{worst.name} failed {worst.state.failures} times: {worst.state.reason or worst.state.last_exit}"
-        return Condition("InferenceService", name, "Stalled", "Failing", f"{words}; {why}")
+        return ObjectCondition("InferenceService", name, "Stalled", "Failing", f"{words}; {why}")
     if wanted.stalled and any(replica_id in wanted.stalled for replica_id in wanted_ids):
-        return Condition("InferenceService", name, "Stalled", "NotReadyAgain", f"{words}; {wanted.stalled}")
+        return ObjectCondition("InferenceService", name, "Stalled", "NotReadyAgain", f"{words}; {wanted.stalled}")
     if len(ready) < len(wanted_ids):
         late = [i for i in serving if i.state.phase != "ready"]
         why = f"; {late[0].name} is {late[0].state.phase}" if late else ""
         reason = f": {late[0].state.reason}" if late and late[0].state.reason else ""
-        return Condition("InferenceService", name, "Reconciling", "Starting", words + why + reason)
+        return ObjectCondition("InferenceService", name, "Reconciling", "Starting", words + why + reason)
     if not wanted.settled:
-        return Condition("InferenceService", name, "Reconciling", "Changing", f"{words}; processes are being changed")
-    return Condition("InferenceService", name, "Ready", "Serving", words)
+        return ObjectCondition(
+            "InferenceService", name, "Reconciling", "Changing", f"{words}; processes are being changed"
+        )
+    return ObjectCondition("InferenceService", name, "Ready", "Serving", words)

@@ -1,4 +1,4 @@
-"""The control channel's orders: what each does, in a few lines. Words come back as they are shown to people.
+"""Orders of the control channel: what each does, in a few lines. Messages come back as they are shown to people.
 
 {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
 {"do": "suspend", "reason": …} | {"do": "resume"} | {"do": "reconcile"}
@@ -14,23 +14,21 @@ from typing import Any
 import msgspec
 
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.gitops.following import Following
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
 from functions.controller.gitops.words import printable
-from functions.controller.local import target as targets
 from functions.controller.local.control import OrderRefused
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
+from functions.controller.local.pools import Target, write_target
 from functions.controller.local.probes import GatewayEpoch
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.target import Target
 from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
-from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
-from functions.controller.snapshot.registry_client import Heard
-from functions.controller.snapshot.source import SnapshotSource
+from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 
@@ -41,7 +39,7 @@ SHOWN_PROBLEMS = 5
 
 
 def follow_words(
-    following: Following, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
+    following: BranchFollower, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
 ) -> list[str]:
     """`live`: the gateway has this revision's snapshot, `took_s` after the push was accepted, but for what is held."""
     if following.suspended:
@@ -71,7 +69,7 @@ class Orders:
         self,
         *,
         layout: StateLayout,
-        following: Following,
+        following: BranchFollower,
         reconciler: Reconciler,
         supervisor: Supervisor,
         operations: Operations,
@@ -134,7 +132,7 @@ class Orders:
             operation=self._operation,
         )
 
-    async def _replicas(self) -> tuple[Heard, ...] | str:
+    async def _replicas(self) -> tuple[LastHeartbeat, ...] | str:
         try:
             async with asyncio.timeout(ASKED_FOR_S):
                 return await self._source.replicas()
@@ -172,7 +170,7 @@ class Orders:
             raise OrderRefused(f"not a target: {error}") from error
         if self._following.suspended and target != self._reconciler.wanted.target:
             raise OrderRefused("suspended: nothing is changed until `shoal resume`")
-        targets.write(self._layout.target_file, target)
+        write_target(self._layout.target_file, target)
         self._reconciler.retarget(target)
         self._following.reconcile()
         return asked

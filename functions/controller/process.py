@@ -17,34 +17,30 @@ from contextlib import AsyncExitStack
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.artifacts.errors import ArtifactError
-from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.gitops.following import Following
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
-from functions.controller.local import ledger as ledgers
-from functions.controller.local import target as targets
-from functions.controller.local.adoption import AdoptionPlan, plan_adoption
-from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
+from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
 from functions.controller.local.control import serve_control
+from functions.controller.local.files import lock_held
+from functions.controller.local.instances import Ledger, read_ledger, slots_in
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.locks import held
 from functions.controller.local.operations import Operations
-from functions.controller.local.orphans import end_now, left_over, sessions_of
+from functions.controller.local.pools import PoolUnusable, pools_of, read_target, unusable
 from functions.controller.local.port_check import check_ports
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.reconciler import Reconciler
-from functions.controller.local.settings import LocalSettings
+from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.orders import Orders
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
-from functions.controller.settings import ControllerSettings
-from functions.controller.snapshot.publication import Publication
+from functions.controller.snapshot.publication import Publication, SnapshotSource
 from functions.controller.snapshot.publish import PublishOutcome
-from functions.controller.snapshot.source import SnapshotSource
 from functions.fleet.tasks import Supervised
 
 S3_WAIT_S = 60.0
@@ -63,17 +59,17 @@ class Controller:
         self._settings = settings
         self._layout = StateLayout.at(local.state_dir)
         self._git = GitSource(self._layout.gitops_dir)
-        rosters = kept.read(self._layout.scaling_file)
+        allocations = read_sizes(self._layout.scaling_file)
         self._reconciler = Reconciler(
             self._layout,
             local,
-            targets.read(self._layout.target_file),
+            read_target(self._layout.target_file),
             until_published=self._until_published,
             on_done=self._on_converged,
             is_paused=lambda: self._following.suspended,
-            counts={name: roster.count for name, roster in rosters.items()},
+            counts={name: allocation.count for name, allocation in allocations.items()},
         )
-        self._following = Following(self._git, self._layout.revisions_file, self._check)
+        self._following = BranchFollower(self._git, self._layout.revisions_file, self._check)
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()
@@ -85,7 +81,7 @@ class Controller:
             supervisor=self._supervisor,
             source=self._source,
             is_suspended=lambda: self._following.suspended,
-            rosters=rosters,
+            allocations=allocations,
         )
         self._driver = RolloutDriver(
             self._source.rows,
@@ -118,10 +114,10 @@ class Controller:
         """Until stopped or signalled; LockTaken, PortsTaken, NothingToRun and BinaryMissing before anything starts."""
         self._layout.make()
         async with AsyncExitStack() as stack:
-            stack.enter_context(held(self._layout.controller_lock))
+            stack.enter_context(lock_held(self._layout.controller_lock))
             await self._following.start()
-            ledger = ledgers.read(self._layout.ledger_file)
-            candidates = await self._candidates(ledgers.slots(ledger))
+            ledger = read_ledger(self._layout.ledger_file)
+            candidates = await self._candidates(slots_in(ledger))
             adoption = await asyncio.to_thread(self._clear_the_way, candidates, ledger)
             await asyncio.to_thread(self._source.rows.load)
             stack.push_async_callback(self._supervisor.close)
@@ -157,7 +153,7 @@ class Controller:
                 _log.warning("what was applied last cannot be read, so that its processes end at once: %s", error)
         return candidates
 
-    def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: ledgers.Ledger) -> AdoptionPlan:
+    def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: Ledger) -> AdoptionPlan:
         found = left_over(self._layout, ledger)
         plan = plan_adoption(found, sessions_of(found), ledger, candidates)
         if plan.end:

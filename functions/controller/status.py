@@ -1,4 +1,4 @@
-"""What the controller says of itself and the fleet: plain values for the control channel, and so for people."""
+"""Status of the controller and its fleet: plain values for the control channel, and so for people."""
 
 import time
 from dataclasses import asdict
@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from functions.controller.autoscaling.shown import Shown
-from functions.controller.conditions import Seen, conditions, pool_conditions
-from functions.controller.gitops.following import Following
+from functions.controller.autoscaling.scaler import PoolSize
+from functions.controller.conditions import ObservedState, conditions, pool_conditions
+from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.words import printable
 from functions.controller.local.instances import Instance
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.reconciler import Wanted
+from functions.controller.local.reconciler import DesiredFleet
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.snapshot.publication import Publication
-from functions.controller.snapshot.registry_client import Heard
+from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.fleet.heartbeat import Heartbeat
 
 SHOWN_PROBLEMS = 50
@@ -26,18 +26,18 @@ def describe(
     pid: int,
     layout: StateLayout,
     supervisor: Supervisor,
-    wanted: Wanted,
-    following: Following,
+    wanted: DesiredFleet,
+    following: BranchFollower,
     publication: Publication,
     rollouts: dict[str, Any],
-    replicas: tuple[Heard, ...] | str,
+    replicas: tuple[LastHeartbeat, ...] | str,
     gateway_epoch: int | None,
-    scaling: list[Shown],
+    scaling: list[PoolSize],
     operation: str,
 ) -> dict[str, Any]:
     instances = [instance for _, instance in sorted(supervisor.instances.items())]
     heard = replicas if isinstance(replicas, tuple) else ()
-    beats = tuple(each.beat for each in heard if not each.is_silent)
+    heartbeats = tuple(each.heartbeat for each in heard if not each.is_silent)
     return {
         "controller": {"pid": pid, "operation": operation},
         "target": {"engine": wanted.target.engine, "replicas": wanted.target.replicas},
@@ -51,13 +51,13 @@ def describe(
         "snapshot": _snapshot(publication, gateway_epoch),
         "rollouts": rollouts,
         "artifacts": list(publication.seeded),
-        "replicas": [{**msgspec.to_builtins(each.beat), "age_s": each.age_s} for each in heard],
+        "replicas": [{**msgspec.to_builtins(each.heartbeat), "age_s": each.age_s} for each in heard],
         "registry_problem": replicas if isinstance(replicas, str) else "",
-        **_objects(following, publication, wanted, instances, beats),
+        **_objects(following, publication, wanted, instances, heartbeats),
     }
 
 
-def _revision(following: Following, layout: StateLayout) -> dict[str, Any]:
+def _revision(following: BranchFollower, layout: StateLayout) -> dict[str, Any]:
     record, desired, tip = following.record, following.desired, following.tip
     return {
         "repository": str(layout.gitops_dir),
@@ -92,23 +92,23 @@ def _snapshot(publication: Publication, gateway_epoch: int | None) -> dict[str, 
 
 
 def _objects(
-    following: Following,
+    following: BranchFollower,
     publication: Publication,
-    wanted: Wanted,
+    wanted: DesiredFleet,
     instances: list[Instance],
-    beats: tuple[Heartbeat, ...],
+    heartbeats: tuple[Heartbeat, ...],
 ) -> dict[str, Any]:
     desired = following.desired
     if desired is None:
         return {"counts": {}, "objects": []}
     last = publication.last
-    seen = Seen(
+    seen = ObservedState(
         snapshot=publication.snapshot,
         is_current=last.revision == desired.revision and last.kind in ("published", "unchanged"),
         problems=last.problems,
         held=last.held,
         rollouts=last.rollouts,
-        beats=beats,
+        heartbeats=heartbeats,
         now_unix_s=time.time(),
     )
     found = conditions(desired.loaded, pool_conditions(desired.loaded, wanted, instances), seen)

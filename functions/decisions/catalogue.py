@@ -33,8 +33,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
-from functions.api.snapshot_index import Indexed, indexed
-from functions.api.snapshot_tables import Tables
+from functions.api.snapshot_index import Indexed, Tables, indexed
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, most_specific
 
 

@@ -1,4 +1,4 @@
-"""What went wrong with an engine, named by what the caller can do about it.
+"""Errors of an engine, named by what the caller can do about them.
 
 EngineUnreachable   nobody answers there, or the connection broke: take the replica out, try another
 EngineHung          it accepted and said nothing in time: the engine may be stuck (vLLM's /health does not notice)

@@ -15,11 +15,10 @@ from starlette.requests import ClientDisconnect
 
 from functions.api.ids import TenantId
 from functions.artifacts.ingest import Ingested, IngestPolicy
-from functions.registry.bodies import JsonBody, body_of
+from functions.registry.conventions import DigestName, JsonBody, body_of
 from functions.registry.errors import ApiError
 from functions.registry.ingesting import Ingesting
 from functions.registry.multipart import Form, MultipartInvalid, boundary_of
-from functions.registry.pages import DigestName
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts

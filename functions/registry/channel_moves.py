@@ -17,7 +17,7 @@ from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec
 from functions.registry.sql import catalogue_writes, rollout_writes, rollouts
 from functions.registry.sql.catalogue import StoredModel, StoredVersion
 from functions.registry.sql.catalogue_writes import Limits
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.transaction import Write
 
 PolicyOf = Callable[[str], RolloutEntry]

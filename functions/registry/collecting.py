@@ -1,6 +1,6 @@
-"""Garbage collection in the registry's process: now and then, or when the operator asks.
+"""Garbage collection in the registry's process: periodic, or at the operator's request.
 
-    take the lock (one registry at a time) → retire artifacts that nobody named → collect (functions/artifacts/collect)
+    take the lock (one registry at a time) → retire artifacts that nobody named → collect (functions.artifacts.collect)
 
 What must stay: the digests of versions and artifacts in the database, both ends of every rollout that may still move,
 everything in the published snapshot, and whatever a live replica has loaded. A pass that cannot know all of that (no

@@ -23,18 +23,18 @@ class Tiers:
     failing: Mapping[str, str]  # engine name -> a replica's words
 
 
-def tiers_of(adapters: Iterable[tuple[str, EngineName]], beats: Sequence[Heartbeat]) -> tuple[Tiers, ...]:
+def tiers_of(adapters: Iterable[tuple[str, EngineName]], heartbeats: Sequence[Heartbeat]) -> tuple[Tiers, ...]:
     """`adapters` are pools and engine names; a line for each pool that has any."""
     names: dict[str, set[EngineName]] = {}
     for pool, name in adapters:
         names.setdefault(pool, set()).add(name)
-    return tuple(_of_pool(pool, names[pool], beats) for pool in sorted(names))
+    return tuple(_of_pool(pool, names[pool], heartbeats) for pool in sorted(names))
 
 
-def _of_pool(pool: str, names: set[EngineName], beats: Sequence[Heartbeat]) -> Tiers:
-    ready = [beat for beat in beats if beat.pool == pool and beat.phase == "ready"]
-    loaded = names & {EngineName(name) for beat in ready for name in beat.adapters}
-    disks = [disk for beat in ready if (disk := bloom.decode(beat.disk_bloom)) is not None]
+def _of_pool(pool: str, names: set[EngineName], heartbeats: Sequence[Heartbeat]) -> Tiers:
+    ready = [heartbeat for heartbeat in heartbeats if heartbeat.pool == pool and heartbeat.phase == "ready"]
+    loaded = names & {EngineName(name) for heartbeat in ready for name in heartbeat.adapters}
+    disks = [disk for heartbeat in ready if (disk := bloom.decode(heartbeat.disk_bloom)) is not None]
     on_disk = {name for name in names - loaded if any(disk.holds_adapter(name) for disk in disks)}
-    failing = {name: words for beat in ready for name, words in beat.adapter_failures.items()}
+    failing = {name: words for heartbeat in ready for name, words in heartbeat.adapter_failures.items()}
     return Tiers(pool, len(names), len(loaded), len(on_disk), len(names) - len(loaded) - len(on_disk), failing)

@@ -1,4 +1,4 @@
-"""What the published snapshot says about a write: which tenants and bases there are, and which models git declares.
+"""The published snapshot as writes need it: which tenants and bases there are, and which models git declares.
 
 A write needs a snapshot: without one nobody knows whose a name is. Git wins over the API wherever both name a model.
 """
@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 
 from functions.api.ids import KeyId, ModelId, PoolName, TenantId
 from functions.api.snapshot import ModelEntry, RolloutEntry
-from functions.api.snapshot_tables import Tables
+from functions.api.snapshot_index import Tables
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.registry.errors import ApiError
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.store import SnapshotStore
 
 _VOLUME = "pvc://"

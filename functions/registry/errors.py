@@ -1,4 +1,4 @@
-"""What clients are told when something is wrong: OpenAI's error shape, and words that say what to do."""
+"""Error responses: OpenAI's error shape, and messages that say what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

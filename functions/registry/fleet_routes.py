@@ -1,6 +1,6 @@
-"""`/v1/fleet`: every replica as it last spoke; `/v1/fleet/pools`: what the controller decides on pools' sizes by.
+"""`/v1/fleet`: every replica's last heartbeat; `/v1/fleet/pools`: load reports that the controller sizes pools by.
 
-GET /v1/fleet          whole beats, for people and for the controller's rollouts
+GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
 GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
 PUT /v1/fleet/pools    what the controller wants: shown as shoal_autoscaler_desired_replicas until it is a minute old
 """
@@ -13,12 +13,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from functions.api.ids import NAME_PATTERN
 from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, replica_report
-from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.collecting import Collecting, NotNow
+from functions.registry.conventions import AfterNumber, JsonBody, Limit, body_of, describes, page_of, read_body
 from functions.registry.errors import ApiError
-from functions.registry.fleet_watch import FleetWatch, Seen
-from functions.registry.guards import read_body
-from functions.registry.pages import AfterNumber, Limit, page_of
+from functions.registry.fleet_watch import FleetWatch, ReplicaSighting
 from functions.registry.principal import Authenticator, Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import audit
@@ -31,7 +29,7 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
 
     @router.get("/v1/fleet")
     async def replicas() -> dict[str, Any]:
-        """Replicas by id; `age_s` is the time since the last beat. Without the bus the last view ages out."""
+        """Replicas by id; `age_s` is the time since the last heartbeat. Without the bus the last view ages out."""
         return {
             "object": "list",
             "bus_connected": fleet.bus_connected,
@@ -58,7 +56,7 @@ def fleet_routes(fleet: FleetWatch) -> APIRouter:
     return router
 
 
-def _described(seen: Seen) -> dict[str, Any]:
+def _described(seen: ReplicaSighting) -> dict[str, Any]:
     return {**msgspec.structs.asdict(seen.heartbeat), "age_s": round(seen.age_s, 3)}
 
 

@@ -1,4 +1,4 @@
-"""The fleet as the bus tells it: what `GET /v1/fleet` shows.
+"""View of the fleet from the bus: what `GET /v1/fleet` shows.
 
 The bus gone, the last view stays and ages: each replica's `age_s` grows until silence takes it out.
 """
@@ -48,9 +48,9 @@ class PoolWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplicaSighting:
     heartbeat: Heartbeat
-    age_s: float  # since its last beat came
+    age_s: float  # since its last heartbeat came
 
 
 class FleetWatch:
@@ -81,8 +81,8 @@ class FleetWatch:
         except HeartbeatInvalid:
             self.refused_total += 1
 
-    def replicas(self) -> list[Seen]:
+    def replicas(self) -> list[ReplicaSighting]:
         """Everyone who is not silent, by id."""
         now_s = self._clock()
         self._view.expire(now_s)
-        return [Seen(beat, max(0.0, now_s - seen_s)) for beat, seen_s in self._view.heartbeats()]
+        return [ReplicaSighting(heartbeat, max(0.0, now_s - seen_s)) for heartbeat, seen_s in self._view.heartbeats()]

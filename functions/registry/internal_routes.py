@@ -18,10 +18,8 @@ from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout import lifecycle
 from functions.decisions.rollout.codec import DOCUMENT_MAX_BYTES, RolloutInvalid
 from functions.fleet.snapshots import FENCE_HEADER
+from functions.registry.conventions import CURSOR_MAX, RolloutName, etag, read_body, unless_client_leaves
 from functions.registry.errors import ApiError
-from functions.registry.etags import etag
-from functions.registry.guards import read_body, unless_client_leaves
-from functions.registry.pages import CURSOR_MAX, RolloutName
 from functions.registry.principal import Principal
 from functions.registry.rollout_routes import rollout_not_found
 from functions.registry.services import RegistryServices

@@ -14,16 +14,15 @@ from fastapi.responses import JSONResponse
 
 from functions.api import keys
 from functions.api.keys import KEY_ID_PATTERN
-from functions.api.kinds.expiry import expiry_unix_s
+from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.snapshot import Scope, ServiceClass
-from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.conventions import MAX_LIMIT, JsonBody, Limit, TenantName, body_of, describes, page_of
 from functions.registry.errors import ApiError
-from functions.registry.pages import MAX_LIMIT, Limit, TenantName, page_of
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import api_keys
 from functions.registry.sql.api_keys import StoredKey
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.transaction import Write
 
 _KEY_ID = re.compile(KEY_ID_PATTERN)

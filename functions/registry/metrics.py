@@ -11,7 +11,7 @@ from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.services import RegistryServices
 from functions.registry.sql import rollouts
-from functions.registry.sql.failures import DatabaseUnavailable
+from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
 

@@ -13,18 +13,24 @@ from fastapi import APIRouter, Depends
 
 from functions.api.ids import ModelId
 from functions.decisions.catalogue import Catalogue
-from functions.registry.model_views import described, described_stored, described_version, git_models_after, may_see
-from functions.registry.pages import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
+from functions.registry.conventions import MAX_LIMIT, AfterModel, AfterName, Limit, page_of
 from functions.registry.principal import Authenticator, Principal, model_not_found
 from functions.registry.sql import catalogue
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
+from functions.registry.views import (
+    described_model,
+    described_stored_model,
+    described_version,
+    git_models_after,
+    may_see,
+)
 
 
 def model_routes(store: SnapshotStore, authenticator: Authenticator, database: Database | None) -> APIRouter:
     router = APIRouter()
-    look = _Look(store, database)
+    look = _CatalogueReader(store, database)
 
     @router.get("/v1/models")
     async def all_models(
@@ -34,7 +40,7 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
         stored, is_cut = await look.stored_after(after, limit + 1, who)
         gits = list(islice(git_models_after(look.catalogue, after, who, with_apis=database is None), limit + 1))
         taken = {row["id"] for row in gits}
-        apis = [described_stored(model) for model in stored if model.id not in taken]
+        apis = [described_stored_model(model) for model in stored if model.id not in taken]
         rows = merge(gits, apis, key=_row_id)
         if is_cut:  # beyond its last there are models of the API that are not here: git's come with those
             known = list(takewhile(lambda row: row["id"] <= stored[-1].id, rows))[:limit]
@@ -67,7 +73,7 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
     return router
 
 
-class _Look:
+class _CatalogueReader:
     def __init__(self, store: SnapshotStore, database: Database | None) -> None:
         self._store = store
         self._database = database
@@ -86,11 +92,11 @@ class _Look:
         entry = self.catalogue.models.get(model)
         if not may_see(self.catalogue, who, model):
             raise model_not_found(model)
-        if entry is not None and (row := described(entry))["declared_in"]:
+        if entry is not None and (row := described_model(entry))["declared_in"]:
             return row
         stored = await self._stored(model)
         if stored is not None:
-            return described_stored(stored)
+            return described_stored_model(stored)
         if entry is not None and self._database is None:
             return row
         raise model_not_found(model)

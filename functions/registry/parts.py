@@ -37,7 +37,7 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RegistryParts:
     services: RegistryServices
     collecting: Collecting | None
 
@@ -60,7 +60,7 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
     return Database(url.set(password=password) if password is not None else url)
 
 
-def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> Parts:
+def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
     """SettingsWrong says what to correct."""
     database = database_from(settings, secrets.database_password)
     objects = _objects(settings)
@@ -86,8 +86,8 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
         max_keys_per_tenant=settings.max_keys_per_tenant,
     )
     if objects is None:
-        return Parts(services, None)
-    return Parts(services, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
+        return RegistryParts(services, None)
+    return RegistryParts(services, Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time))
 
 
 def _rate_limiter(settings: RegistrySettings) -> TenantRateLimiter:

@@ -1,4 +1,4 @@
-"""Who calls: the operator, who holds the installation's internal token, or a tenant with one of its keys.
+"""Authentication of callers: the operator, with the installation's internal token, or a tenant with one of its keys.
 
 A tenant's key counts as the published snapshot has it, like at the gateway; so the registry needs no database to know
 its callers. What belongs to another tenant does not exist: 404, never 403.

@@ -1,4 +1,4 @@
-"""`/v1/rollouts`: what is under way and what was, and the words by which a person intervenes.
+"""`/v1/rollouts`: what is under way and what was, and the commands by which a person intervenes.
 
 pause      it stays at its share, under guard       promote    all of it, now
 resume     it goes on, or is tried once more         rollback   back to the version before, now
@@ -14,17 +14,26 @@ from fastapi.responses import JSONResponse
 from functions.api.ids import MODEL_ID_PATTERN, NAME_PATTERN
 from functions.decisions.rollout.events import AnyEvent, Paused, Promoted, Resumed, RolledBack
 from functions.decisions.rollout.lifecycle import State
-from functions.registry.bodies import JsonBody, body_of, describes
+from functions.registry.conventions import (
+    AfterNumber,
+    IfMatch,
+    JsonBody,
+    Limit,
+    RolloutName,
+    body_of,
+    describes,
+    etag,
+    page_of,
+    seen,
+)
 from functions.registry.errors import ApiError
-from functions.registry.etags import IfMatch, etag, seen
-from functions.registry.pages import AfterNumber, Limit, RolloutName, page_of
 from functions.registry.principal import Principal
-from functions.registry.rollout_views import described, described_evidence
 from functions.registry.services import RegistryServices
 from functions.registry.sql import rollout_writes, rollouts
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.rollouts import Filter, StoredRollout
 from functions.registry.sql.transaction import Write
+from functions.registry.views import described_evidence, described_rollout
 
 Verb = Literal["pause", "resume", "promote", "rollback"]
 _DEFAULT_LIMIT = 100
@@ -58,7 +67,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         wanted = Filter(who.tenant, model, channel, state, active)
         read = functools.partial(database.read, lambda c: rollouts.page(c, wanted, after, limit + 1))
         found = await database.run(read, for_operator=who.is_operator)
-        data = [described(stored.rollout) for stored in found[:limit]]
+        data = [described_rollout(stored.rollout) for stored in found[:limit]]
         return page_of(data, found[limit - 1].seq if len(found) > limit else None)
 
     @router.get("/v1/rollouts/{rollout}")
@@ -68,7 +77,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         found = await database.run(read, for_operator=who.is_operator)
         stored = _visible(found[0], who, rollout)
         seen_so_far = described_evidence(services.evidence.evidence(rollout, stored.rollout.trial))
-        answer = described(stored.rollout) | seen_so_far | {"events": found[1]}
+        answer = described_rollout(stored.rollout) | seen_so_far | {"events": found[1]}
         return JSONResponse(answer, headers=etag(stored.rollout.lock_version))
 
     @router.post("/v1/rollouts/{rollout}/{verb}", openapi_extra=describes(Act, required=False))
@@ -92,7 +101,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
             return rollout_writes.apply(write, rollout, _event(verb, who, body), None, services.limits)
 
         after = await services.write(request, who, write)
-        return JSONResponse(described(after), headers=etag(after.lock_version))
+        return JSONResponse(described_rollout(after), headers=etag(after.lock_version))
 
     return router
 

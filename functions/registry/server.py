@@ -23,10 +23,10 @@ from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.registry.app import make_app
 from functions.registry.fleet_watch import FleetWatch
-from functions.registry.parts import Parts, Secrets, SettingsWrong, database_from, parts_from
+from functions.registry.parts import RegistryParts, Secrets, SettingsWrong, database_from, parts_from
 from functions.registry.settings import RegistrySettings
 from functions.registry.sql.database import Database
-from functions.registry.sql.failures import DatabaseUnavailable
+from functions.registry.sql.errors import DatabaseUnavailable
 from functions.registry.store import SnapshotStore
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ async def _serve(settings: RegistrySettings) -> None:
         await asyncio.to_thread(parts.close)
 
 
-def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: FleetWatch) -> Parts:
+def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
     def optional(file: Path | None) -> str | None:
         return _secret(file) if file is not None else None
 
@@ -92,7 +92,7 @@ def _parts(settings: RegistrySettings, token: str, store: SnapshotStore, fleet: 
         raise StartFailed(str(error)) from error
 
 
-async def _begin(parts: Parts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
+async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
     """Prepare what can be prepared at once; go on trying, in the background, with what cannot."""
     services = parts.services
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn_config(
-    settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str, parts: Parts
+    settings: RegistrySettings, store: SnapshotStore, fleet: FleetWatch, token: str, parts: RegistryParts
 ) -> uvicorn.Config:
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")

@@ -1,4 +1,4 @@
-"""What the routes of the catalogue work with, put together once by the composition root."""
+"""Services that the catalogue's routes use, put together once by the composition root."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

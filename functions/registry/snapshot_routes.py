@@ -14,10 +14,10 @@ from functions.api.ids import NAME_PATTERN, PoolName
 from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
 from functions.api.snapshot_document import BaseMissing
 from functions.fleet.snapshots import BASE_HEADER, EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER
+from functions.registry.conventions import read_body, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.feed import Feed
 from functions.registry.fence import Fenced
-from functions.registry.guards import read_body, unless_client_leaves
 from functions.registry.metrics import Metrics
 from functions.registry.store import EpochTaken, SnapshotStore, StoreFailed, TooManyWaiters
 

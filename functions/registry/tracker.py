@@ -3,7 +3,7 @@
 Nothing of it is durable: a registry that restarts hears of every node within one announcement, and meanwhile nodes go
 on with the peers they know. Each registry has a tracker of its own; nodes that announce to different ones form separate
 swarms, each of which reads the artifact from the store once.
-Neighbours: decisions.swarm_board (who is named to whom, who reads what), tracker_routes (HTTP).
+Neighbours: decisions.distribution.tracker (who is named to whom, who reads what).
 """
 
 import time
@@ -19,7 +19,7 @@ from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import check_digest
 from functions.artifacts.swarm.addresses import is_loopback
-from functions.artifacts.swarm.wire import (
+from functions.artifacts.swarm.protocol import (
     BODY_MAX_BYTES,
     SWARM_PATH,
     MessageRefused,
@@ -28,8 +28,8 @@ from functions.artifacts.swarm.wire import (
 )
 from functions.decisions.distribution.swarm import PeerAnswer
 from functions.decisions.distribution.tracker import Announcement, Board, BoardFull, BoardPolicy
+from functions.registry.conventions import read_body
 from functions.registry.errors import ApiError
-from functions.registry.guards import read_body
 
 FORGET_AFTER_S = 120.0  # a board that nobody writes to
 

@@ -1,4 +1,4 @@
-"""What a version will hold: content that is in the store, and that fits the base which the version names.
+"""Content of a version: it is in the store, and fits the base which the version names.
 
     named by its address   known already → that         else bring it in, checked against the base
     named by its digest    known already → that         else was it found to fit this base? check it now, if not: once
@@ -21,7 +21,7 @@ from functions.registry.sql.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class VersionRequest:
     model: ModelId
     version: str
     base: str
@@ -39,7 +39,7 @@ class Content:
     uri: str = ""
 
 
-async def content_of(services: RegistryServices, actor: Actor, wanted: Wanted) -> Content:
+async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRequest) -> Content:
     """The version's content; ArtifactRefused where it does not fit, ApiError where it cannot be looked at now."""
     known = await _known_version(services, wanted)
     if wanted.artifact_uri is None:
@@ -63,7 +63,7 @@ def no_store() -> ApiError:
     return ApiError(503, "no_store", message)
 
 
-async def _check_fitting(services: RegistryServices, wanted: Wanted, digest: Digest) -> None:
+async def _check_fitting(services: RegistryServices, wanted: VersionRequest, digest: Digest) -> None:
     """Check the content against the base that the version names, where that was not done before."""
     ingesting, database, tenant = services.ingesting, services.database, wanted.tenant
     if ingesting is None:
@@ -85,7 +85,7 @@ async def _is_unchecked(database: Database, tenant: TenantId, digest: Digest, fi
     return found is not None and fingerprint not in found.checked
 
 
-async def _known_version(services: RegistryServices, wanted: Wanted) -> StoredVersion | None:
+async def _known_version(services: RegistryServices, wanted: VersionRequest) -> StoredVersion | None:
     database = services.database
     stored = await database.run(lambda: database.read(lambda c: catalogue.model(c, wanted.model)))
     return stored.version(wanted.version) if stored is not None else None

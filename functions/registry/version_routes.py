@@ -10,20 +10,29 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from functions.api.ids import DIGEST_PATTERN, NAME_PATTERN, ModelId, is_incoming
-from functions.registry.bodies import JsonBody, body_of, describes
 from functions.registry.channel_moves import Move, Moved
+from functions.registry.conventions import (
+    ChannelName,
+    IfMatch,
+    JsonBody,
+    ModelName,
+    TenantName,
+    VersionName,
+    body_of,
+    describes,
+    etag,
+    seen,
+)
 from functions.registry.errors import ApiError
-from functions.registry.etags import IfMatch, etag, seen
-from functions.registry.pages import ChannelName, ModelName, TenantName, VersionName
 from functions.registry.principal import Principal, own_model
-from functions.registry.rollout_views import described as described_rollout
 from functions.registry.services import RegistryServices
 from functions.registry.sql import catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.transaction import Write
-from functions.registry.version_content import Wanted, content_of
+from functions.registry.version_content import VersionRequest, content_of
+from functions.registry.views import described_rollout
 
 _Name = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
 _Digest = Annotated[str, msgspec.Meta(pattern=rf"\A{DIGEST_PATTERN}\Z")]
@@ -62,7 +71,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
         model = own_model(who, tenant, name)
         _check(services, model, tenant, body)
-        wanted = Wanted(model, version, body.base_model, body.digest, body.artifact_uri)
+        wanted = VersionRequest(model, version, body.base_model, body.digest, body.artifact_uri)
         content = await content_of(services, who.actor(request), wanted)
         new = NewVersion(model, tenant, body.base_model, version, content.digest, content.uri, body.rollout)
 

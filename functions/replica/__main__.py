@@ -6,7 +6,7 @@ import sys
 from pydantic import ValidationError
 
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.replica.listening import StartFailed
+from functions.replica.listeners import StartFailed
 from functions.replica.server import run
 from functions.replica.settings import ReplicaSettings
 

@@ -15,7 +15,7 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.signatures import SignaturePolicy
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.adapters.plan import AdapterPolicy
 from functions.decisions.health import engine as engine_health
@@ -26,16 +26,14 @@ from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
-from functions.replica.app import make_app
-from functions.replica.checks import Prober
-from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.app import Drain, make_app
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
-from functions.replica.drain import Drain
-from functions.replica.heartbeat_loop import Heart
+from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.metrics import AgentMetrics
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
@@ -56,7 +54,7 @@ class Agent:
     status: AgentStatus
     drain: Drain
     tasks: Supervised
-    heart: Heart
+    heartbeat_loop: HeartbeatLoop
     monitor: Monitor
     standby: Standby
     reconciler: AdapterReconciler
@@ -70,7 +68,7 @@ class Agent:
     def start(self) -> None:
         self.cache.clean_garbage()
         self.follower.load_cached()
-        self.heart.start()
+        self.heartbeat_loop.start()
         self.tasks.forever("monitor", self.monitor.run)
         self.tasks.forever("adapters", self.reconciler.run)
         self.tasks.forever("standby", self.standby.run)
@@ -83,7 +81,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Last word on the bus first, so that no request is sent to what is about to be gone."""
-        await asyncio.to_thread(self.heart.stop)
+        await asyncio.to_thread(self.heartbeat_loop.stop)
         await self.tasks.close()
         await self.news_bus.close()
         if self.kv_watch is not None:
@@ -102,9 +100,9 @@ def build(settings: ReplicaSettings) -> Agent:
         engine_http, settings.engine_url, timeout_s=settings.check_timeout_s, load_timeout_s=settings.load_timeout_s
     )
     bus_url = _bus_url(settings)
-    heart = Heart(status, lambda: ValkeyBus(bus_url))
-    prober = Prober(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
-    metrics = AgentMetrics(status, heart.counts)
+    heartbeat_loop = HeartbeatLoop(status, lambda: ValkeyBus(bus_url))
+    prober = EngineProber(engine, settings.pool, settings.probe_timeout_s, time.monotonic)
+    metrics = AgentMetrics(status, heartbeat_loop.counts)
     source = _source(settings)
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
     tier = DiskTier(source.cache, status.identity.replica_id, settings.cache_max_bytes)
@@ -112,7 +110,7 @@ def build(settings: ReplicaSettings) -> Agent:
     disk = DiskKeeper(status, tier, needs)
     reports = Reports(loaded=metrics.on_load, failed=metrics.on_failure, disk_changed=disk.changed)
     reconciler = AdapterReconciler(
-        status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heart.reachable
+        status, engine, source, policy, tasks, reports=reports, needs=needs, heard=lambda: heartbeat_loop.reachable
     )
     token = settings.internal_token_file.read_text().strip()
     follower = SnapshotFollower(
@@ -131,7 +129,7 @@ def build(settings: ReplicaSettings) -> Agent:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
     standby = Standby(
-        status, engine, heart.beat_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
+        status, engine, heartbeat_loop.send_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
     )
     standby.begin(settings.standby_file)
     routers = [_chunks(source.cache, settings), standing_routes(standby)]
@@ -141,7 +139,7 @@ def build(settings: ReplicaSettings) -> Agent:
         status=status,
         drain=drain,
         tasks=tasks,
-        heart=heart,
+        heartbeat_loop=heartbeat_loop,
         monitor=Monitor(status, engine, prober, _health_policy(settings), tasks),
         standby=standby,
         reconciler=reconciler,
@@ -213,7 +211,7 @@ def _source(settings: ReplicaSettings) -> StoreSource:
 
 
 def _chunks(cache: ArtifactCache, settings: ReplicaSettings) -> APIRouter:
-    return chunk_routes(ChunkShelf(cache), Uploads(Bandwidth(settings.peer_up_bytes_per_s)))
+    return chunk_routes(ChunkShelf(cache), ChunkUploads(Bandwidth(settings.peer_up_bytes_per_s)))
 
 
 def _signatures(settings: ReplicaSettings) -> SignaturePolicy | None:

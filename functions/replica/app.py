@@ -1,4 +1,4 @@
-"""The agent's own routes: what a supervisor or a kubelet asks. No key: they listen on loopback or inside the pod.
+"""The agent's own routes: what a supervisor or a kubelet requests. No key: they listen on loopback or inside the pod.
 
 GET  /healthz        the agent lives
 GET  /readyz         the engine is ready and was filled once with its adapters; 503 says what is missing
@@ -7,15 +7,64 @@ GET  /metrics        Prometheus
 POST /drain          stop taking work; `?wait_s=` holds the answer until the engine is empty (for preStop hooks)
 """
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from functions.replica.drain import Drain
 from functions.replica.status import AgentStatus
+
+HEARD_AFTER_S = 2.0  # two heartbeats: every gateway has the news, and what it had sent before has arrived
+_LOOK_INTERVAL_S = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Drain:
+    """Leaving without breaking a request: notify the fleet, wait until the engine is empty, then say goodbye.
+
+    "Empty" counts only from readings taken after gateways had time to be notified: a request that was routed here in
+    the same moment is on its way, and the engine's gauges know nothing of it yet.
+    """
+
+    status: AgentStatus
+    timeout_s: float
+    began_s: float | None = None
+
+    def begin(self, why: str) -> None:
+        """Announce it; the heartbeat loop tells the fleet with its next heartbeat. Again is harmless."""
+        if self.began_s is None:
+            self.began_s = self.status.clock()
+            self.status.draining = True
+            _log.info("draining: %s", why)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to wait for."""
+        if self.began_s is None:
+            return False
+        if self.status.health.phase in ("starting", "dead"):
+            return True
+        return self.status.load.outstanding == 0 and self.status.load_read_s >= self.began_s + HEARD_AFTER_S
+
+    async def wait(self, timeout_s: float | None = None, *, until: asyncio.Event | None = None) -> bool:
+        """Wait until done, out of time, or `until` is set; whether it is done."""
+        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        deadline_s = self.status.clock() + limit_s
+        hurry = until or asyncio.Event()
+        while not self.done and not hurry.is_set() and (left_s := deadline_s - self.status.clock()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _LOOK_INTERVAL_S)):
+                    await hurry.wait()
+        return self.done
+
 
 MAX_WAIT_S = 3600.0
 

@@ -1,11 +1,11 @@
-"""Chunks for peers: what this node has of an artifact, to whoever shows the installation's token.
+"""Chunks for peers: what this node has of an artifact, for holders of the installation's token.
 
 GET /chunks/{sha256}?artifact=<digest>   the chunk's bytes, at the node's upload rate; 404: not here; 503: busy
 GET /swarm/{digest}                      which of its chunks are here, as a bitmap
 
 The includer (peer_app) puts the token before every route. At most `max_uploads` run at once, since each is a chunk in
 memory, and a few fast uploads spread an artifact sooner than many slow ones: the next peer is told when to come again.
-Neighbours: artifacts.swarm.shelf (what is here), artifacts.swarm.peer_client (the other side).
+Neighbours: artifacts.swarm.shelf (what is here), artifacts.swarm.chunk_clients (the other side).
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from functions.api.ids import Digest
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import check_digest
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
+from functions.artifacts.swarm.protocol import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.artifacts.swarm.shelf import ChunkShelf
-from functions.artifacts.swarm.wire import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.decisions.distribution.chunk_bits import encode
 
 _SLICE_BYTES = 256 * 1024
@@ -29,7 +29,7 @@ _SEND_TIMEOUT_S = 30.0  # for one slice: a peer that stops reading must not hold
 
 
 @dataclass(slots=True)
-class Uploads:
+class ChunkUploads:
     """Who is being served, and at which rate. One event loop's."""
 
     rate: Bandwidth = field(default_factory=Bandwidth)
@@ -49,7 +49,7 @@ class Uploads:
         return int(min(_BUSY_MAX_MS, max(_BUSY_MIN_MS, 2000 * self.chunk_bytes / self.rate.bytes_per_s)))
 
 
-def chunk_routes(shelf: ChunkShelf, uploads: Uploads) -> APIRouter:
+def chunk_routes(shelf: ChunkShelf, uploads: ChunkUploads) -> APIRouter:
     router = APIRouter()
 
     @router.get(CHUNK_PATH + "{sha256}")
@@ -90,7 +90,7 @@ def chunk_routes(shelf: ChunkShelf, uploads: Uploads) -> APIRouter:
 class _Upload(StreamingResponse):
     """A chunk on its way; its place is free again however that ends."""
 
-    def __init__(self, content: bytes, uploads: Uploads, headers: dict[str, str]) -> None:
+    def __init__(self, content: bytes, uploads: ChunkUploads, headers: dict[str, str]) -> None:
         self._uploads = uploads
         super().__init__(_paced(content, uploads), headers=headers, media_type="application/octet-stream")
 
@@ -105,7 +105,7 @@ class _Upload(StreamingResponse):
             self._uploads.running -= 1
 
 
-async def _paced(content: bytes, uploads: Uploads) -> AsyncIterator[bytes]:
+async def _paced(content: bytes, uploads: ChunkUploads) -> AsyncIterator[bytes]:
     view = memoryview(content)
     for start in range(0, len(content), _SLICE_BYTES):
         piece = bytes(view[start : start + _SLICE_BYTES])
@@ -121,7 +121,7 @@ def _have(shelf: ChunkShelf, digest: Digest) -> dict[str, str]:
     return {} if found is None else {HAVE_HEADER: encode(*found)}
 
 
-def _busy(uploads: Uploads) -> Response:
+def _busy(uploads: ChunkUploads) -> Response:
     after_ms = uploads.busy_ms()
     headers = {"retry-after": str(-(-after_ms // 1000)), RETRY_HEADER: str(after_ms)}
     return _refused(503, "as many uploads as may are running; come again", headers)

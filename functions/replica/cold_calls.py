@@ -1,4 +1,4 @@
-"""Who waits for which adapter: the gateways' calls for a cold load, one answer for all who ask for the same adapter.
+"""Cold loads that gateways request: one answer for all requests for the same adapter.
 
 Law: single flight. However many ask, there is one want in the plan, one fetch and one load; each call waits for its own
 time at most, and leaving early stops nothing: the load goes on for the others and for the next request. Bounded in

@@ -1,4 +1,4 @@
-"""The disk tier: which artifacts this node keeps, within so many bytes, and what the heartbeat says of them.
+"""The disk tier: which artifacts this node keeps, within so many bytes, and what the heartbeat reports of them.
 
 The cache is shared by every agent of the node, and each agent knows only what its own engine needs. So each writes that
 down: `<cache>/leases/<replica>.json`, the artifacts that its engine has loaded, is loading, or has let go only lately.

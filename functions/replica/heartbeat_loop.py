@@ -1,8 +1,8 @@
-"""The heart: one beat a second on a thread and a loop of its own.
+"""The heartbeat loop: one heartbeat a second on a thread and a loop of its own.
 
 Heartbeats matter most when something else is slow, so nothing else shares their loop: neither a snapshot being
-decoded nor a thousand metrics lines can delay a beat. It reads the status and touches nothing else of the agent.
-The bus gone: each beat is tried anyway, the loss is logged once, and readers age us out by silence, which is the
+decoded nor a thousand metrics lines can delay a heartbeat. It reads the status and touches nothing else of the agent.
+The bus gone: each heartbeat is tried anyway, the loss is logged once, and readers age us out by silence, which is the
 truth.
 """
 
@@ -40,7 +40,7 @@ _VERSION_MAX_CHARS = 64
 
 
 def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartbeat:
-    """The beat to send now."""
+    """The heartbeat to send now."""
     phase, reason = status.phase()
     identity, load, rates = status.identity, status.load, status.rates
     return Heartbeat(
@@ -99,17 +99,17 @@ def _count(value: int) -> int:
 _log = logging.getLogger(__name__)
 _PUBLISH_TIMEOUT_S = 3.0
 _JOIN_TIMEOUT_S = 5.0
-_TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long what was said counts as known: one beat a second, and a late one
+_TOLD_FOR_S = 2 * HEARTBEAT_INTERVAL_S  # how long what was said counts as known: one heartbeat a second, and a late one
 
 
 @dataclass(slots=True)
-class BeatCounts:
+class HeartbeatCounts:
     sent: int = 0
     failed: int = 0
 
 
-class Heart:
-    """`open_bus` is called on the heart's own loop, since a connection belongs to one loop."""
+class HeartbeatLoop:
+    """`open_bus` is called on the heartbeat loop's own loop, since a connection belongs to one loop."""
 
     def __init__(
         self,
@@ -126,21 +126,21 @@ class Heart:
         self._wall_clock = wall_clock
         self._clock = clock
         self._running = threading.Event()
-        self._stopping = asyncio.Event()  # touched on the heart's loop only
+        self._stopping = asyncio.Event()  # touched on the heartbeat loop's loop only
         self._hurry = asyncio.Event()  # likewise
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat_loop", daemon=True)
         self._sequence = 0
         self._reachable = True
-        self._told_s = clock()  # when the last beat that reached the bus was made
-        self.counts = BeatCounts()
+        self._told_s = clock()  # when the last heartbeat that reached the bus was made
+        self.counts = HeartbeatCounts()
 
     @property
     def reachable(self) -> bool:
         """Whether the bus has what we said lately: else nobody knows it.
 
         One that is long under way is as good as lost. An adapter is unloaded after 3 s withdrawn with the bus reachable
-        all the while: a beat of at least a second after its withdrawal is then on the bus, however slow that is.
+        all the while: a heartbeat of at least a second after its withdrawal is then on the bus, however slow that is.
         """
         return self._reachable and self._clock() - self._told_s <= _TOLD_FOR_S
 
@@ -148,13 +148,14 @@ class Heart:
         self._thread.start()
         self._running.wait()
 
-    def beat_now(self) -> None:
-        """What changed must not wait for the next second: a beat at once, and the next one a second later."""
+    def send_now(self) -> None:
+        """What changed must not wait for the next second: a heartbeat at once, and the next one a second later."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._hurry.set)
 
     def stop(self) -> None:
-        """Send a last beat, `dead`, so that nobody has to wait for silence; then end. Blocks a few seconds at most."""
+        """Send a last heartbeat, `dead`, so that nobody has to wait for silence; then end. Blocks a few seconds at
+        most."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop_beating)
             self._thread.join(_JOIN_TIMEOUT_S)
@@ -183,23 +184,23 @@ class Heart:
         self._hurry.set()
 
     def _next_beat(self) -> Heartbeat:
-        beat = compose(self._status, sequence=self._sequence, sent_unix_s=self._wall_clock())
+        heartbeat = compose(self._status, sequence=self._sequence, sent_unix_s=self._wall_clock())
         self._sequence += 1
-        return beat
+        return heartbeat
 
-    async def _send(self, bus: Bus, beat: Heartbeat) -> None:
+    async def _send(self, bus: Bus, heartbeat: Heartbeat) -> None:
         made_s = self._clock()
         try:
             async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
-                await bus.publish(beat)
+                await bus.publish(heartbeat)
         except (BusUnavailable, TimeoutError) as error:
             self.counts.failed += 1
             if self._reachable:
                 _log.warning("heartbeats do not reach the bus: %s", error)
             self._reachable = False
-        except Exception:  # a fault of ours in one beat must not end all beats
+        except Exception:  # a fault of ours in one heartbeat must not end all heartbeats
             self.counts.failed += 1
-            _log.exception("heartbeat %d failed", beat.sequence)
+            _log.exception("heartbeat %d failed", heartbeat.sequence)
         else:
             self.counts.sent += 1
             if not self._reachable:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.snapshots import SnapshotFollower
 from functions.replica.cold_calls import ANSWERS, TIERS, Answer, Tier
-from functions.replica.heartbeat_loop import BeatCounts
+from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.kv_events.watch import KvWatch
 from functions.replica.status import AgentStatus
 
@@ -18,9 +18,9 @@ _LOAD_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class AgentMetrics:
-    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
+    def __init__(self, status: AgentStatus, heartbeats: HeartbeatCounts) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_StatusCollector(status, beats))
+        self._registry.register(_StatusCollector(status, heartbeats))
         self._loads = Counter(
             "shoal_adapter_loads",
             "Adapters made ready, by where they were: slot and host were loaded when asked for.",
@@ -73,8 +73,8 @@ class AgentMetrics:
 
 
 class _StatusCollector(Collector):
-    def __init__(self, status: AgentStatus, beats: BeatCounts) -> None:
-        self._status, self._beats = status, beats
+    def __init__(self, status: AgentStatus, heartbeats: HeartbeatCounts) -> None:
+        self._status, self._heartbeats = status, heartbeats
 
     def collect(self) -> Iterator[Metric]:
         status = self._status
@@ -101,10 +101,10 @@ class _StatusCollector(Collector):
             family.add_metric([replica], value)
             yield family
         yield GaugeMetricFamily("shoal_snapshot_epoch", "Epoch of the snapshot in use.", status.snapshot_epoch)
-        beats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
-        beats.add_metric(["sent"], self._beats.sent)
-        beats.add_metric(["failed"], self._beats.failed)
-        yield beats
+        heartbeats = CounterMetricFamily("shoal_heartbeats", "Heartbeats by how they ended.", labels=["outcome"])
+        heartbeats.add_metric(["sent"], self._heartbeats.sent)
+        heartbeats.add_metric(["failed"], self._heartbeats.failed)
+        yield heartbeats
 
 
 class _SnapshotCollector(Collector):

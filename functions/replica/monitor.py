@@ -1,22 +1,127 @@
-"""The monitor: once a second, look at the engine, judge it, and probe it where looking is not enough.
+"""Monitor of the engine: once a second, poll it, judge the evidence, and probe it where polling is not enough.
 
-A tick takes at most one check timeout, whatever the engine does; a probe runs beside the ticks.
+A tick takes at most one check timeout, whatever the engine does; a probe runs beside the ticks. The client's errors
+become the decision's evidence here.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from functions.api.ids import EngineName
 from functions.decisions.health import engine as engine_health
 from functions.decisions.health import engine_rates
-from functions.decisions.health.engine import Evidence, HealthAnswer, HealthPolicy, Probe
+from functions.decisions.health.engine import Counters, Evidence, HealthAnswer, HealthPolicy, Probe
+from functions.decisions.health.engine_rates import RateCounters
 from functions.engines.client import EngineClient
-from functions.engines.errors import EngineError, EngineHung, EngineUnreachable
+from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
 from functions.fleet.tasks import Supervised
-from functions.replica import checks
-from functions.replica.checks import Prober
-from functions.replica.status import Adapters, AgentStatus, Load
+from functions.replica.status import Adapters, AgentStatus, EngineLoad
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePoll:
+    """One look at the engine; `metrics` is None where they did not come or could not be read."""
+
+    health: HealthAnswer
+    metrics: EngineMetrics | None
+
+
+async def poll_engine(engine: EngineClient) -> EnginePoll:
+    """Both questions at once, so that a stopped engine costs one timeout and not two."""
+    health, metrics = await asyncio.gather(_ask_health(engine), _read_metrics(engine))
+    return EnginePoll(health, metrics)
+
+
+async def _ask_health(engine: EngineClient) -> HealthAnswer:
+    try:
+        await engine.health()
+    except EngineUnreachable:
+        return "refused"
+    except EngineHung:
+        return "timed_out"
+    except EngineError:  # a 503, or an answer that no engine gives
+        return "unwell"
+    return "ok"
+
+
+async def _read_metrics(engine: EngineClient) -> EngineMetrics | None:
+    try:
+        return await engine.metrics()
+    except EngineError:
+        return None
+
+
+class EngineProber:
+    """Our one-token requests: one at a time, and what they added to the engine's sums."""
+
+    def __init__(self, engine: EngineClient, model: str, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._engine, self._model, self._timeout_s, self._clock = engine, model, timeout_s, clock
+        self.newest = Probe()
+        self.answered = 0
+        self.answered_s = 0.0  # seconds that the answered ones took in all
+
+    def begin(self) -> None:
+        """Before `run` is scheduled: from now on a probe is pending."""
+        self.newest = Probe("pending", started_s=self._clock())
+
+    async def run(self) -> None:
+        started = self.newest
+        try:
+            await self._engine.probe(self._model, self._timeout_s)
+        except EngineHung as error:
+            ended = replace(started, state="timed_out", detail=str(error))
+        except EngineRefused as error:
+            ended = replace(started, state="busy" if error.retryable else "failed", detail=str(error))
+        except EngineError as error:
+            ended = replace(started, state="failed", detail=str(error))
+        else:
+            ended = replace(started, state="answered")
+            self.answered += 1
+            self.answered_s += self._clock() - started.started_s
+        self.newest = replace(ended, ended_s=self._clock())
+
+
+def counters_of(metrics: EngineMetrics) -> Counters:
+    return Counters(
+        prompt_tokens=metrics.prompt_tokens_total,
+        generation_tokens=metrics.generation_tokens_total,
+        steps=metrics.iterations_total,
+    )
+
+
+def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounters:
+    """The engine's sums without our own probes, which are far cheaper than any tenant's request."""
+    return RateCounters(
+        finished=metrics.finished_total - prober.answered,
+        e2e_s=metrics.e2e_s_total - prober.answered_s,
+        prefill_s=metrics.prefill_s_total,
+        computed_prompt_tokens=metrics.prefill_computed_tokens_total,
+        running=metrics.running,
+    )
+
+
+def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
+    """The gauges; decode speed is one stream's: the mean gap between tokens since the look before."""
+    return EngineLoad(
+        running=metrics.running,
+        waiting=metrics.waiting,
+        kv_usage_ratio=metrics.kv_usage_ratio,
+        kv_blocks_total=metrics.num_gpu_blocks or 0,
+        kv_block_tokens=metrics.block_size_tokens or 16,
+        decode_tokens_per_s=_decode_tokens_per_s(metrics, before),
+    )
+
+
+def _decode_tokens_per_s(metrics: EngineMetrics, before: EngineMetrics | None) -> float:
+    if before is None:
+        return 0.0
+    gaps = metrics.inter_tokens_total - before.inter_tokens_total
+    seconds = metrics.inter_token_s_total - before.inter_token_s_total
+    return gaps / seconds if gaps > 0 and seconds > 0 else 0.0
+
 
 TICK_S = 1.0
 
@@ -25,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 class Monitor:
     def __init__(
-        self, status: AgentStatus, engine: EngineClient, prober: Prober, policy: HealthPolicy, tasks: Supervised
+        self, status: AgentStatus, engine: EngineClient, prober: EngineProber, policy: HealthPolicy, tasks: Supervised
     ) -> None:
         self._status = status
         self._engine = engine
@@ -45,17 +150,17 @@ class Monitor:
 
     async def tick(self) -> None:
         """Look, judge, say so, probe."""
-        look = await checks.look(self._engine)
+        polled = await poll_engine(self._engine)
         now_s = self._status.clock()
-        if look.metrics is not None:
-            self._take(look.metrics, now_s)
-        elif look.health == "ok":
+        if polled.metrics is not None:
+            self._take(polled.metrics, now_s)
+        elif polled.health == "ok":
             self.metrics_failures += 1
         evidence = Evidence(
-            health=look.health,
-            counters=checks.counters_of(look.metrics) if look.metrics is not None else None,
+            health=polled.health,
+            counters=counters_of(polled.metrics) if polled.metrics is not None else None,
             outstanding=self._status.load.outstanding,
-            probe=self._probe(look.health, now_s),
+            probe=self._probe(polled.health, now_s),
         )
         self._judge(evidence, now_s)
         if self._version_is_due:
@@ -74,8 +179,8 @@ class Monitor:
         status = self._status
         status.load_read_s = now_s
         status.busy_adapters = frozenset(map(EngineName, metrics.running_adapters | metrics.waiting_adapters))
-        status.load = checks.load_of(metrics, self._metrics)
-        status.rates = engine_rates.update(status.rates, checks.rate_counters_of(metrics, self._prober))
+        status.load = load_of(metrics, self._metrics)
+        status.rates = engine_rates.update(status.rates, rate_counters_of(metrics, self._prober))
         self._metrics = metrics
 
     def _judge(self, evidence: Evidence, now_s: float) -> None:
@@ -88,7 +193,7 @@ class Monitor:
             return
         _log.warning("engine %s -> %s: %s", before.phase, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
-            status.load, status.adapters = Load(), Adapters()  # nothing runs in a process that is gone
+            status.load, status.adapters = EngineLoad(), Adapters()  # nothing runs in a process that is gone
             status.busy_adapters = frozenset()
             self._metrics = None
             status.asleep = False  # whoever is started in its place is awake

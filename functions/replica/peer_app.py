@@ -1,4 +1,4 @@
-"""What gateways and other agents ask this agent: to load a cold adapter, and for chunks. All routes need the token.
+"""Routes for gateways and other agents: loading a cold adapter, and chunks. All routes need the token.
 
 POST /adapters/load {"engine_name", "wait_s"}
     200 {"state": "loaded", "tier"}   it is in the engine; `tier` says where it was: slot, host, disk or s3

@@ -1,4 +1,4 @@
-"""The adapter reconciler: once a second, compare what the snapshot wants with what the engine has, and act on it.
+"""The adapter reconciler: once a second, compare what the snapshot desires with what the engine has, and act on it.
 
 Level-triggered: the engine's own list is asked each time, so an engine that was restarted is filled again without
 anyone saying so, and an agent that was restarted adopts what is loaded. Each load is a task of its own (a slow

@@ -1,6 +1,6 @@
 """The agent as a process: its listener, its signals, and the order of its end.
 
-SIGTERM drains: announce it, wait for the engine to be empty (or the timeout), send the last beat, exit. A second
+SIGTERM drains: announce it, wait for the engine to be empty (or the timeout), send the last heartbeat, exit. A second
 SIGTERM, or SIGINT, does not wait. The routes answer until the end, so that whoever stops us can watch.
 """
 
@@ -11,8 +11,7 @@ import signal
 import uvicorn
 
 from functions.replica.agent import Agent, build
-from functions.replica.listening import QuietServer, bind
-from functions.replica.peer_server import PeerServer
+from functions.replica.listeners import PeerServer, QuietServer, bind
 from functions.replica.settings import ReplicaSettings
 
 _log = logging.getLogger(__name__)

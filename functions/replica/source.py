@@ -41,7 +41,7 @@ class _Queue:
                 place.set_result(self)
 
 
-class Turns(Generic[Key]):
+class LoadScheduler(Generic[Key]):
     """Owned by one event loop."""
 
     def __init__(self, *, urgent: int, ahead: int) -> None:
@@ -101,7 +101,7 @@ class StoreSource:
     timeout_s: float
     signatures: SignaturePolicy | None = None
     clock: Callable[[], float] = time.monotonic
-    _turns: Turns[Digest] = field(default_factory=lambda: Turns(urgent=MAX_URGENT, ahead=MAX_AHEAD))
+    _turns: LoadScheduler[Digest] = field(default_factory=lambda: LoadScheduler(urgent=MAX_URGENT, ahead=MAX_AHEAD))
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
     async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:

@@ -1,6 +1,6 @@
 """Warm and ready: a replica that is loaded and kept without traffic, until it is promoted.
 
-    serve -> warm     at once: gateways hear it with the next beat, which is sent now; what runs goes on to its end
+    serve -> warm     at once: gateways hear it with the next heartbeat, which is sent now; what runs goes on to its end
     warm -> serve     the engine is woken where it sleeps, then the same
 
 Whether a replica begins warm is said by a file that whoever starts it makes (`SHOAL_REPLICA_STANDBY_FILE`), not by its
@@ -31,13 +31,13 @@ from functions.engines.errors import EngineError, EngineHung, EngineRefused, Eng
 from functions.replica.status import AgentStatus
 
 LOOK_INTERVAL_S = 1.0
-SETTLED_S = 3.0  # a beat reaches gateways within one, and what they sent before it is running by then
+SETTLED_S = 3.0  # a heartbeat reaches gateways within one, and what they sent before it is running by then
 
 _log = logging.getLogger(__name__)
 
 
 class Standby:
-    """Owned by the agent's loop. `tell` sends a beat at once."""
+    """Owned by the agent's loop. `tell` sends a heartbeat at once."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Standby:
         self._since_s = status.clock()  # as it stands now
 
     def begin(self, file: Path | None) -> None:
-        """Before the first beat."""
+        """Before the first heartbeat."""
         self._status.standby = file is not None and file.exists()
 
     def phase(self) -> tuple[ReplicaPhase, str]:

@@ -1,4 +1,4 @@
-"""What the agent knows now: written by its event loop, read by the heart's thread and the routes.
+"""Status of the agent: written by its event loop, read by the heartbeat loop's thread and the routes.
 
 Every field holds a frozen value that is replaced whole, so a reader on another thread sees old or new, never half.
 """
@@ -25,7 +25,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EngineLoad:
     """The engine's gauges as last read."""
 
     running: int = 0
@@ -69,7 +69,7 @@ class AgentStatus:
     health: EngineHealth
     clock: Callable[[], float]  # monotonic seconds
     judged_s: float  # when the monitor last ended a tick
-    load: Load = field(default_factory=Load)
+    load: EngineLoad = field(default_factory=EngineLoad)
     load_read_s: float = 0.0  # when `load` was last read from the engine
     busy_adapters: frozenset[EngineName] = frozenset()  # with requests running or waiting
     rates: EngineRates = field(default_factory=EngineRates)

@@ -36,7 +36,7 @@ from functions.api.snapshot import (
     TenantEntry,
     VersionEntry,
 )
-from functions.controller.local import binaries
+from functions.controller.local import context
 from functions.fleet import snapshot_file
 from loadtests.adapters.library import model_of
 from loadtests.fan_out.store import CREDENTIALS
@@ -121,7 +121,7 @@ def running(folder: Path, shape: Shape, digests: list[Digest], s3_port: int) -> 
     ports = _quiet_ports(2 + 3 * shape.replicas)
     bus_port, gateway_port = ports.pop(), ports.pop()
     with ExitStack() as stack:
-        stack.enter_context(_process([str(binaries.valkey_server()), "--port", str(bus_port), "--bind", "127.0.0.1",
+        stack.enter_context(_process([str(context.valkey_server()), "--port", str(bus_port), "--bind", "127.0.0.1",
                                       "--save", ""], folder / "valkey.log", {}))  # fmt: skip
         common = {"INTERNAL_TOKEN_FILE": folder / "token", "BUS_URL": f"valkey://127.0.0.1:{bus_port}/0",
                   "REGISTRY_URL": "http://127.0.0.1:9"}  # fmt: skip

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from functions.api import snapshot_document as documents
+from functions.api.file_result import ParseCache
 from functions.api.loader import Loaded, load_directory
-from functions.api.parse_cache import ParseCache
 from functions.api.snapshot import Snapshot
 from functions.api.snapshot_index import Indexed, changes_between, empty, indexed
 from functions.api.snapshot_tree import Breathe

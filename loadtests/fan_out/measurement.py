@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from functions.api.ids import Digest
-from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.settings import NodeFetchSettings
 from loadtests.fan_out.nodes import NodeProcess, running_nodes, wait_for
 from loadtests.fan_out.proxy import StoreProxy
 from loadtests.fan_out.store import CREDENTIALS

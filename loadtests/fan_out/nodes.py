@@ -27,7 +27,7 @@ from functions.artifacts.s3 import S3Settings, S3Store
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.replica.node_fetch import runner
 from functions.replica.node_fetch.runner import Report
-from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.settings import NodeFetchSettings
 from loadtests.fan_out.store import CREDENTIALS
 
 _POLL_S = 0.05

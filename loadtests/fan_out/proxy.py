@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 
 _BLOCK_BYTES = 128 * 1024
 _METHODS = (b"GET ", b"HEAD", b"PUT ", b"POST", b"DELE")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.s3 import S3Credentials, S3Settings, S3Store
-from functions.controller.local import binaries
+from functions.controller.local import context
 
 CREDENTIALS = S3Credentials(access_key_id="shoal-fan-out", secret_access_key="shoal-fan-out-secret")
 _START_TIMEOUT_S = 60.0
@@ -56,7 +56,7 @@ def store_at(port: int) -> S3Store:
 def _arguments(folder: Path, ports: list[int]) -> list[str]:
     master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc = ports
     return [
-        *(str(binaries.weed()), "-logtostderr", "server", f"-dir={folder / 'data'}"),
+        *(str(context.weed()), "-logtostderr", "server", f"-dir={folder / 'data'}"),
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}", f"-master.port.grpc={master_grpc}"),
         *("-master.telemetry=false", "-master.volumeSizeLimitMB=512", "-master.electionTimeout=1s"),
         *(f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=16", "-volume.preStopSeconds=0"),

@@ -10,9 +10,9 @@ import uvicorn
 from fastapi import Depends, FastAPI
 
 from functions.registry import errors
-from functions.registry.guards import require_token
+from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
-from functions.replica.listening import bind
+from functions.replica.listeners import bind
 
 
 @contextmanager

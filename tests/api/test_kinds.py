@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService, last_argument, parse_tokens
+from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.tenant import TenantSpec
 
 

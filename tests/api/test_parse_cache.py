@@ -2,9 +2,9 @@
 
 import pytest
 
+from functions.api.file_result import FILE_OVERHEAD_BYTES, MEMORY_PER_BYTE, ParseCache
 from functions.api.kinds.tenant import Tenant
 from functions.api.loader import Loaded, load_texts
-from functions.api.parse_cache import FILE_OVERHEAD_BYTES, MEMORY_PER_BYTE, ParseCache
 from functions.api.problems import ConfigInvalid
 from tests.api.sources import FILES, T, edited
 

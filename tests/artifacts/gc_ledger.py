@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from functions.artifacts.collect_ledger import IngestId
+from functions.artifacts.collect import IngestId
 
 _TABLES = """
 create table if not exists moments (moment integer primary key autoincrement, of text);

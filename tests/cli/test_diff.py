@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import Digest
+from functions.api.ids import Digest, KeyId, ModelId, TenantId
+from functions.api.snapshot import KeyEntry
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.configs import base, load, lora, pool, tenant, tier
@@ -29,6 +32,7 @@ class Setting:
 
     config: Path
     env: dict[str, str]
+    client: httpx.Client
 
     def write(self, *documents: str) -> None:
         (self.config / "policies").mkdir(parents=True, exist_ok=True)
@@ -54,12 +58,14 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
     cert, key = self_signed(tmp_path)
     (state / "tls" / "ca.pem").write_bytes(cert.read_bytes())
     port = free_port()
+    (tmp_path / "pepper").write_text("pepper")
+    pepper = {"SHOAL_REGISTRY_PEPPER_FILE": str(tmp_path / "pepper")}
     tls = {"SHOAL_REGISTRY_TLS_CERT_FILE": str(cert), "SHOAL_REGISTRY_TLS_KEY_FILE": str(key)}
     env = {**os.environ, "SHOAL_STATE_DIR": str(state), "SHOAL_PORT_REGISTRY": str(port)}
     context = ssl.create_default_context(cafile=str(cert))
-    with registry(environment(tmp_path, port, **tls), f"https://localhost:{port}", context) as client:
+    with registry(environment(tmp_path, port, **tls, **pepper), f"https://localhost:{port}", context) as client:
         assert client.put(SNAPSHOT_PATH, content=published()).status_code == 204
-        made = Setting(tmp_path / "config", env)
+        made = Setting(tmp_path / "config", env, client)
         made.write(tier(), pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
         yield made
 
@@ -82,6 +88,26 @@ def test_what_runs_is_told_from_what_would(setting: Setting) -> None:
     assert machine["changes"][0] == {
         "kind": "tenant", "name": "acme", "verb": "changed", "words": "tenant acme: key ci revoked",
     }  # fmt: skip
+
+
+def test_models_and_keys_of_the_api_are_not_gits_to_remove(setting: Setting) -> None:
+    made = setting.client.post("/v1/tenants/acme/keys", json={"id": "laptop"})
+    assert made.status_code == 201, made.text
+    (row,) = setting.client.get("/internal/v1/changes").json()["keys"]
+    laptop = KeyEntry(KeyId("laptop"), TenantId("acme"), row["hmac_sha256"], tuple(row["scopes"]), row["max_class"])
+    git = snapshots.decode(published())
+    bot = next(model for model in git.models if model.id == "acme/bot")
+    uploaded = msgspec.structs.replace(bot, id=ModelId("acme/uploaded"), declared_in="")
+    both = msgspec.structs.replace(
+        git,
+        epoch=8,
+        models=tuple(sorted((*git.models, uploaded), key=lambda model: model.id)),
+        keys=tuple(sorted((*git.keys, laptop), key=lambda key: key.key_id)),
+    )
+    assert setting.client.put(SNAPSHOT_PATH, content=snapshots.encode(both)).status_code == 204
+    assert setting.diff().stdout.strip() == "no change (against epoch 8, main@abc)"
+    setting.write(tier(), pool(), tenant("acme"), base(), lora("acme/bot", "v1"))
+    assert "~ acme: key ci revoked\n" in setting.diff().stdout  # it alone
 
 
 def test_a_configuration_with_a_mistake_is_compared_with_nothing(setting: Setting) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from functions.api.loader import load_directory
+from functions.cli.context import current_context
 from functions.cli.diff import paths_below
-from functions.cli.place import here
 from tests.fleets import git
 
 
@@ -39,10 +39,10 @@ def test_in_a_clone_it_is_the_fleet_of_its_repository(tmp_path: Path, monkeypatc
     git("clone", "--quiet", str(state / "gitops.git"), "fleet", at=tmp_path)
     monkeypatch.delenv("SHOAL_STATE_DIR", raising=False)
     monkeypatch.chdir(tmp_path / "fleet")
-    assert here(clones=True).layout.root != state  # not before there is a fleet
+    assert current_context(clones=True).layout.root != state  # not before there is a fleet
     (state / "tls").mkdir()
     (state / "tls" / "ca.pem").write_text("a certificate")
-    assert here(clones=True).layout.root == state
-    assert here().layout.root != state  # `up` and `down` are about where they are called
+    assert current_context(clones=True).layout.root == state
+    assert current_context().layout.root != state  # `up` and `down` are about where they are called
     monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "other"))
-    assert here(clones=True).layout.root == tmp_path / "other"
+    assert current_context(clones=True).layout.root == tmp_path / "other"

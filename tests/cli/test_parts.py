@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from functions.cli.answers import _texts
+from functions.cli.chat import _texts
 from functions.cli.fleet_wait import in_force, missing_words
 from functions.cli.refused import Refused
 from functions.cli.status_tables import show

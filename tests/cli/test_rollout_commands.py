@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.cli.place import here
+from functions.cli.context import current_context
 from functions.cli.registry_client import Registry
 from tests import roles
 from tests.fleets import wait_until
@@ -142,7 +142,7 @@ def test_a_list_is_read_page_after_page(
     made = {world.rollout(f"paged{number}") for number in range(5)}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with Registry(here()) as registry:
+    with Registry(current_context()) as registry:
         rows = list(registry.pages("/v1/rollouts", page_rows=2))
         whole = registry.get("/v1/rollouts", limit=1000)["data"]
     assert [row["id"] for row in rows] == [row["id"] for row in whole]

@@ -5,13 +5,12 @@ from typing import Any
 from rich.console import Console
 
 from functions.cli.status_tables import scaling_table
-from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.scaler import Wanted
-from functions.controller.autoscaling.shown import Shown
+from functions.controller.autoscaling.allocation import Allocation
+from functions.controller.autoscaling.scaler import DesiredSize, PoolSize
 
 
-def shown(wanted: Wanted | None, operators: int | None = None, held: str = "") -> dict[str, Any]:
-    return Shown.of("llama-8b", Roster(4, frozenset({3})), wanted, operators, held).plain()
+def shown(wanted: DesiredSize | None, operators: int | None = None, held: str = "") -> dict[str, Any]:
+    return PoolSize.of("llama-8b", Allocation(4, frozenset({3})), wanted, operators, held).plain()
 
 
 def text_of(*pools: dict[str, Any]) -> str:
@@ -24,17 +23,17 @@ def text_of(*pools: dict[str, Any]) -> str:
 
 
 def test_the_number_its_age_and_the_reason() -> None:
-    wanted = Wanted(5, 1, "rule", "queue_seconds > 0.5: +2 [0.9 s]", since_unix_s=100.0)
+    wanted = DesiredSize(5, 1, "rule", "queue_seconds > 0.5: +2 [0.9 s]", since_unix_s=100.0)
     row = text_of(shown(wanted)).splitlines()[1]
     assert row.split()[:6] == ["llama-8b", "3", "1", "5", "60", "s"]
     assert "queue_seconds > 0.5: +2 [0.9 s]" in row
 
 
 def test_what_holds_it_back_stands_beside_the_reason() -> None:
-    wanted = Wanted(5, 1, "rule", "a rule", since_unix_s=100.0)
+    wanted = DesiredSize(5, 1, "rule", "a rule", since_unix_s=100.0)
     assert "a rule; no memory" in text_of(shown(wanted, held="no memory"))
     assert "--replicas 2 goes before the autoscaler" in text_of(shown(wanted, operators=2))
 
 
 def test_pools_that_nobody_scales_are_not_there() -> None:
-    assert scaling_table([Shown.of("a", Roster(2), None, None, "").plain()]) is None
+    assert scaling_table([PoolSize.of("a", Allocation(2), None, None, "").plain()]) is None

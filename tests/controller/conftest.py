@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local import ledger as ledgers
-from functions.controller.local.instances import Instance
+from functions.controller.local.adoption import end_now, left_over
+from functions.controller.local.instances import Instance, Ledger, read_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
-from functions.controller.local.orphans import end_now, left_over
-from functions.controller.local.probes import Prober
+from functions.controller.local.probes import ProcessProber
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Role, Timing
 from functions.controller.local.supervisor import Supervisor
 from functions.decisions.health.backoff import BackoffPolicy
@@ -76,7 +75,7 @@ class Shop:
     async def open(self) -> "Shop":
         self.supervisor = Supervisor(self.layout, environ=os.environ, controller_pid=os.getpid(), backoff=IMPATIENT)
         # A child that is kept waiting for the processor is not to look unready: only what says so is.
-        self.supervisor._prober = Prober(PATIENCE_S)
+        self.supervisor._prober = ProcessProber(PATIENCE_S)
         self.operations = Operations(self.supervisor)
         self._running = asyncio.get_running_loop().create_task(self.supervisor.run())
         return self
@@ -111,8 +110,8 @@ class Shop:
         found = await self.supervisor.until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
         assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 
-    def ledger(self) -> ledgers.Ledger:
-        return ledgers.read(self.layout.ledger_file)
+    def ledger(self) -> Ledger:
+        return read_ledger(self.layout.ledger_file)
 
 
 @pytest.fixture
@@ -127,5 +126,5 @@ async def shop(layout: StateLayout) -> AsyncIterator[Shop]:
     shop = await Shop(layout).open()
     yield shop
     await shop.die()
-    end_now(left_over(layout, ledgers.Ledger()))
+    end_now(left_over(layout, Ledger()))
     shop.reap()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from functions.controller.local.adoption import AdoptionPlan, plan_adoption
 from functions.controller.local.found import Found
-from functions.controller.local.ledger import Entry, Ledger
+from functions.controller.local.instances import Ledger, LedgerEntry
 from functions.controller.local.spec import ProcessSpec, TcpProbe
 
 GATEWAY = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 1))
@@ -25,7 +25,7 @@ def plan(*processes: Found, sessions: dict[int, int] | None = None, ledger: Ledg
 
 
 def test_keeps_what_was_started_with_the_wanted_spec_and_remembers_its_restarts() -> None:
-    entry = Entry(name="engine-a-0", role="engine", spec_hash="x", phase="ready", restarts=4)
+    entry = LedgerEntry(name="engine-a-0", role="engine", spec_hash="x", phase="ready", restarts=4)
     result = plan(found(7, "engine-a-0", ENGINE.spec_hash), ledger=Ledger(processes=(entry,)))
     assert [(adoption.pid, adoption.restarts) for adoption in result.keep] == [(7, 4)]
     assert result.end == ()

@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import INCOMING, Digest
 from functions.api.loader import Loaded
-from functions.controller.conditions import SHOWN_PER_KIND, Condition, Seen, conditions
+from functions.controller.conditions import SHOWN_PER_KIND, ObjectCondition, ObservedState, conditions
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.decisions.rollout.events import Breached
 from functions.decisions.rollout.events import Loaded as VersionLoaded
@@ -23,17 +23,17 @@ CONFIG = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1"))
 
 def seen(
     loaded: Loaded = CONFIG,
-    *beats: Heartbeat,
+    *heartbeats: Heartbeat,
     current: bool = True,
     held: tuple[str, ...] = (),
     rollouts: tuple[Rollout, ...] = (),
-) -> Seen:
+) -> ObservedState:
     compiled = compile_snapshot(loaded.objects, URIS, epoch=1, revision="r", compiled_unix_s=0.0)
     problems = tuple(str(problem) for problem in compiled.problems)
-    return Seen(compiled.snapshot, current, problems, held, rollouts, beats, now_unix_s=1e9)
+    return ObservedState(compiled.snapshot, current, problems, held, rollouts, heartbeats, now_unix_s=1e9)
 
 
-def coming(what: Seen) -> Seen:
+def coming(what: ObservedState) -> ObservedState:
     """The channel that is held is not there; its new version is being loaded."""
     models = tuple(
         msgspec.structs.replace(model, channels={INCOMING: "v1"}) if model.id == "acme/bot" else model
@@ -42,7 +42,7 @@ def coming(what: Seen) -> Seen:
     return replace(what, snapshot=msgspec.structs.replace(what.snapshot, models=models))
 
 
-def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
+def heartbeat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> Heartbeat:
     return Heartbeat(
         replica_id=name, pool="base", host="h", port=1, phase=phase, sequence=0, incarnation=0, sent_unix_s=0.0,  # type: ignore[arg-type]
         adapters=adapters, reason=reason,
@@ -52,58 +52,60 @@ def beat(name: str, *adapters: str, phase: str = "ready", reason: str = "") -> H
 BOT = "acme/bot@" + "sha256:" + "1" * 16
 
 
-def of(name: str, what: Seen, loaded: Loaded = CONFIG, pools: tuple[Condition, ...] = ()) -> tuple[str, str, str]:
+def of(
+    name: str, what: ObservedState, loaded: Loaded = CONFIG, pools: tuple[ObjectCondition, ...] = ()
+) -> tuple[str, str, str]:
     found = {each.name: each for each in conditions(loaded, pools, what).listed}
     return found[name].state, found[name].reason, found[name].message
 
 
 @pytest.mark.parametrize(
-    ("beats", "expected"),
+    ("heartbeats", "expected"),
     [
-        ((beat("a", BOT), beat("b", BOT)), ("Ready", "Loaded", "v1 loaded on 2 of 2 replicas")),
-        ((beat("a", BOT), beat("b")), ("Reconciling", "Loading", "v1 loaded on 1 of 2 replicas")),
+        ((heartbeat("a", BOT), heartbeat("b", BOT)), ("Ready", "Loaded", "v1 loaded on 2 of 2 replicas")),
+        ((heartbeat("a", BOT), heartbeat("b")), ("Reconciling", "Loading", "v1 loaded on 1 of 2 replicas")),
         (
-            (beat("a", reason=f"{BOT}: checksum differs (failed 3 times)"),),
+            (heartbeat("a", reason=f"{BOT}: checksum differs (failed 3 times)"),),
             ("Reconciling", "NotLoaded", f"v1 loaded on 0 of 1 replicas: {BOT}: checksum differs (failed 3 times)"),
         ),
-        ((beat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
+        ((heartbeat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
     ],
 )
 def test_an_adapter_is_ready_where_every_replica_has_it(
-    beats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
+    heartbeats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
 ) -> None:
-    assert of("acme/bot", seen(CONFIG, *beats)) == expected
+    assert of("acme/bot", seen(CONFIG, *heartbeats)) == expected
 
 
 def test_a_base_is_ready_with_its_replicas() -> None:
-    assert of("base", seen(CONFIG, beat("a"), beat("b"))) == ("Ready", "Served", "on 2 replicas")
+    assert of("base", seen(CONFIG, heartbeat("a"), heartbeat("b"))) == ("Ready", "Served", "on 2 replicas")
 
 
 def test_what_is_not_published_yet_is_on_its_way() -> None:
-    assert of("acme/bot", seen(CONFIG, beat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
+    assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
     assert of("acme", seen(CONFIG, current=False))[:2] == ("Reconciling", "NotPublished")
 
 
 def test_an_artifact_that_is_missing_stalls_its_model_with_the_place() -> None:
     loaded = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v9"))
-    state, reason, message = of("acme/bot", seen(loaded, beat("a", BOT)), loaded)
+    state, reason, message = of("acme/bot", seen(loaded, heartbeat("a", BOT)), loaded)
     assert (state, reason) == ("Stalled", "LeftOut")
     assert "acme/bot@v9 is left out: nothing is published at s3://shoal-models/acme/bot/v9" in message
 
 
 def test_a_held_channel_whose_new_version_no_replica_can_load_is_told_with_the_reason() -> None:
     held, why = ("acme/bot:stable stays v0 until v1 is loaded",), f"{BOT}: rank 64 is too large (failed 4 times)"
-    assert of("acme/bot", coming(seen(CONFIG, beat("a", reason=why), held=held))) == (
+    assert of("acme/bot", coming(seen(CONFIG, heartbeat("a", reason=why), held=held))) == (
         "Stalled",
         "NotLoadable",
         f"{held[0]}: {why}",
     )
-    assert of("acme/bot", coming(seen(CONFIG, beat("a"), held=held))) == ("Reconciling", "Loading", held[0])
+    assert of("acme/bot", coming(seen(CONFIG, heartbeat("a"), held=held))) == ("Reconciling", "Loading", held[0])
 
 
 def test_a_held_channel_is_told_as_loading() -> None:
     held = ("acme/bot:stable stays v0 until v1 is loaded",)
-    assert of("acme/bot", seen(CONFIG, beat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
+    assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
 
 
 def test_a_tenant_that_nobody_can_call_as_is_listed_and_others_are_counted() -> None:
@@ -124,12 +126,12 @@ def test_thousands_are_counted_and_what_is_wrong_comes_first() -> None:
 
 
 def test_the_targets_own_findings_are_among_them() -> None:
-    pools = (Condition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
+    pools = (ObjectCondition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
     assert of("base", seen(load(pool())), load(pool()), pools) == ("Stalled", "Failing", "it died 3 times")
 
 
 def test_a_model_that_is_rolled_out_is_on_its_way_and_one_that_was_taken_back_needs_somebody() -> None:
-    ready = beat("a", BOT)
+    ready = heartbeat("a", BOT)
     words = "acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)"
     assert of("acme/bot", seen(CONFIG, ready, rollouts=(running(),))) == ("Reconciling", "RollingOut", words)
     back = rollout(VersionLoaded(), Breached("error_rate > 2%: 9%"))

@@ -12,16 +12,13 @@ import pytest
 import yaml
 
 from functions.api.loader import Loaded, load_texts
-from functions.controller.local import ledger as ledgers
-from functions.controller.local import target as targets
-from functions.controller.local.config_source import PoolUnusable, pools_of, unusable
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller, serve_control
+from functions.controller.local.files import LOG_MAX_BYTES, last_lines, open_log, replace_file
+from functions.controller.local.instances import Ledger, LedgerEntry, encode_ledger, read_ledger
 from functions.controller.local.layout import SOCKET_PATH_MAX_BYTES, StateLayout
-from functions.controller.local.ledger import Entry, Ledger
-from functions.controller.local.log_files import LOG_MAX_BYTES, last_lines, open_log
+from functions.controller.local.pools import PoolUnusable, Target, pools_of, read_target, unusable
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.ports import PortUse
-from functions.controller.local.target import Target
 
 PROJECT = Path(__file__).parents[2]
 SERVICE = PROJECT / "inferenceservices" / "smollm2-135m.yaml"
@@ -147,20 +144,20 @@ def test_the_end_of_a_log_survives_bad_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", [b"", b"{", b'{"processes": 3}', b"\xff", b'{"processes": [{}]}'])
 def test_a_ledger_that_cannot_be_read_counts_as_empty(tmp_path: Path, document: bytes) -> None:
     (tmp_path / "ledger").write_bytes(document)
-    assert ledgers.read(tmp_path / "ledger") == Ledger()
+    assert read_ledger(tmp_path / "ledger") == Ledger()
 
 
 def test_the_ledger_reads_what_it_wrote(tmp_path: Path) -> None:
-    ledger = Ledger(7, (Entry(name="a", role="engine", spec_hash="x", phase="ready", pid=9, started_at=1.5),))
-    ledgers.replace_file(tmp_path / "ledger", ledgers.encode(ledger))
-    assert ledgers.read(tmp_path / "ledger") == ledger
+    ledger = Ledger(7, (LedgerEntry(name="a", role="engine", spec_hash="x", phase="ready", pid=9, started_at=1.5),))
+    replace_file(tmp_path / "ledger", encode_ledger(ledger))
+    assert read_ledger(tmp_path / "ledger") == ledger
     assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
 
 
 @pytest.mark.parametrize("document", [b"{}x", b'{"engine": "other"}', b'{"replicas": 99}', b'{"unknown": 1}'])
 def test_a_target_that_makes_no_sense_is_the_default(tmp_path: Path, document: bytes) -> None:
     (tmp_path / "target").write_bytes(document)
-    assert targets.read(tmp_path / "target") == Target()
+    assert read_target(tmp_path / "target") == Target()
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------

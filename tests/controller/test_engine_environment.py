@@ -24,7 +24,7 @@ from functions.controller.local.prepare.engine_environment import (
     space_short,
 )
 from functions.controller.local.prepare.pip import PipOutput, remove_half_installed
-from functions.controller.local.prepare.reporting import CannotPrepare, Step
+from functions.controller.local.prepare.steps import CannotPrepare, Step
 
 pytestmark = pytest.mark.timeout(300)
 

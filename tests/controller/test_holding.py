@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
-from functions.controller.snapshot.holding import Replica, flips, hold, serving_of
+from functions.controller.snapshot.holding import LoadedReplica, flips, hold, serving_of
 from functions.decisions.adapters.demand import wanted_in
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
 from functions.fleet.heartbeat import Heartbeat
@@ -34,12 +34,12 @@ def snapshot(*versions: str, pool: str = POOL, entries: tuple[VersionEntry, ...]
     )  # fmt: skip
 
 
-def replica(*versions: str, without_room: tuple[str, ...] = ()) -> Replica:
+def replica(*versions: str, without_room: tuple[str, ...] = ()) -> LoadedReplica:
     loaded, never = ({version(name).engine_name for name in group} for group in (versions, without_room))
-    return Replica(frozenset(loaded), frozenset(never))
+    return LoadedReplica(frozenset(loaded), frozenset(never))
 
 
-def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: Replica) -> dict[str, str]:
+def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: LoadedReplica) -> dict[str, str]:
     return dict(hold(previous, wanted, {POOL: replicas}).snapshot.models[0].channels)
 
 
@@ -103,30 +103,34 @@ def test_only_a_channel_that_moves_is_worth_a_question() -> None:
 
 
 def test_replicas_that_are_not_ready_do_not_count() -> None:
-    def beat(name: str, phase: str, *without_room: str) -> Heartbeat:
+    def heartbeat(name: str, phase: str, *without_room: str) -> Heartbeat:
         return Heartbeat(
             replica_id=name, pool="base", host="h", port=1, phase=phase, sequence=0, incarnation=0,  # type: ignore[arg-type]
             sent_unix_s=0.0, adapters=(version("v1").engine_name,), adapters_without_room=without_room,
         )  # fmt: skip
 
-    serving = serving_of([beat("a", "ready"), beat("b", "draining"), beat("c", "ready", version("v2").engine_name)])
+    serving = serving_of(
+        [heartbeat("a", "ready"), heartbeat("b", "draining"), heartbeat("c", "ready", version("v2").engine_name)]
+    )
     assert serving == {POOL: (replica("v1"), replica("v1", without_room=("v2",)))}
 
 
 @pytest.mark.parametrize("newer", [0, 2])
 def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: int) -> None:
-    beat = Heartbeat(
+    heartbeat = Heartbeat(
         replica_id="old", pool="base", host="h", port=1, phase="ready", sequence=0, incarnation=0, sent_unix_s=0.0,
         adapters=(version("v1").engine_name,), reason="acme/bot@sha256:2: over this replica's limit of 1 adapters",
     )  # fmt: skip
-    told = replace(beat, reason="", adapters_without_room=(version("v2").engine_name,))
-    assert hold(OLD, NEW, serving_of([beat, beat, *[told] * newer])).flips == ()
-    assert hold(OLD, NEW, serving_of([replace(beat, reason=""), beat])).flips != ()
-    assert hold(OLD, NEW, serving_of([replace(beat, adapters_without_room=()), beat])).flips != ()  # it says: none
+    told = replace(heartbeat, reason="", adapters_without_room=(version("v2").engine_name,))
+    assert hold(OLD, NEW, serving_of([heartbeat, heartbeat, *[told] * newer])).flips == ()
+    assert hold(OLD, NEW, serving_of([replace(heartbeat, reason=""), heartbeat])).flips != ()
+    assert (
+        hold(OLD, NEW, serving_of([replace(heartbeat, adapters_without_room=()), heartbeat])).flips != ()
+    )  # it says: none
 
 
 def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
-    """Eight versions that are broken are more than the words of a beat have place for."""
+    """Eight versions that are broken are more than the words of a heartbeat have place for."""
     bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
     broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
     broken = [replace(each, versions=(renamed(each),)) for each in broken]

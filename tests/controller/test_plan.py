@@ -9,12 +9,11 @@ import pytest
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import max_adapters, plan_fleet
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas, assign_slots, fitting
 from functions.controller.local.spec import STOP_ORDER, HttpProbe, difference
-from functions.controller.local.target import Target
 
 POOL = Pool(name="base-a", replicas=2, model="base-a", args=("--max-cpu-loras=8",), env=(("VLLM_X", "1"),))
 CONTEXT = PlanContext(

@@ -20,16 +20,14 @@ from functions.api.keys import keyed_hash, parse
 from functions.artifacts.directories import read_manifest
 from functions.controller.gitops.repository import Repository
 from functions.controller.gitops.source import GitSource
+from functions.controller.local.files import LockTaken, lock_held
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.locks import LockTaken, held
 from functions.controller.local.prepare import base_model
+from functions.controller.local.prepare.base_model import ensure_placeholder_model, models_root
 from functions.controller.local.prepare.certificates import ensure_certificates, write_bundle
-from functions.controller.local.prepare.commands import exclusive, run_logged
 from functions.controller.local.prepare.configuration import ensure_configuration
-from functions.controller.local.prepare.demo_keys import read_demo_keys
-from functions.controller.local.prepare.placeholder_model import ensure_placeholder_model, models_root
-from functions.controller.local.prepare.reporting import CannotPrepare
-from functions.controller.local.prepare.secret_files import ensure_secrets
+from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
+from functions.controller.local.prepare.steps import CannotPrepare, exclusive, run_logged
 from tests.fleets import git
 
 TENANTS = """\
@@ -311,7 +309,7 @@ def test_a_command_that_outlives_its_starter_keeps_the_lock(layout: StateLayout,
     """`shoal up` was killed, its pip goes on: the next one must not start a second pip in the same directory."""
     starter = f"""
 from pathlib import Path
-from functions.controller.local.prepare.commands import exclusive, run_logged
+from functions.controller.local.prepare.steps import exclusive, run_logged
 with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
     run_logged(["sh", "-c", "echo $$; exec sleep 3"], log=Path({str(tmp_path / "log")!r}), lock=lock, on_line=print)
 """
@@ -322,7 +320,7 @@ with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
     process.kill()
     process.wait()
     os.kill(child, 0)  # it goes on
-    with pytest.raises(LockTaken), held(layout.prepare_lock):
+    with pytest.raises(LockTaken), lock_held(layout.prepare_lock):
         pytest.fail("two held the lock at once")
     waited: list[str] = []
     started_s = time.monotonic()

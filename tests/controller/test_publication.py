@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from functions.artifacts.publish import read_pointer
-from functions.controller.local.binaries import valkey_server, weed
-from functions.controller.local.context import PlanContext
+from functions.controller.local.context import PlanContext, valkey_server, weed
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan_servers import s3
 from functions.controller.local.ports import GRPC_ABOVE, plan_ports
 from functions.controller.local.prepare.secret_files import ensure_secrets
-from functions.controller.local.seeding import open_store
 from functions.controller.local.settings import LocalSettings
-from functions.controller.snapshot.publication import HELD_RETRY_S, Publication
+from functions.controller.snapshot.publication import HELD_RETRY_S, Publication, open_store
 from functions.controller.snapshot.publish import PublishOutcome
 from tests.controller.conftest import PATIENCE_S, Shop, free_port
 

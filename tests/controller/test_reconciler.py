@@ -6,13 +6,12 @@ import pytest
 
 from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.found import Found
+from functions.controller.local.instances import Ledger
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ledger import Ledger
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec, Timing
-from functions.controller.local.target import Target
 from functions.fleet.tasks import Supervised
 from tests.controller.conftest import PATIENCE_S, Shop, tiny
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from functions.controller.local.adoption import plan_adoption
+from functions.controller.local.adoption import drain_all, end_now, left_over, plan_adoption, sessions_of
 from functions.controller.local.children import is_alive, start_time
-from functions.controller.local.ledger import Ledger
+from functions.controller.local.instances import Ledger
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Superseded
-from functions.controller.local.orphans import drain_all, end_now, left_over, sessions_of
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
 from tests.controller.conftest import PATIENCE_S, Shop, free_port, tiny
 

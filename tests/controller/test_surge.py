@@ -9,15 +9,13 @@ import psutil
 import pytest
 
 from functions.controller.local.adoption import plan_adoption
-from functions.controller.local.config_source import pools_of
 from functions.controller.local.found import Found
-from functions.controller.local.ledger import Ledger
+from functions.controller.local.instances import Ledger
 from functions.controller.local.operations import NotReadyAgain
 from functions.controller.local.plan import plan_fleet
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target, pools_of
 from functions.controller.local.spec import ProcessSpec, Timing
 from functions.controller.local.surge import NEEDED_RATIO, has_memory, one_more, one_more_of_each
-from functions.controller.local.target import Target
 from tests.controller.configs import load, pool
 from tests.controller.conftest import PATIENCE_S, Shop
 from tests.controller.test_plan import CONTEXT

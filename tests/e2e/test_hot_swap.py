@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from functions.api.ids import Digest, engine_name
-from functions.engines.sim.voice import adapter_mark
+from functions.engines.sim.reply import adapter_mark
 from tests.drills.streams import AT_THE_DOOR, Stream, run_stream
 from tests.e2e.projects import project_with, without_limits
 from tests.e2e.swaps import MODEL, MOST_PROBES, VERSIONS, loaded_on, put, until_everywhere, uploaded

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from functions.engines.sim.clock import Clock
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.live import Clock
+from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.server import EngineServer, assemble, bind
 from functions.engines.sim.settings import read_settings
 
@@ -38,12 +38,12 @@ class SteppedClock(FrozenClock):
         await asyncio.sleep(0)
 
 
-def assembled(clock: Clock, *flags: str, **environ: str) -> Parts:
+def assembled(clock: Clock, *flags: str, **environ: str) -> EngineParts:
     return assemble(read_settings(["--model", "sim", *flags], environ), clock)
 
 
 @asynccontextmanager
-async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[Parts, httpx.AsyncClient, int]]:
+async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[EngineParts, httpx.AsyncClient, int]]:
     """Its clock moves only by sleeping."""
     parts = assembled(SteppedClock(), *flags, **environ)
     server = EngineServer(parts, handle_signals=False)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.engines.sim.kv_events import KvEventsConfig, as_events
 from functions.engines.sim.settings import read_settings
-from functions.replica.kv_events.decode import decode
 from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.source import decode
 from tests.engines.virtual import VirtualEngine, make_limits
 
 FLAG = '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv"}'

@@ -5,7 +5,7 @@ from math import exp
 import pytest
 
 from functions.decisions.routing.cascade import token_entropy
-from functions.engines.sim.logprobs import chat_logprobs, completion_logprobs
+from functions.engines.sim.bodies import chat_logprobs, completion_logprobs
 
 
 @pytest.mark.parametrize("piece", [" word", " ?", "??"])

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.engines.sim.plan import Ending, Plan, plan_reply
+from functions.engines.sim.reply import Ending, ReplyPlan, plan_reply
 from functions.engines.sim.tokenizer import BuiltinTokenizer
 
 TOKENIZER = BuiltinTokenizer()
 TEXT = "The capital of France is Paris."
 
 
-def plan(text: str = TEXT, max_tokens: int = 50, **ending: object) -> Plan:
+def plan(text: str = TEXT, max_tokens: int = 50, **ending: object) -> ReplyPlan:
     return plan_reply(text, TOKENIZER, Ending(max_tokens=max_tokens, **ending))  # type: ignore[arg-type]
 
 

@@ -5,8 +5,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.engines.sim.blocks import BlockPool
-from functions.engines.sim.hashing import CacheScope, chain
+from functions.engines.sim.blocks import BlockPool, CacheScope, chain
 from tests.engines.virtual import VirtualEngine, make_limits
 
 PROMPT = range(20)

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineRefused
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.slumber import MEMORY, Slumber
-from functions.replica.kv_events.decode import Cleared, decode
+from functions.engines.sim.lifecycle import MEMORY, Slumber
+from functions.engines.sim.parts import EngineParts
+from functions.replica.kv_events.source import Cleared, decode
 from tests.engines.servers import serving
 from tests.engines.test_kv_events import batch_of, telling_engine
 
@@ -39,7 +39,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-def running(parts: Parts) -> int:
+def running(parts: EngineParts) -> int:
     return len(parts.engine.core.scheduler.running)
 
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from functions.engines.sim.accept import Choice, Prompt, Work
-from functions.engines.sim.breakage import Writer
+from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.chunks import ChatChunks, StreamOptions
-from functions.engines.sim.faults import Faults
-from functions.engines.sim.hashing import CacheScope
-from functions.engines.sim.plan import Ending, plan_reply
+from functions.engines.sim.faults import Faults, Writer
 from functions.engines.sim.progress import Envelope
+from functions.engines.sim.reply import Ending, plan_reply
 from functions.engines.sim.sequence import Sequence, Status
 from functions.engines.sim.stream import Delivery, End, Saboteur
 from functions.engines.sim.tokenizer import BuiltinTokenizer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from functions.engines.sim.reply import adapter_mark, chat_reply, completion_reply
 from functions.engines.sim.templates import ChatMessage, ChatTemplate
-from functions.engines.sim.voice import adapter_mark, chat_reply, completion_reply
 
 
 def said(*contents: str, mark: str | None = None, wants_json: bool = False) -> str:

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from functions.engines.sim.adapters import AdapterId
+from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.core import EngineCore
-from functions.engines.sim.hashing import CacheScope
 from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence
 

@@ -11,14 +11,13 @@ from functions.api.kinds.inference_service import last_argument
 from functions.api.loader import Loaded, load_directory
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
 from functions.controller.kubernetes.render import render as render_objects
-from functions.controller.local.config_source import pools_of, unusable
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import plan_fleet
+from functions.controller.local.pools import Target, pools_of, unusable
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec
-from functions.controller.local.target import Target
 from tests.manifests.checks.settings import environment_of
 from tests.manifests.rendering import PROJECT, Document, Rendering
 from tests.manifests.structural import unknown_or_wrong, validators

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from functions.replica.app import make_app
-from functions.replica.drain import Drain
-from functions.replica.status import AgentStatus, Load
+from functions.replica.app import Drain, make_app
+from functions.replica.status import AgentStatus, EngineLoad
 from tests.manifests.rendering import MANIFESTS, Rendering
 from tests.replica.statuses import Clock, make_status
 
@@ -67,7 +66,7 @@ async def test_a_wrong_answer_does_not_condemn() -> None:
 
 async def test_the_engine_is_held_until_its_last_request_is_done() -> None:
     clock = Clock()
-    status = make_status(clock=clock, load=Load(running=1))
+    status = make_status(clock=clock, load=EngineLoad(running=1))
     async with serving(status) as agent:
         hook = await start("drain.py", f"{agent}/drain")
         async with asyncio.timeout(_PATIENCE_S):
@@ -75,13 +74,13 @@ async def test_the_engine_is_held_until_its_last_request_is_done() -> None:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)  # real time: the hook must be seen not to end while a request runs
         assert hook.returncode is None
-        status.load, status.load_read_s = Load(), clock.now_s + 60
+        status.load, status.load_read_s = EngineLoad(), clock.now_s + 60
         assert await code_of(hook) == 0
 
 
 async def test_the_agents_own_limit_ends_the_wait() -> None:
     clock = Clock()
-    status = make_status(clock=clock, load=Load(running=1))
+    status = make_status(clock=clock, load=EngineLoad(running=1))
     async with serving(status, drain_timeout_s=5.0) as agent:
         hook = await start("drain.py", f"{agent}/drain")
         async with asyncio.timeout(_PATIENCE_S):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import valkey
 
-from functions.controller.local.binaries import valkey_server
+from functions.controller.local.context import valkey_server
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
 from tests.controller.kubernetes.fixtures import TIMEOUT_S

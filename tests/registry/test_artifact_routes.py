@@ -28,7 +28,7 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.store import SnapshotStore
 from tests.artifacts.adapter_files import make_adapter
-from tests.fleet.builders import beat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.catalogue_world import LIMITS, PEPPER, World, published
 from tests.registry.world import NOW_UNIX_S, TOKEN, ScriptedBus, error_of
 
@@ -290,12 +290,12 @@ async def test_what_a_replica_has_loaded_stays_although_its_version_is_gone(brin
     body = {"digest": digest, "base_model": "base"}
     await bringing.call("PUT", "/v1/models/acme/bot/versions/v1", "acme-writer", json=body)
     await bringing.call("DELETE", "/v1/models/acme/bot/versions/v1", "acme-writer")
-    bringing.fleet.take(heartbeats.encode(beat(adapters=(f"acme/bot@{digest[:23]}",))))
+    bringing.fleet.take(heartbeats.encode(heartbeat(adapters=(f"acme/bot@{digest[:23]}",))))
     bringing.collecting.wall_clock = lambda: NOW_UNIX_S + 10.0
     for _ in range(3):
         assert (await bringing.call("POST", "/internal/v1/gc")).status_code == 200
     assert f"manifests/sha256/{digest.removeprefix('sha256:')}" in bringing.stored()
-    bringing.fleet.take(heartbeats.encode(beat(sequence=2)))
+    bringing.fleet.take(heartbeats.encode(heartbeat(sequence=2)))
     for _ in range(2):
         assert (await bringing.call("POST", "/internal/v1/gc")).status_code == 200
     assert f"manifests/sha256/{digest.removeprefix('sha256:')}" not in bringing.stored()

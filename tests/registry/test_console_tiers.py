@@ -3,7 +3,7 @@
 from functions.api.ids import Digest, EngineName, ModelId, engine_name
 from functions.decisions.distribution import bloom
 from functions.registry.console_tiers import Tiers, tiers_of
-from tests.fleet.builders import beat
+from tests.fleet.builders import beat as heartbeat
 
 DIGESTS = [Digest("sha256:" + f"{number:02x}" * 32) for number in range(1, 5)]
 NAMES = [engine_name(ModelId(f"acme/a{number}"), digest) for number, digest in enumerate(DIGESTS)]
@@ -20,26 +20,26 @@ def counted(tiers: tuple[Tiers, ...]) -> list[tuple[str, int, int, int, int]]:
 
 
 def test_each_version_counts_once_in_its_best_tier() -> None:
-    beats = [
-        beat(replica_id="r0", adapters=(NAMES[0], "base"), disk_bloom=disk(DIGESTS[0], DIGESTS[1])),
-        beat(replica_id="r1", adapters=(NAMES[0], NAMES[1]), disk_bloom=disk(*DIGESTS[:3])),
+    heartbeats = [
+        heartbeat(replica_id="r0", adapters=(NAMES[0], "base"), disk_bloom=disk(DIGESTS[0], DIGESTS[1])),
+        heartbeat(replica_id="r1", adapters=(NAMES[0], NAMES[1]), disk_bloom=disk(*DIGESTS[:3])),
     ]
     adapters = [("base", name) for name in NAMES]
-    assert counted(tiers_of(adapters, beats)) == [("base", 4, 2, 1, 1)]
+    assert counted(tiers_of(adapters, heartbeats)) == [("base", 4, 2, 1, 1)]
 
 
 def test_what_is_not_ready_has_nothing() -> None:
-    beats = [beat(phase="starting", adapters=tuple(NAMES), disk_bloom=disk(*DIGESTS))]
-    assert counted(tiers_of([("base", name) for name in NAMES], beats)) == [("base", 4, 0, 0, 4)]
+    heartbeats = [heartbeat(phase="starting", adapters=tuple(NAMES), disk_bloom=disk(*DIGESTS))]
+    assert counted(tiers_of([("base", name) for name in NAMES], heartbeats)) == [("base", 4, 0, 0, 4)]
 
 
 def test_pools_are_apart_and_one_without_adapters_is_not_listed() -> None:
-    beats = [beat(pool="one", adapters=tuple(NAMES)), beat(pool="three", replica_id="r1")]
+    heartbeats = [heartbeat(pool="one", adapters=tuple(NAMES)), heartbeat(pool="three", replica_id="r1")]
     adapters = [("one", NAMES[0]), ("two", NAMES[1])]
-    assert counted(tiers_of(adapters, beats)) == [("one", 1, 1, 0, 0), ("two", 1, 0, 0, 1)]
+    assert counted(tiers_of(adapters, heartbeats)) == [("one", 1, 1, 0, 0), ("two", 1, 0, 0, 1)]
 
 
 def test_failures_are_kept_with_their_words() -> None:
     bad = EngineName("acme/bad@sha256:0123456789abcdef")
-    (tiers,) = tiers_of([("base", NAMES[0])], [beat(adapter_failures={bad: "rank 64 is over 16"})])
+    (tiers,) = tiers_of([("base", NAMES[0])], [heartbeat(adapter_failures={bad: "rank 64 is over 16"})])
     assert tiers.failing == {bad: "rank 64 is over 16"}

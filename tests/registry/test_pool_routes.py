@@ -11,7 +11,7 @@ from functions.fleet import pool_heartbeat
 from functions.fleet.pool_board import REPORT_PATH, DesiredPool, DesiredPools, PoolReport
 from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from functions.registry.fleet_watch import DESIRED_FOR_S
-from tests.fleet.builders import beat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.world import World, serving
 
 
@@ -28,7 +28,7 @@ async def report(world: World) -> PoolReport:
 
 
 async def test_sums_and_replicas_are_told(world: World) -> None:
-    world.fleet.take(heartbeats.encode(beat(phase="warm")))
+    world.fleet.take(heartbeats.encode(heartbeat(phase="warm")))
     world.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
     world.now_s = 2.0
     told = await report(world)

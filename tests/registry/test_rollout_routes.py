@@ -17,7 +17,7 @@ __all__ = ["url"]
 
 
 @pytest.fixture
-def beat() -> Iterator[bytes]:
+def heartbeat() -> Iterator[bytes]:
     """What a gateway says of rollout ro-… once its id is put in."""
     slow = QuantileSketch()
     for value_ms in (10.0, 20.0, 400.0):
@@ -27,10 +27,10 @@ def beat() -> Iterator[bytes]:
     yield rollout_heartbeat.encode(RolloutHeartbeat("gw", 1, 1, 900.0, (stage,)))
 
 
-async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: World, beat: bytes) -> None:
+async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: World, heartbeat: bytes) -> None:
     rollout = await catalogue.rolling()
     assert (await catalogue.happened(rollout, "loaded", 0)).status_code == 200
-    assert catalogue.services.evidence.take(beat.replace(b"ro-00000000", rollout.encode()), 950.0)
+    assert catalogue.services.evidence.take(heartbeat.replace(b"ro-00000000", rollout.encode()), 950.0)
     shown = await catalogue.get(f"/v1/rollouts/{rollout}")
     assert (shown["state"], shown["stage"], shown["percent"], shown["active"]) == ("running", 0, 10, True)
     assert (shown["from_version"], shown["to_digest"]) == ("v1", digest("d"))

@@ -12,7 +12,8 @@ from functions.fleet import heartbeat as heartbeats
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.registry.store import SnapshotStore
-from tests.fleet.builders import beat, snapshot
+from tests.fleet.builders import beat as heartbeat
+from tests.fleet.builders import snapshot
 from tests.registry.world import NOW_UNIX_S, World, error_of, serving
 
 
@@ -48,14 +49,14 @@ async def until(condition: object) -> None:
 
 
 async def test_the_fleet_is_what_the_bus_says(world: World) -> None:
-    world.bus.stored = [heartbeats.encode(beat(replica_id="b")), b"rubbish"]
+    world.bus.stored = [heartbeats.encode(heartbeat(replica_id="b")), b"rubbish"]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(_until_lost(world))
         await until(lambda: world.fleet.bus_connected)
         world.now_s = 2.0
-        world.bus.beats.put_nowait(heartbeats.encode(beat(replica_id="a", phase="draining", running=3)))
-        world.bus.beats.put_nowait(b"[" * 100_000)
-        await until(lambda: world.bus.beats.empty() and len(world.fleet.replicas()) == 2)
+        world.bus.heartbeats.put_nowait(heartbeats.encode(heartbeat(replica_id="a", phase="draining", running=3)))
+        world.bus.heartbeats.put_nowait(b"[" * 100_000)
+        await until(lambda: world.bus.heartbeats.empty() and len(world.fleet.replicas()) == 2)
         shown = (await world.get("/v1/fleet")).json()
         assert shown["bus_connected"] is True
         assert [(it["replica_id"], it["phase"], it["running"], it["age_s"]) for it in shown["replicas"]] == [
@@ -73,7 +74,7 @@ async def _until_lost(world: World) -> None:
 
 
 async def test_without_the_bus_the_last_view_stays_and_ages_out(world: World) -> None:
-    world.fleet.take(heartbeats.encode(beat()))
+    world.fleet.take(heartbeats.encode(heartbeat()))
     world.now_s = SILENCE_LIMIT_S
     shown = (await world.get("/v1/fleet")).json()
     assert (shown["bus_connected"], [it["age_s"] for it in shown["replicas"]]) == (False, [SILENCE_LIMIT_S])
@@ -93,7 +94,7 @@ async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(world: World
     await world.put(snapshot(epoch=7))
     await world.put(snapshot(epoch=7))
     await world.get("/no/such/route")
-    world.fleet.take(heartbeats.encode(beat(phase="hung")))
+    world.fleet.take(heartbeats.encode(heartbeat(phase="hung")))
     text = (await world.get("/metrics")).text
     samples = dict(re.findall(r"^(shoal\S+?) ([0-9.]+)$", text, re.MULTILINE))
     assert samples["shoal_snapshot_epoch"] == "7.0"

@@ -9,10 +9,10 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from functions.api.ids import Digest
-from functions.artifacts.swarm.wire import BODY_MAX_BYTES, decode_answer, encode_announcement
+from functions.artifacts.swarm.protocol import BODY_MAX_BYTES, decode_answer, encode_announcement
 from functions.decisions.distribution.tracker import Announcement, BoardPolicy
 from functions.registry import errors
-from functions.registry.guards import require_token
+from functions.registry.conventions import require_token
 from functions.registry.tracker import FORGET_AFTER_S, Tracker, TrackerFull, tracker_routes
 
 DIGEST = Digest("sha256:" + "a" * 64)

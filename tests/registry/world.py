@@ -24,11 +24,11 @@ NOW_UNIX_S = 1000.0
 
 
 class ScriptedBus:
-    """A bus in this process: what is put in `beats` is heard; `lose` ends every listener."""
+    """A bus in this process: what is put in `heartbeats` is heard; `lose` ends every listener."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
-        self.beats: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.heartbeats: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def publish(self, heartbeat: Heartbeat) -> None:
         raise BusUnavailable("nobody publishes here")
@@ -37,12 +37,12 @@ class ScriptedBus:
         return self.stored
 
     async def listen(self) -> AsyncIterator[bytes]:
-        while (message := await self.beats.get()) is not None:
+        while (message := await self.heartbeats.get()) is not None:
             yield message
         raise BusUnavailable("lost")
 
     def lose(self) -> None:
-        self.beats.put_nowait(None)
+        self.heartbeats.put_nowait(None)
 
     async def close(self) -> None:
         return

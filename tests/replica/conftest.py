@@ -27,34 +27,34 @@ class BusProbe:
         self._client = valkey.Valkey.from_url(url)
         self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
         self._subscription.subscribe(CHANNEL)
-        self.beats: list[tuple[float, Heartbeat]] = []
+        self.heartbeats: list[tuple[float, Heartbeat]] = []
         self._passed = 0  # of these, by `wait_for_beat`
 
     def poll(self, seconds: float = 0.0) -> list[tuple[float, Heartbeat]]:
-        """Take in what arrives for so long; all beats so far."""
+        """Take in what arrives for so long; all heartbeats so far."""
         deadline = time.monotonic() + seconds
         while True:
             message = self._subscription.get_message(timeout=max(0.0, min(0.05, deadline - time.monotonic())))
             if message is not None:
-                self.beats.append((time.monotonic(), heartbeats.decode(message["data"])))
+                self.heartbeats.append((time.monotonic(), heartbeats.decode(message["data"])))
             elif time.monotonic() >= deadline:
-                return self.beats
+                return self.heartbeats
 
     def last(self) -> Heartbeat | None:
-        beats = self.poll()
-        return beats[-1][1] if beats else None
+        heartbeats = self.poll()
+        return heartbeats[-1][1] if heartbeats else None
 
     def wait_for_phase(self, phase: str, timeout_s: float = 120.0) -> Heartbeat:
-        """The newest beat, once it says `phase`."""
+        """The newest heartbeat, once it says `phase`."""
 
         def said() -> Heartbeat | None:
-            beat = self.last()
-            return beat if beat is not None and beat.phase == phase else None
+            heartbeat = self.last()
+            return heartbeat if heartbeat is not None and heartbeat.phase == phase else None
 
         try:
-            found: Heartbeat = wait_for(said, f"a beat that says {phase}", timeout_s)
+            found: Heartbeat = wait_for(said, f"a heartbeat that says {phase}", timeout_s)
         except AssertionError as error:
-            raise AssertionError(f"{error}; last beat: {self.last()}") from None
+            raise AssertionError(f"{error}; last heartbeat: {self.last()}") from None
         return found
 
     def wait_for_beat(self, matches: Callable[[Heartbeat], bool], what: str) -> Heartbeat:
@@ -62,20 +62,20 @@ class BusProbe:
 
         def found() -> Heartbeat | None:
             self.poll()
-            while self._passed < len(self.beats):
-                _, beat = self.beats[self._passed]
+            while self._passed < len(self.heartbeats):
+                _, heartbeat = self.heartbeats[self._passed]
                 self._passed += 1
-                if matches(beat):
-                    return beat
+                if matches(heartbeat):
+                    return heartbeat
             return None
 
-        beat: Heartbeat = wait_for(found, what)
-        return beat
+        heartbeat: Heartbeat = wait_for(found, what)
+        return heartbeat
 
     def forget(self) -> None:
         """What came so far."""
         self.poll()
-        self.beats.clear()
+        self.heartbeats.clear()
         self._passed = 0
 
     def close(self) -> None:

@@ -47,8 +47,10 @@ def test_adapters_are_loaded_advertised_and_reloaded_after_a_restart(
         with engine.run():
             wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapters are in")
             assert engine.adapters() == names
-            beat = bus.wait_for_beat(lambda beat: sorted(beat.adapters) == names, "the beat names them")
-            assert (beat.phase, beat.snapshot_epoch, beat.reason) == ("ready", 1, "")
+            heartbeat = bus.wait_for_beat(
+                lambda heartbeat: sorted(heartbeat.adapters) == names, "the heartbeat names them"
+            )
+            assert (heartbeat.phase, heartbeat.snapshot_epoch, heartbeat.reason) == ("ready", 1, "")
             page = http("GET", f"{agent.url}/metrics")[1].decode()
             assert 'shoal_adapter_loads_total{tier="s3"} 2.0' in page
             engine.signal(signal.SIGKILL)
@@ -70,13 +72,13 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
     agent = agent_with(store, tmp_path, engine, bus)
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": bad}, PIRATE: {"v1": good}}))
     with agent.run():
-        wait_for(lambda: (beat := bus.last()) and key in beat.reason, "the beat names the blob")
+        wait_for(lambda: (heartbeat := bus.last()) and key in heartbeat.reason, "the heartbeat names the blob")
         wait_for(lambda: engine.adapters() == [name_of(good, PIRATE)], "the good one is loaded")
         assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
         wait_for(lambda: agent.ask("/readyz")[0] == 200, "one tenant's broken artifact does not hold the replica back")
         store.put(key, content)
         wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired")
-        wait_for(lambda: (beat := bus.last()) and beat.reason == "", "nothing left to report")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.reason == "", "nothing left to report")
 
 
 def test_an_adapter_that_the_engine_could_not_serve_is_refused_in_words(
@@ -87,7 +89,7 @@ def test_an_adapter_that_the_engine_could_not_serve_is_refused_in_words(
     agent = agent_with(store, tmp_path, engine, bus)
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run():
-        wait_for(lambda: (beat := bus.last()) and "DoRA" in beat.reason, "the beat says why")
+        wait_for(lambda: (heartbeat := bus.last()) and "DoRA" in heartbeat.reason, "the heartbeat says why")
         assert engine.adapters() == []
 
 
@@ -98,8 +100,10 @@ def test_the_store_being_away_does_not_stop_the_base(
     agent = AgentProcess(tmp_path, engine, bus.url)  # an S3 endpoint where nobody is
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run():
-        beat = wait_for(lambda: (beat := bus.last()) and "the store failed" in beat.reason and beat, "the reason")
-        assert (beat.phase, beat.adapters) == ("ready", ())
+        heartbeat = wait_for(
+            lambda: (heartbeat := bus.last()) and "the store failed" in heartbeat.reason and heartbeat, "the reason"
+        )
+        assert (heartbeat.phase, heartbeat.adapters) == ("ready", ())
 
 
 def test_a_restarted_agent_adopts_what_the_engine_has(
@@ -116,8 +120,10 @@ def test_a_restarted_agent_adopts_what_the_engine_has(
         page = http("GET", f"{second.url}/metrics")[1].decode()
         assert 'shoal_adapter_loads_total{tier="s3"} 0.0' in page
         assert 'shoal_adapter_loads_total{tier="disk"} 0.0' in page
-        beat = bus.wait_for_beat(lambda beat: beat.incarnation != incarnation and bool(beat.adapters), "advertised")
-        assert beat.adapters == (name_of(digest),)
+        heartbeat = bus.wait_for_beat(
+            lambda heartbeat: heartbeat.incarnation != incarnation and bool(heartbeat.adapters), "advertised"
+        )
+        assert heartbeat.adapters == (name_of(digest),)
 
 
 def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grace(
@@ -130,11 +136,13 @@ def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grac
         agent = agent_with(store, tmp_path, engine, bus, ADAPTER_GRACE_S="2")
         agent.registry_url = registry.url
         with agent.run():
-            bus.wait_for_beat(lambda beat: beat.adapters == (name_of(old),), "the first is advertised")
+            bus.wait_for_beat(lambda heartbeat: heartbeat.adapters == (name_of(old),), "the first is advertised")
             registry.publish(make_snapshot({SUPPORT_BOT: {"v2": new}}, channels={"stable": "v2"}, epoch=2))
             both = tuple(sorted([name_of(old), name_of(new)]))
-            bus.wait_for_beat(lambda beat: beat.adapters == both, "both are advertised")
-            withdrawn = bus.wait_for_beat(lambda beat: beat.adapters == (name_of(new),), "the old one is withdrawn")
+            bus.wait_for_beat(lambda heartbeat: heartbeat.adapters == both, "both are advertised")
+            withdrawn = bus.wait_for_beat(
+                lambda heartbeat: heartbeat.adapters == (name_of(new),), "the old one is withdrawn"
+            )
             wait_for(lambda: engine.adapters() == [name_of(new)], "the old one is unloaded")
             unloaded_unix_s = wait_for(lambda: said_unix_s(agent, f"adapter {name_of(old)} unloaded"), "it says so")
             assert unloaded_unix_s > withdrawn.sent_unix_s, "a request that was already routed still finds it"

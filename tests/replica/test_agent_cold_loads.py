@@ -32,8 +32,10 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
     with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
         ready(agent, engine, 3)
         cold = names[5]
-        beat = bus.wait_for_beat(lambda beat: bool(beat.disk_bloom) and beat.adapter_room == 1, "a full beat")
-        assert (beat.peer_port, beat.reason) == (agent.peer_port, "")
+        heartbeat = bus.wait_for_beat(
+            lambda heartbeat: bool(heartbeat.disk_bloom) and heartbeat.adapter_room == 1, "a full heartbeat"
+        )
+        assert (heartbeat.peer_port, heartbeat.reason) == (agent.peer_port, "")
         assert agent.load(cold) == (200, {"state": "loaded", "tier": "s3"})
         assert cold in engine.adapters()
         assert complete(engine, cold) == 200
@@ -41,8 +43,10 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
         wait_for(lambda: len(engine.adapters()) == 3, "one of the idle left")
         gone = set(names[:3]) - set(engine.adapters())
         assert agent.load(gone.pop())[1]["tier"] == "disk", "its files stayed"
-        beat = wait_for(lambda: (beat := bus.last()) and cold in beat.adapters and beat, "it is advertised")
-        view = to_view(beat)
+        heartbeat = wait_for(
+            lambda: (heartbeat := bus.last()) and cold in heartbeat.adapters and heartbeat, "it is advertised"
+        )
+        view = to_view(heartbeat)
         wait_for(lambda: bus.last() and to_view(bus.last()).has_on_disk(cold), "and told to be on the disk")  # type: ignore[arg-type]
         assert not view.has_on_disk(names[4]), "never fetched"
         assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 4
@@ -84,7 +88,7 @@ def test_no_room_is_said_at_once_where_everything_is_busy(
         running = [threading.Thread(target=complete, args=(engine, name, 200)) for name in engine.adapters()]
         for thread in running:
             thread.start()
-        wait_for(lambda: (beat := bus.last()) and beat.running == 2, "both run")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.running == 2, "both run")
         cold = next(name for name in names if name not in engine.adapters())
         status, told = agent.load(cold)
         assert (status, "all 2 adapters of this replica are busy" in told["reason"]) == (409, True)
@@ -110,8 +114,10 @@ def test_what_cannot_be_loaded_is_said_in_words(store: S3Store, engine: Engine, 
         wait_for(refused, "it is refused for good")
         assert "DoRA" in answers[-1][1]["reason"]
         assert {status for status, _ in answers} <= {409, 422, 503, 504}, answers
-        beat = wait_for(lambda: (beat := bus.last()) and beat.adapter_failures and beat, "the beat names it")
-        assert "DoRA" in beat.adapter_failures[bad]
+        heartbeat = wait_for(
+            lambda: (heartbeat := bus.last()) and heartbeat.adapter_failures and heartbeat, "the heartbeat names it"
+        )
+        assert "DoRA" in heartbeat.adapter_failures[bad]
         assert agent.load("acme/nobody@sha256:0123456789abcdef")[0] == 404
         assert agent.load("smollm2-135m")[0] == 404
         assert agent.load(bad, token="wrong")[0] == 401

@@ -35,9 +35,11 @@ def test_sigterm_waits_for_what_runs_and_says_goodbye(engine: Engine, bus: BusPr
         assert agent.running is not None
         bus.wait_for_phase("ready")
         request, answer = start_request(engine)
-        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.running == 1, "the request runs")
         agent.running.send_signal(signal.SIGTERM)
-        wait_for(lambda: sum(beat.phase == "draining" for _, beat in bus.poll()) >= 5, "it waits for what runs")
+        wait_for(
+            lambda: sum(heartbeat.phase == "draining" for _, heartbeat in bus.poll()) >= 5, "it waits for what runs"
+        )
         assert agent.ask("/readyz")[0] == 503
         assert agent.running.poll() is None
         engine.fault(slow_factor=1)
@@ -63,7 +65,7 @@ def test_the_timeout_ends_a_drain_that_does_not_finish(engine: Engine, bus: BusP
         assert agent.running is not None
         bus.wait_for_phase("ready")
         request, _ = start_request(engine)
-        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.running == 1, "the request runs")
         asked_s = time.monotonic()
         agent.running.send_signal(signal.SIGTERM)
         assert agent.running.wait(60) == 0
@@ -78,7 +80,7 @@ def test_a_second_sigterm_does_not_wait(engine: Engine, bus: BusProbe, tmp_path:
         assert agent.running is not None
         bus.wait_for_phase("ready")
         request, _ = start_request(engine)
-        wait_for(lambda: (beat := bus.last()) and beat.running == 1, "the request runs")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.running == 1, "the request runs")
         agent.running.send_signal(signal.SIGTERM)
         bus.wait_for_phase("draining")
         agent.running.send_signal(signal.SIGTERM)

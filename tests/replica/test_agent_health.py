@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processe
 # A third of the defaults, so that the tests take a third of the time; the margins between them are kept.
 QUICK = {"SILENT_AFTER_S": "2", "STALLED_AFTER_S": "2", "IDLE_PROBE_INTERVAL_S": "1", "PROBE_TIMEOUT_S": "3"}
 
-LATE_S = 2.5  # a beat a second on a machine that is busy with others; an agent that waits for its engine misses 3 s
+LATE_S = (
+    2.5  # a heartbeat a second on a machine that is busy with others; an agent that waits for its engine misses 3 s
+)
 
 NEVER_S = "600"  # of the two ways to be found hung, the one that a test is not about: a slow machine could be it
 
@@ -28,8 +30,8 @@ def quick_agent(directory: Path, engine: Engine, bus: BusProbe, **settings: str)
     return AgentProcess(directory, engine, bus.url, settings={**QUICK, **settings})
 
 
-def gaps_s(beats: list[tuple[float, Heartbeat]]) -> list[float]:
-    return [after - before for (before, _), (after, _) in itertools.pairwise(beats)]
+def gaps_s(heartbeats: list[tuple[float, Heartbeat]]) -> list[float]:
+    return [after - before for (before, _), (after, _) in itertools.pairwise(heartbeats)]
 
 
 def steady_beats(bus: BusProbe, seconds: float) -> list[Heartbeat]:
@@ -42,17 +44,19 @@ def steady_beats(bus: BusProbe, seconds: float) -> list[Heartbeat]:
     while True:
         gaps = gaps_s(bus.poll(seconds)[first:])
         if seconds - 2 <= len(gaps) <= seconds + 1 and max(gaps) < LATE_S:
-            return [beat for _, beat in bus.beats]
+            return [heartbeat for _, heartbeat in bus.heartbeats]
         assert time.monotonic() < give_up_s, gaps
-        first = len(bus.beats)
+        first = len(bus.heartbeats)
 
 
 def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url).run() as agent:
-        ready = bus.wait_for_beat(lambda beat: beat.phase == "ready" and beat.engine_version != "", "ready, as what")
+        ready = bus.wait_for_beat(
+            lambda heartbeat: heartbeat.phase == "ready" and heartbeat.engine_version != "", "ready, as what"
+        )
         assert (ready.replica_id, ready.port, ready.engine_version) == ("r0", engine.port, "0.32.0")
         assert ready.kv_blocks_total > 0
-        sequences = [beat.sequence for beat in steady_beats(bus, 5.0)]
+        sequences = [heartbeat.sequence for heartbeat in steady_beats(bus, 5.0)]
         assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
         unknown = (503, "no snapshot yet: adapters are unknown")
         wait_for(lambda: ((told := agent.ask("/readyz"))[0], told[1]["not_ready"]) == unknown, unknown[1])
@@ -67,7 +71,7 @@ def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
         engine.fault(**{fault: True})
         hung = bus.wait_for_phase("hung")
         assert ("answered nothing" if fault == "hang" else "no token") in hung.reason
-        assert {beat.phase for beat in steady_beats(bus, 4.0)} == {"hung"}
+        assert {heartbeat.phase for heartbeat in steady_beats(bus, 4.0)} == {"hung"}
         engine.fault(**{fault: False})
         bus.wait_for_phase("ready")
 
@@ -108,10 +112,10 @@ def test_a_slow_engine_stays_ready(engine: Engine, bus: BusProbe, tmp_path: Path
         body = {"model": POOL, "prompt": "a slow one", "max_tokens": 200, "ignore_eos": True}
         slow = threading.Thread(target=http, args=("POST", f"{engine.url}/v1/completions", body, 400.0))
         slow.start()
-        wait_for(lambda: (beat := bus.last()) and beat.running, "the request runs")
+        wait_for(lambda: (heartbeat := bus.last()) and heartbeat.running, "the request runs")
         bus.forget()
         bus.poll(8.0)
-        assert {beat.phase for _, beat in bus.beats} == {"ready"}
+        assert {heartbeat.phase for _, heartbeat in bus.heartbeats} == {"ready"}
         engine.fault(slow_factor=1)
         slow.join()
 

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 MIB = 2**20
 BIG_MIB = 96
 LARGE = ModelId("acme/zz-large")  # the last by name: never loaded ahead here
-PROMISED_S = 2.0  # that a withdrawn adapter stays at least after the beat which withdraws it
+PROMISED_S = 2.0  # that a withdrawn adapter stays at least after the heartbeat which withdraws it
 
 
 def make_large_adapter(directory: Path) -> Path:
@@ -59,7 +59,7 @@ class Gateway:
     engine: Engine
     bus: BusProbe
     answers: list[tuple[int, str, float]] = field(default_factory=list)  # status, adapter, and when
-    beats: list[Heartbeat] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
     @contextmanager
     def run(self) -> Iterator["Gateway"]:
@@ -86,10 +86,12 @@ class Gateway:
         return any(asked == name for _, asked, _ in list(self.answers))
 
     def _withdrawn_since(self, from_unix_s: float, to_unix_s: float, name: str) -> bool:
-        """Whether no beat of that time named it, nor the last before."""
-        before = [beat for beat in self.beats if beat.sent_unix_s <= from_unix_s][-1:]
-        heard = before + [beat for beat in self.beats if from_unix_s < beat.sent_unix_s <= to_unix_s]
-        return bool(before) and all(name not in beat.adapters for beat in heard)
+        """Whether no heartbeat of that time named it, nor the last before."""
+        before = [heartbeat for heartbeat in self.heartbeats if heartbeat.sent_unix_s <= from_unix_s][-1:]
+        heard = before + [
+            heartbeat for heartbeat in self.heartbeats if from_unix_s < heartbeat.sent_unix_s <= to_unix_s
+        ]
+        return bool(before) and all(name not in heartbeat.adapters for heartbeat in heard)
 
     def _send(self, over: threading.Event) -> None:
         bus = BusProbe(self.bus.url)  # of its own: one connection is one thread's
@@ -100,12 +102,12 @@ class Gateway:
                     status, _ = http("POST", f"{self.engine.url}/v1/completions", body, 60.0)
                     self.answers.append((status, name, time.time()))
             over.wait(0.05)
-        self.beats = [beat for _, beat in bus.poll()]
+        self.heartbeats = [heartbeat for _, heartbeat in bus.poll()]
         bus.close()
 
     def _advertised(self, bus: BusProbe) -> Sequence[EngineName]:
-        beat = bus.last()
-        return beat.adapters if beat is not None and beat.phase == "ready" else ()
+        heartbeat = bus.last()
+        return heartbeat.adapters if heartbeat is not None and heartbeat.phase == "ready" else ()
 
 
 @dataclass
@@ -144,8 +146,8 @@ class Scene:
         return self.cold in self.engine.adapters()
 
     def advertised(self, names: AbstractSet[str]) -> bool:
-        beat = self.bus.last()
-        return beat is not None and names <= set(beat.adapters)
+        heartbeat = self.bus.last()
+        return heartbeat is not None and names <= set(heartbeat.adapters)
 
 
 @pytest.fixture

@@ -78,8 +78,10 @@ def test_a_real_engine_is_filled_judged_and_found_hung(store: S3Store, bus: BusP
         bus.wait_for_phase("ready", timeout_s=_START_TIMEOUT_S)
         wait_for(lambda: agent.ask("/readyz")[0] == 200, "the adapter is in")
         assert engine.adapters() == [name_of(digest)]
-        beat = bus.wait_for_beat(lambda beat: bool(beat.adapters and beat.engine_version), "the beat names them")
-        assert beat.kv_blocks_total > 0
+        heartbeat = bus.wait_for_beat(
+            lambda heartbeat: bool(heartbeat.adapters and heartbeat.engine_version), "the heartbeat names them"
+        )
+        assert heartbeat.kv_blocks_total > 0
         body = {"model": name_of(digest), "prompt": "hello", "max_tokens": 4}
         assert http("POST", f"{engine.url}/v1/completions", body, 60.0)[0] == 200
         core = engine.core()

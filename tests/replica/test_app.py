@@ -5,15 +5,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from functions.replica.app import make_app
-from functions.replica.drain import Drain
-from functions.replica.status import Adapters, AgentStatus, Load
+from functions.replica.app import Drain, make_app
+from functions.replica.status import Adapters, AgentStatus, EngineLoad
 from tests.replica.statuses import make_status
 
 
 @pytest.fixture
 def status() -> AgentStatus:
-    return make_status(load=Load(running=1))
+    return make_status(load=EngineLoad(running=1))
 
 
 @pytest.fixture

@@ -14,18 +14,25 @@ from functions.decisions.health.engine_rates import MAX_MS, MIN_MS, EngineRates
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet import heartbeat as heartbeats
 from functions.replica.heartbeat_loop import compose
-from functions.replica.status import Adapters, Disk, Load
+from functions.replica.status import Adapters, Disk, EngineLoad
 from tests.replica.statuses import make_status
 
 
 def test_a_beat_says_what_the_agent_knows() -> None:
-    status = make_status(load=Load(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128))
-    beat = compose(status, sequence=4, sent_unix_s=1.5)
-    assert (beat.replica_id, beat.host, beat.port, beat.incarnation) == ("r0", "127.0.0.1", 8460, 1_700_000_000_000)
-    assert (beat.phase, beat.running, beat.waiting, beat.kv_usage_ratio) == ("ready", 2, 3, 0.5)
-    assert (beat.kv_blocks_total, beat.kv_block_tokens) == (100, 128)
-    assert beat.adapters == ("acme/bot@sha256:0123456789abcdef",)
-    assert (beat.sequence, beat.sent_unix_s, beat.snapshot_epoch) == (4, 1.5, 7)
+    status = make_status(
+        load=EngineLoad(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128)
+    )
+    heartbeat = compose(status, sequence=4, sent_unix_s=1.5)
+    assert (heartbeat.replica_id, heartbeat.host, heartbeat.port, heartbeat.incarnation) == (
+        "r0",
+        "127.0.0.1",
+        8460,
+        1_700_000_000_000,
+    )
+    assert (heartbeat.phase, heartbeat.running, heartbeat.waiting, heartbeat.kv_usage_ratio) == ("ready", 2, 3, 0.5)
+    assert (heartbeat.kv_blocks_total, heartbeat.kv_block_tokens) == (100, 128)
+    assert heartbeat.adapters == ("acme/bot@sha256:0123456789abcdef",)
+    assert (heartbeat.sequence, heartbeat.sent_unix_s, heartbeat.snapshot_epoch) == (4, 1.5, 7)
 
 
 def test_a_dead_engine_holds_no_adapters() -> None:
@@ -40,9 +47,13 @@ def test_a_beat_tells_of_the_tiers() -> None:
     told = bloom.build([Digest("sha256:" + "ab" * 32)])
     assert told is not None
     status.disk = Disk(artifacts=1, bloom=told.encode())
-    beat = compose(status, sequence=0, sent_unix_s=0.0)
-    assert (beat.peer_port, beat.adapter_room, beat.adapter_failures) == (8500, 3, {name: "corrupt (failed 2 times)"})
-    view = heartbeats.to_view(beat)
+    heartbeat = compose(status, sequence=0, sent_unix_s=0.0)
+    assert (heartbeat.peer_port, heartbeat.adapter_room, heartbeat.adapter_failures) == (
+        8500,
+        3,
+        {name: "corrupt (failed 2 times)"},
+    )
+    view = heartbeats.to_view(heartbeat)
     assert view.has_on_disk(EngineName("acme/x@sha256:abababababababab"))
     assert not view.has_on_disk(name)
     status.draining = True
@@ -55,16 +66,16 @@ def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str
     names = tuple(EngineName(f"{text * 60}{number}@sha256:0") for number in range(4096))
     status = make_status(adapters=Adapters(known=True, advertised=names, without_room=names))
     status.disk = Disk(bloom=FULL_BLOOM)
-    beat = compose(status, sequence=1, sent_unix_s=1.0)
-    assert 0 < len(beat.adapters) < 4096
-    assert 0 < len(beat.adapters_without_room or ()) <= heartbeats.WITHOUT_ROOM_MAX
-    assert heartbeats.decode(heartbeats.encode(beat)) == beat
+    heartbeat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert 0 < len(heartbeat.adapters) < 4096
+    assert 0 < len(heartbeat.adapters_without_room or ()) <= heartbeats.WITHOUT_ROOM_MAX
+    assert heartbeats.decode(heartbeats.encode(heartbeat)) == heartbeat
 
 
 FULL_BLOOM = Bloom(bytes(bloom.MAX_BYTES - 1), 7).encode()
 _ANY = st.integers(-(2**40), 2**40)
 _LOADS = st.builds(
-    Load,
+    EngineLoad,
     running=_ANY,
     waiting=_ANY,
     kv_usage_ratio=st.floats(-5, 5),
@@ -88,7 +99,7 @@ _LOADS = st.builds(
     epoch=st.integers(0, 2**62),
 )
 def test_every_beat_is_one_that_the_bus_accepts(
-    load: Load,
+    load: EngineLoad,
     rates: EngineRates,
     phase: str,
     draining: bool,
@@ -106,7 +117,7 @@ def test_every_beat_is_one_that_the_bus_accepts(
     status.adapters = Adapters(known=True, advertised=names, reason=reason, room=load.running, failures=words)
     status.adapters = replace(status.adapters, without_room=tuple(map(EngineName, without_room)))
     status.disk = Disk(bloom=FULL_BLOOM)
-    beat = compose(status, sequence=1, sent_unix_s=1.0)
-    assert heartbeats.decode(heartbeats.encode(beat)) == beat
-    assert beat.phase in get_args(ReplicaPhase)
-    assert len(beat.adapters) == min(adapters, 4096) or name_chars > 20 or phase == "dead"
+    heartbeat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert heartbeats.decode(heartbeats.encode(heartbeat)) == heartbeat
+    assert heartbeat.phase in get_args(ReplicaPhase)
+    assert len(heartbeat.adapters) == min(adapters, 4096) or name_chars > 20 or phase == "dead"

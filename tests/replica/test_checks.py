@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from functions.engines.client import EngineClient
-from functions.replica import checks
-from functions.replica.checks import Prober
+from functions.replica import monitor
+from functions.replica.monitor import EngineProber
 from tests.ports import free_ports
 from tests.replica.processes import POOL, Engine, http, wait_for
 
@@ -42,17 +42,17 @@ def client_of(engine: Engine, http_client: httpx.AsyncClient, timeout_s: float =
 
 
 async def test_a_look_at_a_well_engine(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
-    look = await checks.look(client_of(well_engine, http_client))
+    look = await monitor.poll_engine(client_of(well_engine, http_client))
     assert look.health == "ok"
     assert look.metrics is not None
-    load = checks.load_of(look.metrics, None)
+    load = monitor.load_of(look.metrics, None)
     assert (load.outstanding, load.decode_tokens_per_s) == (0, 0.0)
     assert load.kv_blocks_total > 0
 
 
 async def test_a_hung_engine_times_out(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     well_engine.fault(hang=True)
-    assert await checks.look(client_of(well_engine, http_client, 1.0)) == checks.Look("timed_out", None)
+    assert await monitor.poll_engine(client_of(well_engine, http_client, 1.0)) == monitor.EnginePoll("timed_out", None)
 
 
 async def test_both_questions_are_asked_at_once_so_that_hanging_costs_one_timeout(
@@ -68,13 +68,13 @@ async def test_both_questions_are_asked_at_once_so_that_hanging_costs_one_timeou
 
     async with await asyncio.start_server(answer_once_both_are_asked, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert (await checks.look(EngineClient(http_client, url, timeout_s=60.0))).health == "ok"
+        assert (await monitor.poll_engine(EngineClient(http_client, url, timeout_s=60.0))).health == "ok"
         await http_client.aclose()
 
 
 async def test_nobody_there_is_refused(http_client: httpx.AsyncClient) -> None:
     nowhere = EngineClient(http_client, f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=60.0)
-    assert await checks.look(nowhere) == checks.Look("refused", None)
+    assert await monitor.poll_engine(nowhere) == monitor.EnginePoll("refused", None)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_how_a_probe_ends(
 ) -> None:
     well_engine.fault(**fault)
     timeout_s = 1.0 if state == "timed_out" else 60.0
-    prober = Prober(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
+    prober = EngineProber(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
     prober.begin()
     assert prober.newest.state == "pending"
     await prober.run()
@@ -106,12 +106,12 @@ async def test_how_a_probe_ends(
 
 async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     engine = client_of(well_engine, http_client)
-    prober = Prober(engine, POOL, 60.0, time.monotonic)
-    before = checks.rate_counters_of(await engine.metrics(), prober)
+    prober = EngineProber(engine, POOL, 60.0, time.monotonic)
+    before = monitor.rate_counters_of(await engine.metrics(), prober)
     for _ in range(3):
         prober.begin()
         await prober.run()
-    after = checks.rate_counters_of(await engine.metrics(), prober)
+    after = monitor.rate_counters_of(await engine.metrics(), prober)
     assert after.finished == before.finished
     assert after.e2e_s <= before.e2e_s
 
@@ -121,5 +121,5 @@ async def test_decode_speed_is_one_streams(well_engine: Engine, http_client: htt
     before = await engine.metrics()
     body = {"model": POOL, "prompt": "go on", "max_tokens": 20, "ignore_eos": True}
     assert (await http_client.post(f"{well_engine.url}/v1/completions", json=body, timeout=60)).status_code == 200
-    load = checks.load_of(await engine.metrics(), before)
+    load = monitor.load_of(await engine.metrics(), before)
     assert 1 < load.decode_tokens_per_s < 200  # 8.1 ms a step, on a machine that keeps up

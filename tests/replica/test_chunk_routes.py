@@ -14,10 +14,10 @@ from functions.artifacts import manifest as manifests
 from functions.artifacts.assembly import Assembly
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.manifest import FileEntry, Manifest
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
 from functions.decisions.distribution.chunk_bits import decode
-from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.peer_app import TokenRequired
 
 CONTENTS = [Random(number).randbytes(2000 + number) for number in range(9)]
@@ -46,9 +46,9 @@ def assembly_with(shelf: ChunkShelf, *numbers: int) -> Assembly:
     return assembly
 
 
-def client(shelf: ChunkShelf, uploads: Uploads | None = None, token: str = "right") -> httpx.AsyncClient:
+def client(shelf: ChunkShelf, uploads: ChunkUploads | None = None, token: str = "right") -> httpx.AsyncClient:
     app = FastAPI()
-    app.include_router(chunk_routes(shelf, uploads or Uploads()))
+    app.include_router(chunk_routes(shelf, uploads or ChunkUploads()))
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(TokenRequired(app, "right")),
         base_url="http://10.0.0.1:1",
@@ -139,7 +139,7 @@ async def test_odd_questions_get_nothing(shelf: ChunkShelf, path: str, status: i
 
 async def test_only_so_many_are_served_at_once_and_places_come_back(shelf: ChunkShelf) -> None:
     shelf.add(assembly_with(shelf, *range(9)))
-    uploads = Uploads(Bandwidth(20_000.0), max_uploads=2)
+    uploads = ChunkUploads(Bandwidth(20_000.0), max_uploads=2)
     async with client(shelf, uploads) as http:
         answers = await asyncio.gather(
             *(http.get(f"/chunks/{sha256}", params={"artifact": DIGEST}) for sha256 in HASHES[:5])
@@ -160,7 +160,7 @@ async def test_only_so_many_are_served_at_once_and_places_come_back(shelf: Chunk
 
 async def test_a_peer_that_leaves_frees_its_place(shelf: ChunkShelf) -> None:
     shelf.add(assembly_with(shelf, 0))
-    uploads = Uploads(Bandwidth(100.0))  # a chunk takes 20 s
+    uploads = ChunkUploads(Bandwidth(100.0))  # a chunk takes 20 s
     async with client(shelf, uploads) as http:
         asking = asyncio.get_running_loop().create_task(http.get(f"/chunks/{HASHES[0]}", params={"artifact": DIGEST}))
         while uploads.running == 0:

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from functions.replica.drain import HEARD_AFTER_S, Drain
-from functions.replica.status import Load
+from functions.replica.app import HEARD_AFTER_S, Drain
+from functions.replica.status import EngineLoad
 from tests.replica.statuses import Clock, make_status
 
 
 def test_empty_counts_only_when_read_after_everyone_heard() -> None:
     clock = Clock()
-    status = make_status(clock=clock, load=Load(), load_read_s=clock.now_s)
+    status = make_status(clock=clock, load=EngineLoad(), load_read_s=clock.now_s)
     drain = Drain(status, timeout_s=60)
     assert not drain.done
     drain.begin("test")
@@ -22,21 +22,21 @@ def test_empty_counts_only_when_read_after_everyone_heard() -> None:
 
 def test_work_is_waited_for() -> None:
     clock = Clock()
-    status = make_status(clock=clock, load=Load(running=1))
+    status = make_status(clock=clock, load=EngineLoad(running=1))
     drain = Drain(status, timeout_s=60)
     drain.begin("test")
     clock.now_s += 10
     status.load_read_s = clock.now_s
     assert not drain.done
-    status.load = Load(waiting=1)
+    status.load = EngineLoad(waiting=1)
     assert not drain.done
-    status.load = Load()
+    status.load = EngineLoad()
     assert drain.done
 
 
 def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
     for phase in ("dead", "starting"):
-        drain = Drain(make_status(phase, load=Load(running=3)), timeout_s=60)
+        drain = Drain(make_status(phase, load=EngineLoad(running=3)), timeout_s=60)
         drain.begin("test")
         assert drain.done
 
@@ -53,7 +53,7 @@ def test_beginning_again_does_not_restart_the_clock() -> None:
 
 async def test_waiting_ends_with_the_time_or_the_hurry() -> None:
     clock = Clock()
-    drain = Drain(make_status(clock=clock, load=Load(running=1)), timeout_s=0.0)
+    drain = Drain(make_status(clock=clock, load=EngineLoad(running=1)), timeout_s=0.0)
     drain.begin("test")
     assert not await drain.wait()
     hurried = asyncio.Event()

@@ -6,7 +6,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from functions.fleet.snapshots import SnapshotFollower
-from functions.replica.heartbeat_loop import BeatCounts
+from functions.replica.heartbeat_loop import HeartbeatCounts
 from functions.replica.metrics import AgentMetrics
 from tests.replica.statuses import make_status
 
@@ -17,7 +17,7 @@ def values(page: bytes) -> dict[str, float]:
 
 
 async def test_the_page_tells_how_old_the_snapshot_is_and_how_many_were_refused(tmp_path: Path) -> None:
-    metrics = AgentMetrics(make_status(), BeatCounts())
+    metrics = AgentMetrics(make_status(), HeartbeatCounts())
     async with httpx.AsyncClient() as client:
         follower = SnapshotFollower(
             client=client,

@@ -10,8 +10,7 @@ import pytest
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.status import AgentStatus
 from tests.replica.statuses import Clock, make_status
 
@@ -39,7 +38,7 @@ class Rig:
     engine: WellEngine
     clock: Clock
     status: AgentStatus
-    prober: Prober
+    prober: EngineProber
     monitor: Monitor
 
     async def tick(self) -> None:
@@ -56,7 +55,7 @@ async def rig() -> AsyncIterator[Rig]:
     status = make_status("starting", clock, engine_version="")
     async with httpx.AsyncClient(transport=httpx.MockTransport(engine)) as http:
         client = EngineClient(http, "http://engine")
-        prober = Prober(client, "smollm2-135m", 1.0, clock)
+        prober = EngineProber(client, "smollm2-135m", 1.0, clock)
         yield Rig(engine, clock, status, prober, Monitor(status, client, prober, HealthPolicy(), tasks))
         await tasks.close()
 

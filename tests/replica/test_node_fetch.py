@@ -25,13 +25,13 @@ from functions.artifacts import directories
 from functions.artifacts.manifest import FileEntry, Manifest
 from functions.artifacts.publish import put_content
 from functions.artifacts.s3 import S3Settings, S3Store
-from functions.artifacts.swarm.wire import encode_announcement
+from functions.artifacts.swarm.protocol import encode_announcement
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.tracker import Announcement
 from functions.registry import errors
-from functions.registry.guards import require_token
+from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
-from functions.replica.listening import QuietServer, bind
+from functions.replica.listeners import QuietServer, bind
 from functions.replica.node_fetch.runner import peer_token
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start

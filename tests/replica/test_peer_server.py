@@ -8,9 +8,8 @@ import pytest
 
 from functions.api.ids import EngineName
 from functions.replica.cold_calls import LoadAnswer
-from functions.replica.listening import bind
+from functions.replica.listeners import REQUEST_MAX_BYTES, PeerServer, TimedHttp, bind
 from functions.replica.peer_app import make_peer_app
-from functions.replica.peer_server import REQUEST_MAX_BYTES, PeerServer, TimedHttp
 
 pytestmark = pytest.mark.servers
 WITHIN_S = 1.0

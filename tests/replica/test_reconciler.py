@@ -16,9 +16,8 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
 from functions.replica.disk_tier import DiskNeeds
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.reconciler import BUSY_KNOWN_S, AdapterReconciler, Reports
 from functions.replica.source import Obtained
 from functions.replica.status import Adapters, AgentStatus
@@ -173,7 +172,7 @@ async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled
     rig.follow(A, B)
     await rig.passes()
     assert rig.status.adapters.advertised == tuple(sorted([name(A), name(B)]))
-    prober = Prober(rig.client, "smollm2-135m", 1.0, rig.clock)
+    prober = EngineProber(rig.client, "smollm2-135m", 1.0, rig.clock)
     monitor = Monitor(rig.status, rig.client, prober, HealthPolicy(), rig.tasks)
     rig.engine.away = True
     await monitor.tick()

@@ -13,7 +13,7 @@ from functions.replica import standby
 from functions.replica.heartbeat_loop import compose
 from functions.replica.peer_app import make_peer_app, standing_routes
 from functions.replica.standby import SETTLED_S, Standby
-from functions.replica.status import AgentStatus, Load
+from functions.replica.status import AgentStatus, EngineLoad
 from tests.replica.statuses import Clock, make_status
 
 
@@ -47,12 +47,12 @@ class Replica:
         self.status = status or make_status()
         assert isinstance(self.status.clock, Clock)
         self.clock = self.status.clock
-        self.beats: list[str] = []
+        self.heartbeats: list[str] = []
         client = EngineClient(httpx.AsyncClient(transport=httpx.MockTransport(self.engine.answer)), "http://engine")
         self.standby = Standby(self.status, client, self.tell, may_sleep=may_sleep)
 
     def tell(self) -> None:
-        self.beats.append(self.status.phase()[0])
+        self.heartbeats.append(self.status.phase()[0])
 
     def pass_time(self) -> None:
         self.clock.now_s += SETTLED_S
@@ -72,7 +72,7 @@ async def test_a_promotion_is_told_at_once_and_so_is_its_reverse() -> None:
     await replica.standby.become(standby=True)
     await replica.standby.become(standby=True)
     await replica.standby.become(standby=False)
-    assert replica.beats == ["warm", "ready"], "what changes nothing is not told"
+    assert replica.heartbeats == ["warm", "ready"], "what changes nothing is not told"
     assert replica.engine.asked == [], "an engine that cannot sleep is not asked"
 
 
@@ -87,8 +87,8 @@ def test_a_warm_replica_is_well_and_takes_no_cold_adapters() -> None:
     status = make_status(standby=True)
     assert status.phase() == ("warm", "loaded, without traffic")
     assert status.not_ready() == "", "its process is as it should be"
-    beat = compose(status, sequence=1, sent_unix_s=1.0)
-    assert (beat.phase, beat.adapter_room) == ("warm", 0)
+    heartbeat = compose(status, sequence=1, sent_unix_s=1.0)
+    assert (heartbeat.phase, heartbeat.adapter_room) == ("warm", 0)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_an_engine_without_the_routes_stays_awake() -> None:
 
 
 async def test_a_busy_engine_is_not_put_to_sleep() -> None:
-    replica = Replica(may_sleep=True, status=make_status(standby=True, load=Load(running=1)))
+    replica = Replica(may_sleep=True, status=make_status(standby=True, load=EngineLoad(running=1)))
     task = asyncio.get_running_loop().create_task(replica.standby.run())
     async with asyncio.timeout(30.0):
         while not replica.engine.asked:

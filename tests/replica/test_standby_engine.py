@@ -12,11 +12,10 @@ import pytest
 from functions.artifacts.s3 import S3Store
 from functions.decisions.health.engine import HealthPolicy
 from functions.engines.client import EngineClient
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
 from functions.fleet.tasks import Supervised
-from functions.replica.checks import Prober
 from functions.replica.heartbeat_loop import compose
-from functions.replica.monitor import Monitor
+from functions.replica.monitor import EngineProber, Monitor
 from functions.replica.standby import SETTLED_S, Standby
 from functions.replica.status import AgentStatus
 from tests.engines.servers import serving
@@ -36,11 +35,11 @@ CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 class Agent:
     """Standby and monitor beside an engine, on a clock of the test's own."""
 
-    def __init__(self, parts: Parts, server: httpx.AsyncClient, status: AgentStatus, clock: Clock) -> None:
+    def __init__(self, parts: EngineParts, server: httpx.AsyncClient, status: AgentStatus, clock: Clock) -> None:
         self.parts, self.server, self.status, self.clock = parts, server, status, clock
         self.client = EngineClient(server, "", timeout_s=60.0)
         self.tasks = Supervised()
-        self.prober = Prober(self.client, parts.model.names[0], PROBE_TIMEOUT_S, clock)
+        self.prober = EngineProber(self.client, parts.model.names[0], PROBE_TIMEOUT_S, clock)
         self.monitor = Monitor(status, self.client, self.prober, HealthPolicy(), self.tasks)
         self.standby = Standby(status, self.client, lambda: None, may_sleep=True)
 
@@ -52,9 +51,9 @@ class Agent:
                 await asyncio.sleep(0.01)
 
     @property
-    def beat(self) -> tuple[str, bool]:
-        beat = compose(self.status, sequence=1, sent_unix_s=1.0)
-        return beat.phase, beat.asleep
+    def heartbeat(self) -> tuple[str, bool]:
+        heartbeat = compose(self.status, sequence=1, sent_unix_s=1.0)
+        return heartbeat.phase, heartbeat.asleep
 
 
 @asynccontextmanager
@@ -74,11 +73,11 @@ async def agent(*flags: str, phase: str = "ready", standby: bool = True, dev: bo
 async def test_it_sleeps_once_it_is_settled_and_serves_when_it_is_woken() -> None:
     async with agent() as warm:
         began_s = warm.clock.now_s
-        await warm.until(lambda: warm.beat == ("warm", True))
+        await warm.until(lambda: warm.heartbeat == ("warm", True))
         assert warm.clock.now_s - began_s >= SETTLED_S
         assert warm.parts.engine.slumber.state == "weights_offloaded"
         await warm.standby.become(standby=False)
-        assert warm.beat == ("ready", False)
+        assert warm.heartbeat == ("ready", False)
         answer = (await warm.server.post("/v1/chat/completions", json=CHAT)).json()
         assert answer["choices"][0]["message"]["content"] == "one two three"
 
@@ -86,25 +85,25 @@ async def test_it_sleeps_once_it_is_settled_and_serves_when_it_is_woken() -> Non
 async def test_an_engine_whose_routes_are_closed_stays_awake_and_warm(caplog: pytest.LogCaptureFixture) -> None:
     async with agent(dev=False) as warm:
         await warm.until(lambda: "VLLM_SERVER_DEV_MODE=1 opens its routes" in caplog.text)
-        assert warm.beat == ("warm", False)
+        assert warm.heartbeat == ("warm", False)
 
 
 async def test_an_agent_that_is_started_again_takes_a_sleeping_engine_for_well() -> None:
     async with agent(phase="starting") as warm:
         await warm.client.sleep()
-        await warm.until(lambda: warm.beat == ("warm", True))
+        await warm.until(lambda: warm.heartbeat == ("warm", True))
         assert warm.prober.answered == 0, "it answers no probe"
         began_s = warm.clock.now_s
         await warm.until(lambda: warm.clock.now_s - began_s > 60.0)
-        assert warm.beat == ("warm", True) and warm.parts.engine.slumber.level == 1
+        assert warm.heartbeat == ("warm", True) and warm.parts.engine.slumber.level == 1
 
 
 async def test_one_that_was_promoted_while_no_agent_was_there_is_woken_before_it_serves() -> None:
     async with agent(phase="starting", standby=False) as promoted:
         await promoted.client.sleep()
         await promoted.until(lambda: promoted.status.asleep)
-        assert promoted.beat == ("starting", False)
-        await promoted.until(lambda: promoted.beat == ("ready", False))
+        assert promoted.heartbeat == ("starting", False)
+        await promoted.until(lambda: promoted.heartbeat == ("ready", False))
         assert promoted.parts.engine.slumber.level is None
 
 
@@ -116,10 +115,10 @@ async def test_a_probe_that_a_sleeping_engine_holds_is_not_held_against_it() -> 
         await warm.until(lambda: warm.status.asleep)
         began_s = warm.clock.now_s
         await warm.until(lambda: warm.clock.now_s - began_s > 60.0)
-        assert warm.beat == ("warm", True) and warm.prober.newest.state == "pending"
+        assert warm.heartbeat == ("warm", True) and warm.prober.newest.state == "pending"
         await warm.standby.become(standby=False)
         await warm.until(lambda: warm.prober.newest.state == "answered")
-        assert warm.beat == ("ready", False)
+        assert warm.heartbeat == ("ready", False)
 
 
 def test_what_sleeps_is_given_no_adapter_until_it_is_woken(
@@ -133,18 +132,22 @@ def test_what_sleeps_is_given_no_adapter_until_it_is_woken(
         agent = agent_with(store, tmp_path, engine, bus, **settings)
         keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": first}}))
         with agent.run() as running:
-            bus.wait_for_beat(lambda beat: beat.asleep, "it sleeps")
+            bus.wait_for_beat(lambda heartbeat: heartbeat.asleep, "it sleeps")
             assert running.running is not None
             running.running.send_signal(signal.SIGKILL)
-        bus.beats.clear()
+        bus.heartbeats.clear()
         keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": first}, PIRATE: {"v1": second}}, epoch=2))
         with agent.run():
-            beat = bus.wait_for_beat(lambda beat: beat.asleep and beat.snapshot_epoch == 2, "its successor finds it so")
-            assert beat.phase == "warm"
+            heartbeat = bus.wait_for_beat(
+                lambda heartbeat: heartbeat.asleep and heartbeat.snapshot_epoch == 2, "its successor finds it so"
+            )
+            assert heartbeat.phase == "warm"
             wait_for(lambda: agent.ask("/readyz")[0] == 200, "its process is as it should be")
             assert engine.adapters() == [name_of(first)]
             url = f"http://127.0.0.1:{agent.peer_port}/standing"
             assert http("POST", url, {"standby": False}, token="internal-token")[0] == 200
             both = sorted([name_of(first), name_of(second, PIRATE)])
             wait_for(lambda: engine.adapters() == both, "the other is loaded when it is awake")
-            bus.wait_for_beat(lambda beat: beat.phase == "ready" and sorted(beat.adapters) == both, "and told")
+            bus.wait_for_beat(
+                lambda heartbeat: heartbeat.phase == "ready" and sorted(heartbeat.adapters) == both, "and told"
+            )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.api.ids import EngineName
-from functions.replica.status import STUCK_AFTER_S, Adapters, Load
+from functions.replica.status import STUCK_AFTER_S, Adapters, EngineLoad
 from tests.replica.statuses import Clock, make_status
 
 
@@ -26,7 +26,7 @@ def test_which_phase_is_told(engine: str, draining: bool, told: str) -> None:
 
 
 def test_draining_says_how_many_are_left() -> None:
-    status = make_status(draining=True, load=Load(running=2, waiting=1))
+    status = make_status(draining=True, load=EngineLoad(running=2, waiting=1))
     assert status.phase() == ("draining", "draining, 3 requests left")
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from functions.replica.source import Turns
+from functions.replica.source import LoadScheduler
 
 
 class Works:
-    def __init__(self, turns: Turns[str]) -> None:
+    def __init__(self, turns: LoadScheduler[str]) -> None:
         self._turns = turns
         self._ends: dict[str, asyncio.Event] = {}
         self.running: list[str] = []
@@ -31,7 +31,7 @@ class Works:
 
 
 async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_over() -> None:
-    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:
         for key in ("slow", "second", "third"):
@@ -55,7 +55,7 @@ async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_o
 
 
 async def test_who_gives_up_leaves_no_place_taken() -> None:
-    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(works.work("first"))
@@ -72,7 +72,7 @@ async def test_who_gives_up_leaves_no_place_taken() -> None:
 
 
 async def test_who_is_given_a_place_and_gives_up_in_the_same_moment_hands_it_on() -> None:
-    turns: Turns[str] = Turns(urgent=1, ahead=1)
+    turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:
         async with turns.turn("first", urgent=False):

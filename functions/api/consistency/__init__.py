@@ -1,4 +1,4 @@
-"""What several objects say together: names that occur twice, and references to what is not there.
+"""Consistency of several objects: names that occur twice, and references to what is not there.
 
     for problem in consistency.problems(objects, complete=True): ...
 

@@ -1,4 +1,4 @@
-"""Names of tiers, rollouts and pools that policies and tenants use, and that nobody declares."""
+"""Undeclared names of tiers, rollouts and pools that policies and tenants use."""
 
 from collections.abc import Collection, Iterable, Iterator
 

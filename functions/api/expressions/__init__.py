@@ -9,7 +9,7 @@ ExpressionInvalid says what is wrong, and at which character.
 `grammar` is how they are spelled, `metrics` the closed table of what they may measure, `values` what comes out.
 """
 
-from functions.api.expressions.errors import ExpressionInvalid
+from functions.api.expressions.grammar import ExpressionInvalid
 from functions.api.expressions.parse import parse_halt, parse_scale_rule
 from functions.api.expressions.values import (
     HaltCondition,

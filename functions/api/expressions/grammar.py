@@ -1,4 +1,4 @@
-"""How expressions are spelled: the grammar, and its errors in words.
+"""How expressions are spelled: the grammar, and its errors as messages.
 
 Neighbours: `parse` gives the tree a meaning; what a metric may be compared with is not the grammar's business.
 """
@@ -10,8 +10,16 @@ from typing import Any
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
-from functions.api.expressions.errors import ExpressionInvalid
 from functions.api.problems import shown
+
+
+class ExpressionInvalid(ValueError):
+    """Fix the expression; `offset_chars` counts from its first character, 0."""
+
+    def __init__(self, message: str, offset_chars: int) -> None:
+        super().__init__(message)
+        self.offset_chars = offset_chars
+
 
 TEXT_MAX_CHARS = 200
 

@@ -10,8 +10,7 @@ from typing import cast
 
 from lark import Token, Tree
 
-from functions.api.expressions.errors import ExpressionInvalid
-from functions.api.expressions.grammar import parse_tree
+from functions.api.expressions.grammar import ExpressionInvalid, parse_tree
 from functions.api.expressions.values import (
     Comparison,
     HaltCondition,

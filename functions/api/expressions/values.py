@@ -1,4 +1,4 @@
-"""What expressions mean: frozen values with typed units, and their canonical text.
+"""Values of expressions: frozen, with typed units and a canonical text.
 
 Law: two expressions mean the same exactly where their texts are equal, and every text parses back to its value
 (test_canonical_text_parses_back_to_the_same_value).

@@ -1,4 +1,4 @@
-"""What all of our kinds share: strictness, camelCase keys, metadata, and the small types that several use.
+"""Base of all our kinds: strictness, camelCase keys, metadata, and the small types that several use.
 
 Keys are written as Kubernetes writes them (`maxClass`), attributes as Python does (`max_class`). A text that is
 wrong raises ValueError with what is allowed; `validation` adds where it stands and what was found.

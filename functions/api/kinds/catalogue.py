@@ -1,4 +1,4 @@
-"""Which kinds exist: what the loader looks up for each document."""
+"""Catalogue of kinds: what the loader looks up for each document."""
 
 from functions.api.kinds import inference_service
 from functions.api.kinds.admission_policy import AdmissionPolicy

@@ -1,10 +1,15 @@
-"""Quantities as policies write them: durations, shares, and patterns of pool names.
+"""Quantities as policies write them: durations, shares, ends of keys, and patterns of pool names.
 
 Durations are a whole number and a unit, `500ms | 60s | 5m | 2h`, since a bare number would leave the unit to be
 guessed. The kinds keep the text as it was written and give the number beside it (`session.ttl`, `session.ttl_s`).
+
+A key ends with a date or at a moment. A date is the last day on which the key works, in UTC: `2027-06-30` ends as
+1 July begins (test_a_date_lasts_until_its_day_is_over). A moment is RFC 3339 with an offset, such as
+`2027-06-30T18:00:00Z`, and the key ends then.
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
@@ -85,3 +90,30 @@ Duration = Annotated[str, AfterValidator(_checked_duration), matching(DURATION_P
 PoolPattern = Annotated[str, AfterValidator(_checked_pool_pattern), matching(POOL_PATTERN)]
 Ratio = Annotated[float, Field(ge=0, le=1), AfterValidator(abs)]  # -0.0 equals 0.0 and would have another hash
 Positive = Annotated[int, Field(ge=1, le=10**15)]
+
+
+_ALLOWED = "a date such as 2027-06-30, or RFC 3339 with an offset such as 2027-06-30T18:00:00Z"
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def expiry_unix_s(text: str) -> float:
+    """The moment from which the key no longer works; ValueError says what may be written."""
+    try:
+        if _DATE.fullmatch(text):
+            return (datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+        if _MOMENT.fullmatch(text):
+            return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        pass  # the shape is right and the day or hour does not exist: said below
+    raise ValueError(_ALLOWED)
+
+
+def _checked(text: str) -> str:
+    expiry_unix_s(text)
+    return text
+
+
+Expiry = Annotated[str, AfterValidator(_checked)]

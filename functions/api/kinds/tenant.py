@@ -13,7 +13,7 @@ from functions.api.ids import MODEL_ID_PATTERN
 from functions.api.keys import KEY_ID_PATTERN
 from functions.api.kinds.applications import MAX_TOOLS, Conversations, Tool
 from functions.api.kinds.base import Finding, Metadata, Name, ShoalObject, Strict, matching
-from functions.api.kinds.expiry import Expiry
+from functions.api.kinds.quantities import Expiry
 from functions.api.kinds.quota_policy import QuotaLimits
 from functions.api.problems import shown
 from functions.api.snapshot_entries import CacheSalt, ContextOverflow, Scope, ServiceClass

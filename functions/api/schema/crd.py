@@ -11,7 +11,7 @@ from typing import Any
 
 from functions.api.kinds.base import API_VERSION, Metadata
 from functions.api.kinds.catalogue import OUR_KINDS, OurObject
-from functions.api.schema.tidy import Schema, inlined, tidy_schema
+from functions.api.schema.editor import Schema, inlined, tidy_schema
 
 # What `kubectl get` shows of each kind, beside its name: what it says, whether it is in force, and how old it is.
 

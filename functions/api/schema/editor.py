@@ -2,13 +2,72 @@
 
 Draft 7, which editors know best. The kind is told by `kind`, with if and then, so that an editor complains about the
 kind that was meant and not about all of them; what is none of ours is left alone.
+
+pydantic's schema is tidied first. Titles that repeat the key go, and so does `null` beside a type: a key without a
+value is left out, in YAML as in Kubernetes, where a null would need `nullable`. A default of null goes with it.
 """
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from functions.api.kinds.base import API_VERSION
 from functions.api.kinds.catalogue import KINDS
-from functions.api.schema.tidy import DEFINITIONS, Schema, tidy_schema
+
+Schema = dict[str, Any]
+
+DEFINITIONS = "definitions"
+
+
+def tidy_schema(kind: type[BaseModel]) -> Schema:
+    """The kind's schema, with its parts in `definitions`."""
+    schema = kind.model_json_schema(by_alias=True, ref_template=f"#/{DEFINITIONS}/{{model}}")
+    definitions = schema.pop("$defs", {})
+    return {**_tidy(schema), DEFINITIONS: {name: _tidy(part) for name, part in definitions.items()}}
+
+
+def inlined(schema: Schema) -> Schema:
+    """The same without references. It ends, since no kind contains itself."""
+    definitions = schema.get(DEFINITIONS, {})
+    rest = {key: value for key, value in schema.items() if key != DEFINITIONS}
+    result: Schema = _inlined(rest, definitions)
+    return result
+
+
+def _inlined(node: Any, definitions: Schema) -> Any:
+    if isinstance(node, list):
+        return [_inlined(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        target = definitions[node["$ref"].rpartition("/")[2]]
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined({**target, **beside}, definitions)
+    return {key: _inlined(value, definitions) for key, value in node.items()}
+
+
+def _tidy(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = _without_null(node)
+    return {
+        key: {name: _tidy(part) for name, part in value.items()} if key == "properties" else _tidy(value)
+        for key, value in node.items()
+        if not (key == "title" and isinstance(value, str)) and not (key == "default" and value in (None, {}, []))
+    }
+
+
+def _without_null(node: Schema) -> Schema:
+    """`anyOf: [X, null]` is X; what stands beside it, such as a description, stays."""
+    choices = node.get("anyOf")
+    if not isinstance(choices, list) or {"type": "null"} not in choices:
+        return node
+    kept = [choice for choice in choices if choice != {"type": "null"}]
+    beside = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**kept[0], **beside} if len(kept) == 1 else {**beside, "anyOf": kept}
+
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 

@@ -6,9 +6,8 @@ Nothing reaches the store before every check has passed, and nothing stays in st
 of it blocks: the registry calls it in threads.
 """
 
-from functions.artifacts.ingest.expectation import Expectation, Ingested
 from functions.artifacts.ingest.ingest import Ingest
-from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy
 from functions.artifacts.ingest.upload import FileWriter, Upload
 
 __all__ = ["Expectation", "FileWriter", "Ingest", "IngestPolicy", "Ingested", "Upload"]

@@ -12,8 +12,7 @@ import httpcore
 
 from functions.artifacts.adapters import CONFIG_MAX_BYTES, CONFIG_NAME, WEIGHTS_NAME
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, StoreUnavailable
-from functions.artifacts.ingest.addresses import Resolver, resolve
-from functions.artifacts.ingest.pinned import PinnedBackend, Watch
+from functions.artifacts.ingest.addresses import PinnedBackend, Resolver, Watch, resolve
 from functions.artifacts.ingest.places import HttpsPlace
 from functions.artifacts.ingest.policy import IngestPolicy
 from functions.artifacts.ingest.upload import Upload
@@ -24,7 +23,7 @@ _ABSENT = (403, 404, 410)  # object stores answer 403 for what is not there and 
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _RemoteFile:
     name: str
     max_bytes: int
     optional: bool = False
@@ -37,10 +36,10 @@ def receive(
     addresses = resolve(place.host, place.port, resolver, policy.https_networks)
     watch = Watch(policy, clock)
     wanted = (
-        _Wanted(CONFIG_NAME, CONFIG_MAX_BYTES),
-        _Wanted(WEIGHTS_NAME, policy.limits.max_file_bytes),
-        _Wanted("README.md", _README_MAX_BYTES, optional=True),
-        _Wanted(SIGNATURE_NAME, SIGNATURE_MAX_BYTES, optional=True),
+        _RemoteFile(CONFIG_NAME, CONFIG_MAX_BYTES),
+        _RemoteFile(WEIGHTS_NAME, policy.limits.max_file_bytes),
+        _RemoteFile("README.md", _README_MAX_BYTES, optional=True),
+        _RemoteFile(SIGNATURE_NAME, SIGNATURE_MAX_BYTES, optional=True),
     )
     with httpcore.ConnectionPool(
         ssl_context=_ssl_context(policy), http2=False, retries=0, network_backend=PinnedBackend(addresses, watch)
@@ -54,7 +53,7 @@ def receive(
 
 
 def _receive_file(
-    pool: httpcore.ConnectionPool, place: HttpsPlace, file: _Wanted, upload: Upload, watch: Watch
+    pool: httpcore.ConnectionPool, place: HttpsPlace, file: _RemoteFile, upload: Upload, watch: Watch
 ) -> None:
     url = httpcore.URL(
         scheme=b"https", host=place.host.encode(), port=place.port, target=_target(place, file.name).encode()
@@ -99,7 +98,7 @@ def _check_status(status: int, place: HttpsPlace, name: str) -> None:
     raise error(f"{where}: {advice}")
 
 
-def _check_headers(response: httpcore.Response, file: _Wanted) -> int | None:
+def _check_headers(response: httpcore.Response, file: _RemoteFile) -> int | None:
     """The announced size, if any; ArtifactRefused where body or size cannot be taken."""
     headers = {name.lower(): value for name, value in response.headers}
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()

@@ -1,4 +1,4 @@
-"""The steps of every ingest, in their order, and what they agree on with the collector of garbage.
+"""Ingest of one artifact: its steps in their order, and its agreement with garbage collection.
 
     1 open a session with the ledger, and a private directory
     2 receive the files, bounded while reading
@@ -26,15 +26,13 @@ from functions.artifacts import directories
 from functions.artifacts import manifest as manifests
 from functions.artifacts.adapters import LARGE_TEXT_MAX_BYTES, TEXT_MAX_BYTES, check_adapter
 from functions.artifacts.cache import ArtifactCache
-from functions.artifacts.collect_ledger import GcLedger, IngestId
+from functions.artifacts.collect import GcLedger, IngestId
 from functions.artifacts.errors import ArtifactMissing, ArtifactRefused, CacheFailed, StoreUnavailable
 from functions.artifacts.fetch import fetch
 from functions.artifacts.ingest import from_https
 from functions.artifacts.ingest.addresses import Resolver, system_resolver
-from functions.artifacts.ingest.expectation import Expectation, Ingested
-from functions.artifacts.ingest.names import check_name
 from functions.artifacts.ingest.places import HttpsPlace, S3Place, parse_place
-from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
 from functions.artifacts.ingest.upload import Upload
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME, Manifest
@@ -156,7 +154,7 @@ _DELETION_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldArtifact:
     """An artifact of the store that is not collected while it is held."""
 
     digest: Digest
@@ -207,7 +205,7 @@ class Ingest:
                 upload.abandon()
 
     @contextmanager
-    def holding(self, digest: Digest) -> Iterator[Held]:
+    def holding(self, digest: Digest) -> Iterator[HeldArtifact]:
         """Keep an artifact from being collected while something that names it is written down.
 
         The transaction that writes it down asks the ledger whether the session is still open, and gives up where it
@@ -224,7 +222,7 @@ class Ingest:
             for chunk in manifest.distinct_chunks():
                 if self.store.size_of(chunk_key(chunk.sha256)) != chunk.size_bytes:
                     raise ArtifactMissing(f"the store has {digest} in part only; publish it again")
-            yield Held(digest, manifest.total_bytes, keys, session)
+            yield HeldArtifact(digest, manifest.total_bytes, keys, session)
 
     def check(self, digest: Digest, expect: Expectation) -> None:
         """Check an artifact of the store once more, against a base that it did not come in for; nothing is changed.

@@ -1,4 +1,4 @@
-"""Which URIs an adapter may be fetched from: parsed by one strict grammar, judged by the policy, refused with words.
+"""URIs that an adapter may be fetched from: parsed by one strict grammar, judged by the policy, refused with a reason.
 
     s3://<bucket>/<tenant>/<name…>          a bucket of the policy at the store's own endpoint; the tenant's own folder
     https://<host>[:port]/<path>            a host that the operator named; files lie below the path

@@ -1,13 +1,22 @@
-"""From where adapters may come, and how much of everything one ingest may take.
+"""Policy of an ingest: from where adapters may come, how much one may take, which files it has, and what is expected.
 
 The default reaches nothing but the store's own bucket: hosts on the network are named by the operator, one by one.
+What an adapter consists of is known, so that file names are an allowlist: its configuration, its weights, its
+signature, and plain documents. Safe spelling (no traversal, no device names, bounded depth) is the manifest's own law.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
+from functions.api.ids import Digest, TenantId
+from functions.artifacts import manifest as manifests
+from functions.artifacts.adapters import CONFIG_NAME, DEFAULT_MAX_RANK, WEIGHTS_NAME, AdapterFacts
+from functions.artifacts.base_facts import BaseFacts
+from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import ADAPTER_LIMITS, ManifestLimits
+from functions.artifacts.signatures import SIGNATURE_NAME, Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +43,35 @@ class IngestPolicy:
 
     # Of the disk under staging, left free for others: a full disk stops the whole registry.
     reserve_free_bytes: int = 256 * 1024**2
+
+
+_EXACT = (CONFIG_NAME, WEIGHTS_NAME, SIGNATURE_NAME)
+_SUFFIXES = (".json", ".md", ".txt")
+
+
+def check_name(path: str) -> None:
+    """Raise ArtifactRefused unless `path` may be a file of an adapter."""
+    manifests.check_path(path)
+    if "/" in path:
+        raise ArtifactRefused(f"{path} lies in a folder; an adapter's files lie side by side")
+    if path not in _EXACT and not path.lower().endswith(_SUFFIXES):
+        raise ArtifactRefused(
+            f"{path} does not belong in an adapter: only {', '.join(_EXACT)} and plain {' '.join(_SUFFIXES)} files"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    tenant: TenantId | None  # whose adapter it will be: its places and its keys count; None is the operator's own
+    base: BaseFacts | None = None  # None where the base's weights are not at hand: shapes are then left to the engine
+    base_fingerprint: str = ""  # of `base`: by this it is remembered that the adapter fits it; empty without a base
+    max_rank: int = DEFAULT_MAX_RANK
+    admits: Callable[[Digest, int], None] | None = None  # digest and bytes; raises where there is no room for them
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    digest: Digest
+    total_bytes: int
+    facts: AdapterFacts
+    signature: Finding

@@ -15,9 +15,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from functions.artifacts.errors import ArtifactRefused, CacheFailed
-from functions.artifacts.ingest.expectation import Expectation, Ingested
-from functions.artifacts.ingest.names import check_name
-from functions.artifacts.ingest.policy import IngestPolicy
+from functions.artifacts.ingest.policy import Expectation, Ingested, IngestPolicy, check_name
 
 _SPACE_CHECKED_EVERY_BYTES = 16 * 1024**2
 

@@ -7,8 +7,8 @@
     5 stay as a seed for as long as the caller wants, then say goodbye
 
 One `Download` is one event loop's; disk, store and sha256 have threads. Cancelling `run` ends everything and keeps what
-is verified. Neighbours: exchange (the loop), decisions.swarm (what to ask next), replica.chunk_routes (what others ask
-of us), fetch (the same for adapters, from the store alone).
+is verified. Neighbours: exchange (the loop), decisions.distribution (what to request next), replica.chunk_routes (what
+others request of us), fetch (the same for adapters, from the store alone).
 """
 
 import asyncio
@@ -31,13 +31,10 @@ from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.errors import ArtifactCorrupt, StoreUnavailable
 from functions.artifacts.manifest import MODEL_LIMITS
 from functions.artifacts.swarm.addresses import is_loopback
-from functions.artifacts.swarm.bandwidth import Bandwidth
-from functions.artifacts.swarm.exchange import Exchange, Progress
-from functions.artifacts.swarm.origin import Origin
-from functions.artifacts.swarm.peer_client import MIN_PEER_BYTES_PER_S, PeerClient
+from functions.artifacts.swarm.chunk_clients import MIN_PEER_BYTES_PER_S, Bandwidth, Origin, PeerClient
+from functions.artifacts.swarm.exchange import DownloadProgress, Exchange, Threads
+from functions.artifacts.swarm.protocol import TrackerClient, TrackerUnavailable
 from functions.artifacts.swarm.shelf import ChunkShelf, bits_of
-from functions.artifacts.swarm.threads import Threads
-from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
 from functions.decisions.distribution.chunk_bits import full
 from functions.decisions.distribution.swarm import Swarm, SwarmPolicy
 from functions.decisions.distribution.tracker import Announcement
@@ -74,7 +71,7 @@ class Download:
     rng: Random
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
     clock: Callable[[], float] = time.monotonic
-    progress: Progress = field(default_factory=Progress)
+    progress: DownloadProgress = field(default_factory=DownloadProgress)
     _threads: Threads = field(init=False)
 
     def __post_init__(self) -> None:

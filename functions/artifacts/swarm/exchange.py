@@ -1,8 +1,8 @@
-"""The one loop of a download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
+"""Loop of one download: what `decisions.distribution.swarm` says, done, until no chunk is missing.
 
     1 ask      every `PeerRequest` becomes a task: read from peer or store, verify, write
-    2 wait     until one ends, news come from the tracker, or a tick passes (back-offs end without an event)
-    3 settle   tell the decisions how each ended; a chunk's other ask is cancelled
+    2 wait     until one ends, an update comes from the tracker, or a tick passes (back-offs end without an event)
+    3 settle   pass on how each ended; a chunk's other ask is cancelled
 
 Beside it, `announce` talks to the tracker, and `poll_peers` to the peers while the tracker is silent.
 """
@@ -10,21 +10,57 @@ Beside it, `announce` talks to the tracker, and `poll_peers` to the peers while 
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from functions.artifacts.assembly import Assembly
-from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, StoreUnavailable
-from functions.artifacts.swarm.origin import Origin
-from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
-from functions.artifacts.swarm.threads import Threads
-from functions.artifacts.swarm.tracker_client import TrackerClient, TrackerUnavailable
+from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, FetchUnderway, StoreUnavailable
+from functions.artifacts.swarm.chunk_clients import Origin, PeerClient, PeerFailed
+from functions.artifacts.swarm.protocol import TrackerClient, TrackerUnavailable
 from functions.decisions.distribution.peers import Failure
 from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
+
+T = TypeVar("T")
+_DISK_THREADS = 4
+
+
+@dataclass(slots=True)
+class Threads:
+    """The threads of one download: few for the disk and sha256, as many for the store as may read from it at once."""
+
+    store_reads: int
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _disk: ThreadPoolExecutor = field(init=False)
+    _store: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._disk = ThreadPoolExecutor(_DISK_THREADS, "chunks to disk")
+        self._store = ThreadPoolExecutor(self.store_reads, "chunks from the store")
+
+    async def on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+    async def at_store(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._store, work)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in a thread; FetchUnderway as soon as nobody waits for it any more."""
+        if self._stopped.wait(seconds):
+            raise FetchUnderway("the fetch was given up while it waited")
+
+    def stop(self) -> None:
+        """What runs ends at its next step; what has not begun never does."""
+        self._stopped.set()
+        self._disk.shutdown(wait=False, cancel_futures=True)
+        self._store.shutdown(wait=False, cancel_futures=True)
+
 
 _TICK_S = 0.2
 _EARLY_S = 0.25  # a node with nothing to do announces itself before its time, but no more often than this
@@ -36,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Progress:
+class DownloadProgress:
     """For people and measurements. Bytes are those of chunks that were verified and written."""
 
     chunks: int = 0
@@ -68,7 +104,7 @@ class Exchange:
     tracker: TrackerClient | None
     threads: Threads
     rng: Random
-    progress: Progress
+    progress: DownloadProgress
     clock: Callable[[], float] = time.monotonic
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _hungry: asyncio.Event = field(default_factory=asyncio.Event)

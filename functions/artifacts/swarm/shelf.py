@@ -1,4 +1,4 @@
-"""Which chunks this node can give to others: whole artifacts of its cache, and what its unfinished ones have so far.
+"""Chunks that this node can give to others: whole artifacts of its cache, and what its unfinished ones have so far.
 
 A chunk is asked for together with its artifact, so that nothing has to be indexed but the artifacts that are asked for
 (an LRU of their manifests). A whole chunk is read at a time: the uploads that may run at once bound the memory. What

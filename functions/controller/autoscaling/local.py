@@ -3,8 +3,8 @@
 One pass:
     1  what the registry has heard
     2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
-    3  what the machine bears of it (seats of engines that are awake, ports, memory)
-    4  the next roster on the way there; a smaller one only when the last change of processes is done
+    3  what the machine bears of it (slots of engines that are awake, ports, memory)
+    4  the next allocation on the way there; a smaller one only when the last change of processes is done
     5  kept on disk, and in the files by which agents know how to begin
     6  the processes follow, in the background
     7  agents that run are told, last: one that hangs keeps nothing else waiting
@@ -21,15 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling import kept
-from functions.controller.autoscaling.bounds import SlotDemand, granted
-from functions.controller.autoscaling.kept_forecasts import Forecasts
-from functions.controller.autoscaling.policies import Policies
-from functions.controller.autoscaling.roster import Roster, toward
-from functions.controller.autoscaling.scaler import Scaler, Wanted
-from functions.controller.autoscaling.seating import (
-    Seating,
+from functions.controller.autoscaling.allocation import Allocation, SlotDemand, granted, orders_for, toward
+from functions.controller.autoscaling.kept import Forecasts, KeptSpeeds, write_sizes
+from functions.controller.autoscaling.scaler import DesiredSize, Policies, PoolSize, Scaler
+from functions.controller.autoscaling.slots_in_use import (
     Since,
+    SlotsInUse,
     ending,
     heard_of,
     in_words,
@@ -37,8 +34,6 @@ from functions.controller.autoscaling.seating import (
     since,
     without_lost,
 )
-from functions.controller.autoscaling.shown import Shown
-from functions.controller.autoscaling.standing import orders_for
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import RUNNING
 from functions.controller.local.ports import MAX_SLOTS
@@ -47,8 +42,8 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import usable_cores
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
+from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
-from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, seated, without_seat
 from functions.fleet.pool_board import PoolReport
 
@@ -71,21 +66,21 @@ class LocalScaling:
         supervisor: Supervisor,
         source: SnapshotSource,
         is_suspended: Callable[[], bool],
-        rosters: Mapping[str, Roster],
+        allocations: Mapping[str, Allocation],
     ) -> None:
-        """`rosters` are those that an earlier controller has kept."""
+        """`allocations` are those that an earlier controller has kept."""
         self._layout = layout
         self._settings = settings
         self._reconciler = reconciler
         self._supervisor = supervisor
         self._source = source
         self._is_suspended = is_suspended
-        self._rosters = {name: roster.up_to(MAX_SLOTS) for name, roster in rosters.items()}
-        self._speeds = kept.Speeds(layout.scaling_file)
+        self._allocations = {name: allocation.up_to(MAX_SLOTS) for name, allocation in allocations.items()}
+        self._speeds = KeptSpeeds(layout.scaling_file)
         self._forecasts = Forecasts(layout.forecasts_file)
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, DesiredSize] = {}
         self._held: dict[str, str] = {}  # why a pool has less than it should
         self._since: Since = {}
         self._trouble = ""
@@ -98,24 +93,28 @@ class LocalScaling:
             self._policies = Policies.of(revision, loaded)
             self._changed.set()
 
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[PoolSize]:
         """For people, by pool."""
         operators = self._reconciler.wanted.target.replicas
         return [
-            Shown.of(pool.name, self._roster(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why)
+            PoolSize.of(
+                pool.name, self._allocation(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why
+            )
             for pool in self._reconciler.declared
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
 
     def begin(self) -> None:
         """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
-        at once, without a seat: it comes back as new ones do. Blocks."""
+        at once, without a slot: it comes back as new ones do. Blocks."""
         running = frozenset(self._running())
         for pool in self._reconciler.declared:
-            if pool.sleeps and pool.name in self._rosters:
-                self._rosters[pool.name] = without_lost(self._rosters[pool.name], pool.name, running)
-        _write(self._layout, self._rosters, self._covered(self._rosters))
-        self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+            if pool.sleeps and pool.name in self._allocations:
+                self._allocations[pool.name] = without_lost(self._allocations[pool.name], pool.name, running)
+        _write(self._layout, self._allocations, self._covered(self._allocations))
+        self._reconciler.rescale(
+            {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
+        )
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -136,15 +135,17 @@ class LocalScaling:
         is_suspended = self._is_suspended()
         if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `seatings` has not
             await self._follow(self._next(seatings, held, leaving))
-            self._reconciler.rescale({name: roster.count for name, roster in self._covered(self._rosters).items()})
+            self._reconciler.rescale(
+                {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
+            )
         await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
         await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
         if report is not None and not is_suspended:
             await self._agree(report)
         await self._tell_registry()
 
-    def _ask(self, report: PoolReport | None, seatings: Mapping[str, Seating], resting: Mapping[str, int]) -> None:
-        sizes = {name: pool.roster.serving for name, pool in seatings.items()}
+    def _ask(self, report: PoolReport | None, seatings: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
+        sizes = {name: pool.allocation.serving for name, pool in seatings.items()}
         scaling, admission = self._policies.scaling, self._policies.admission
         self._wanted = self._scaler.step(report, scaling, admission, sizes, time.time(), resting=resting)
 
@@ -157,9 +158,9 @@ class LocalScaling:
         self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
         return report
 
-    def _seatings(self, report: PoolReport | None) -> dict[str, Seating]:
+    def _seatings(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
         seatings = {
-            pool.name: Seating(self._roster(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            pool.name: SlotsInUse(self._allocation(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
             for pool in self._reconciler.declared
         }
         if report is None or not report.bus_connected:
@@ -168,7 +169,7 @@ class LocalScaling:
         self._since = since(self._since, states, now_s)
         return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in seatings.items()}
 
-    def _leaving(self, seatings: Mapping[str, Seating]) -> int:
+    def _leaving(self, seatings: Mapping[str, SlotsInUse]) -> int:
         return ending(self._running(), seatings)
 
     def _running(self) -> list[str]:
@@ -176,23 +177,25 @@ class LocalScaling:
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
-    def _next(self, seatings: Mapping[str, Seating], held: Mapping[str, HeldSlots], leaving: int) -> dict[str, Roster]:
+    def _next(
+        self, seatings: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
+    ) -> dict[str, Allocation]:
         wishes = {pool.name: self._wish(pool.name, pool.replicas) for pool in self._reconciler.declared}
         allowed = self._fitting(wishes, seated(wishes, held, leaving, self._seats()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
         for name, pool in seatings.items():
-            roster, may_have = pool.roster, allowed[name]
+            allocation, may_have = pool.allocation, allowed[name]
             ready = pool.awake | pool.asleep
-            then = toward(roster, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
+            then = toward(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
             if why := in_words(wishes[name], may_have, pool, self._seats()):
                 self._held[name] = why
-            if then.count < roster.count and not self._reconciler.wanted.settled:
-                then, self._held[name] = roster, "replicas are still coming or going"
-            elif then.count > roster.count and may_grow:
-                then, self._held[name] = then.up_to(roster.count), may_grow
-            elif then.count > roster.count and self._is_small():
-                then, may_grow = then.up_to(roster.count + 1), _ONE_AT_A_TIME
+            if then.count < allocation.count and not self._reconciler.wanted.settled:
+                then, self._held[name] = allocation, "replicas are still coming or going"
+            elif then.count > allocation.count and may_grow:
+                then, self._held[name] = then.up_to(allocation.count), may_grow
+            elif then.count > allocation.count and self._is_small():
+                then, may_grow = then.up_to(allocation.count + 1), _ONE_AT_A_TIME
             following[name] = then
         return following
 
@@ -210,8 +213,8 @@ class LocalScaling:
             return SlotDemand(operators, 0, operators)
         wanted = self._wanted.get(name)
         if wanted is None:
-            roster = self._roster(name, declared)  # nothing is heard yet: as it was
-            return SlotDemand(roster.serving, len(roster.standby), declared)
+            allocation = self._allocation(name, declared)  # nothing is heard yet: as it was
+            return SlotDemand(allocation.serving, len(allocation.standby), declared)
         return SlotDemand(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
 
     def _may_grow(self) -> str:
@@ -236,46 +239,49 @@ class LocalScaling:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
-    async def _follow(self, rosters: dict[str, Roster]) -> None:
+    async def _follow(self, allocations: dict[str, Allocation]) -> None:
         """Write down first, then act: a controller that dies in between finds what it has to do."""
-        if rosters == self._rosters:
+        if allocations == self._allocations:
             return
-        for name, roster in sorted(rosters.items()):
-            if (before := self._rosters.get(name)) != roster:
-                _log.info("%s: %s", name, _in_words(before, roster, self._wanted.get(name)))
-        await asyncio.to_thread(_write, self._layout, rosters, self._covered(rosters))
-        self._rosters = rosters
+        for name, allocation in sorted(allocations.items()):
+            if (before := self._allocations.get(name)) != allocation:
+                _log.info("%s: %s", name, _in_words(before, allocation, self._wanted.get(name)))
+        await asyncio.to_thread(_write, self._layout, allocations, self._covered(allocations))
+        self._allocations = allocations
 
     async def _agree(self, report: PoolReport) -> None:
-        """Agents whose beats say otherwise are told."""
-        orders = [order for name, roster in self._rosters.items() for order in orders_for(report, name, roster)]
+        """Agents whose heartbeats say otherwise are told."""
+        orders = [
+            order for name, allocation in self._allocations.items() for order in orders_for(report, name, allocation)
+        ]
         if orders:
-            for trouble in await (await self._source.teller()).tell(orders):
+            for trouble in await (await self._source.role_notifier()).notify(orders):
                 _log.warning("%s", trouble)
 
-    def _covered(self, rosters: dict[str, Roster]) -> dict[str, Roster]:
+    def _covered(self, allocations: dict[str, Allocation]) -> dict[str, Allocation]:
         """The others are as their YAML has them, at once, whether or not anything is heard of them."""
-        return {name: roster for name, roster in rosters.items() if self._policies.cover(name)}
+        return {name: allocation for name, allocation in allocations.items() if self._policies.cover(name)}
 
-    def _roster(self, name: str, declared: int) -> Roster:
-        kept_so = self._rosters.get(name) if self._policies.cover(name) else None
-        return kept_so or Roster(self._reconciler.wanted.target.replicas or declared)
+    def _allocation(self, name: str, declared: int) -> Allocation:
+        kept_so = self._allocations.get(name) if self._policies.cover(name) else None
+        return kept_so or Allocation(self._reconciler.wanted.target.replicas or declared)
 
     async def _tell_registry(self) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
         with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
-            await (await self._source.pools_wire()).tell(self._wanted)
+            await (await self._source.pools_wire()).put_desired(self._wanted)
             self._told_s = now_s
 
 
-def _write(layout: StateLayout, rosters: dict[str, Roster], to_keep: dict[str, Roster]) -> None:
-    """Marks beyond the roster go too: a replica that comes later, or for the time of a change, must not begin warm."""
-    kept.write(layout.scaling_file, to_keep)
-    for pool, roster in rosters.items():
-        for number in range(max(MAX_SLOTS, roster.count)):
-            _mark(layout.standby_file(f"{pool}-{number}"), number in roster.standby)
+def _write(layout: StateLayout, allocations: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
+    """Marks beyond the allocation go too: a replica that comes later, or for the time of a change, must not begin
+    warm."""
+    write_sizes(layout.scaling_file, to_keep)
+    for pool, allocation in allocations.items():
+        for number in range(max(MAX_SLOTS, allocation.count)):
+            _mark(layout.standby_file(f"{pool}-{number}"), number in allocation.standby)
 
 
 def _mark(file: Path, standby: bool) -> None:
@@ -286,7 +292,7 @@ def _mark(file: Path, standby: bool) -> None:
         file.unlink(missing_ok=True)
 
 
-def _in_words(before: Roster | None, after: Roster, wanted: Wanted | None) -> str:
+def _in_words(before: Allocation | None, after: Allocation, wanted: DesiredSize | None) -> str:
     why = f" ({wanted.reason})" if wanted is not None else ""
     if before is None:
         return f"{after.serving} serve, {len(after.standby)} warm{why}"

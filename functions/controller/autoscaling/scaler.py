@@ -1,4 +1,4 @@
-"""Scaler of pools: asks the decision for each that an AutoscalingPolicy covers, and keeps its state.
+"""Scaler of pools: applies the decision to each that an AutoscalingPolicy covers, and keeps its state.
 
 One pass over a pool: 1. what is known of it, 2. what its past says of its future, 3. how many (`autoscaling.decide`),
 4. what the overload ladder wants besides (borrow and provision; shed and shift are the gateways'), 5. why, for people.
@@ -11,10 +11,16 @@ All times are of the wall clock: forecasts know days and weeks, and what was ask
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from functions.api.kinds.admission_policy import AdmissionPolicy
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
+from functions.controller.autoscaling.allocation import Allocation
 from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
+from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Demand, foresee, learn
@@ -33,7 +39,7 @@ MAX_STARTING = 1000  # replicas of one pool whose start is timed
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredSize:
     """What is wanted of a pool, and why."""
 
     replicas: int  # that serve, or will as soon as they are there
@@ -56,7 +62,7 @@ class _Pool:
     signals: PoolSignals | None = None
     starts: StartupTimes = field(default_factory=StartupTimes)
     starting_since_s: dict[str, float] = field(default_factory=dict)  # by replica
-    wanted: Wanted | None = None
+    wanted: DesiredSize | None = None
 
 
 class Scaler:
@@ -89,7 +95,7 @@ class Scaler:
         now_s: float,
         *,
         resting: Mapping[str, int] | None = None,
-    ) -> dict[str, Wanted]:
+    ) -> dict[str, DesiredSize]:
         """About once a second. By pool; one of which nothing was heard yet is as it was, and not among them.
 
         `sizes` are what pools have been asked to be until now: one that comes under a policy goes on from there.
@@ -140,7 +146,7 @@ class Scaler:
 
     def _decide(
         self, pool: _Pool, signals: PoolSignals, entry: AutoscalingEntry, admission: AdmissionEntry, now_s: float
-    ) -> Wanted:
+    ) -> DesiredSize:
         rules = rules_of(admission)[_INTERACTIVE]
         policy = ScalePolicy.of(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
         if pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S:
@@ -155,7 +161,7 @@ class Scaler:
             pool.scaling = replace(pool.scaling, desired=replicas)
         before = pool.wanted
         since_s = before.since_unix_s if before is not None and before.replicas == replicas else now_s
-        return Wanted(replicas, entry.warm, cause, reason, since_s, rungs.on)
+        return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
         """How long a replica was seen starting, until it was loaded."""
@@ -191,3 +197,59 @@ def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: S
     if not acting or wanted <= scaling.desired:
         return scaling.desired, scaling.cause, scaling.reason
     return wanted, acting[-1], f"overload ladder: {rungs.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Autoscaling and admission policies of one revision."""
+
+    revision: str = ""
+    scaling: tuple[AutoscalingEntry, ...] = ()
+    admission: tuple[AdmissionEntry, ...] = ()
+
+    @classmethod
+    def of(cls, revision: str, loaded: Loaded) -> "Policies":
+        return cls(
+            revision,
+            tuple(mapped(policy, autoscaling_entry) for policy in loaded.of(AutoscalingPolicy)),
+            tuple(mapped(policy, admission_entry) for policy in loaded.of(AdmissionPolicy)),
+        )
+
+    def cover(self, pool: str) -> bool:
+        return any(entry.pool == pool for entry in self.scaling)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """Size of a pool as status and `shoal status -o json` show it."""
+
+    pool: str
+    serving: int  # that are asked to serve
+    warm: int  # that are asked to be warm
+    desired: int | None  # what the autoscaler wants; None: the pool has no AutoscalingPolicy, or nothing is known yet
+    cause: str
+    reason: str
+    since_unix_s: float | None
+    rungs: tuple[str, ...]  # of the overload ladder, as the controller sees it
+    held: str  # why it is not (yet) what is wanted
+
+    @classmethod
+    def of(
+        cls, pool: str, allocation: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
+    ) -> "PoolSize":
+        if operators is not None:
+            held = f"--replicas {operators} goes before the autoscaler"
+        return cls(
+            pool=pool,
+            serving=allocation.serving,
+            warm=len(allocation.standby),
+            desired=wanted.replicas if wanted is not None else None,
+            cause=wanted.cause if wanted is not None else "",
+            reason=wanted.reason if wanted is not None else "",
+            since_unix_s=wanted.since_unix_s if wanted is not None else None,
+            rungs=wanted.rungs if wanted is not None else (),
+            held=held,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,6 +1,6 @@
 """Signals of a pool from heartbeats and gateway reports, as the autoscaling decision reads them.
 
-    counts                from replicas' last beats, those that are not silent
+    counts                from replicas' last heartbeats, those that are not silent
     arrivals, waits, …    from the gateways' sums; None where no gateway has spoken lately, never zero
     utilization           from replicas' token rates, see `use`
 
@@ -49,7 +49,7 @@ RISE_S = 30.0
 FALL_S = 1800.0
 MOST_UNMEASURED_RATIO = 0.1
 _MOST_RISE = 2.0  # of what is known, by one look
-_FRESH_S = 5.0  # a beat older than this says where a replica is, not what it does
+_FRESH_S = 5.0  # a heartbeat older than this says where a replica is, not what it does
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.api.problems import Place, Problem
+from functions.api.problems import Problem, SourceLocation
 from functions.controller.gitops import record as records
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.record import Past, Record, Result, Suspension
+from functions.controller.gitops.record import FormerRevision, Result, RevisionRecord, Suspension
 from functions.controller.gitops.source import GitSource, Observed
 
 LAST_GOOD = "refs/shoal/last-good"
@@ -32,7 +32,7 @@ Check = Callable[[Loaded], tuple[Problem, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class DesiredRevision:
     """What the fleet should be."""
 
     revision: str
@@ -45,7 +45,7 @@ class Desired:
     concluded: bool = False
 
 
-class Following:
+class BranchFollower:
     """Owned by one event loop; git runs in worker threads. `check` says what the target could not run."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Following:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.desired: Desired | None = None
-        self.record: Record = records.read(record_file)
+        self.desired: DesiredRevision | None = None
+        self.record: RevisionRecord = records.read(record_file)
         self.tip: Observed | None = None
         self.refused: tuple[Problem, ...] = ()  # why the tip is not what is wanted
         self.trouble = ""  # why the branch cannot be read
@@ -138,14 +138,14 @@ class Following:
         if observed.loaded is None:
             return observed.problems
         if not observed.loaded.objects and observed.commit not in self.record.allowed_empty:
-            return (Problem(Place("."), "", NOTHING_LEFT),)
+            return (Problem(SourceLocation("."), "", NOTHING_LEFT),)
         return self._check(observed.loaded)
 
     def _refuse(self, observed: Observed, problems: tuple[Problem, ...]) -> None:
         self.refused = problems
         detail = f"{len(problems)} problem(s); the first: {problems[0]}"
         now = self._wall_clock()
-        past = Past(self._revision(observed), observed.message, "refused", detail, now, now, 0.0)
+        past = FormerRevision(self._revision(observed), observed.message, "refused", detail, now, now, 0.0)
         self._keep(self.record.concluded(past))
         _log.error("%s is refused: %s", self._revision(observed), detail)
 
@@ -178,9 +178,9 @@ class Following:
             self.desired = self._desire(observed, observed.loaded)
             self._announce()
 
-    def _desire(self, observed: Observed, loaded: Loaded) -> Desired:
+    def _desire(self, observed: Observed, loaded: Loaded) -> DesiredRevision:
         revision = self._revision(observed)
-        return Desired(
+        return DesiredRevision(
             revision=revision,
             message=observed.message,
             loaded=loaded,
@@ -226,9 +226,9 @@ class Following:
             _log.info("%s is applied after %.1f s", desired.revision, self._clock() - desired.began_s)
         self._tell()
 
-    def _note(self, desired: Desired, result: Result, detail: str) -> None:
+    def _note(self, desired: DesiredRevision, result: Result, detail: str) -> None:
         now, took_s = self._wall_clock(), round(self._clock() - desired.began_s, 3)
-        past = Past(desired.revision, desired.message, result, detail, now, now, took_s)
+        past = FormerRevision(desired.revision, desired.message, result, detail, now, now, took_s)
         self._keep(self.record.concluded(past))
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Following:
     def _revision(self, observed: Observed) -> str:
         return f"{self.branch}@{observed.commit}"
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: RevisionRecord) -> None:
         self.record = record
         records.write(self._record_file, record)
 

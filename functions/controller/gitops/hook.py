@@ -1,4 +1,4 @@
-"""Git's push hook: asks the controller, prints its answer, exits 0 or 1. Standard library only: 30 ms, not 400.
+"""Git's push hook: calls the controller, prints its answer, exits 0 or 1. Standard library only: 30 ms, not 400.
 
     hook.py <pre-receive|post-receive> <repository> <control socket> <project python>
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from functions.controller.local.ledger import replace_file
+from functions.controller.local.files import replace_file
 
 HISTORY_MAX = 5
 _RECORD_MAX_BYTES = 1024 * 1024
@@ -19,7 +19,7 @@ _ALLOWED_EMPTY_MAX = 4
 Result = Literal["applied", "refused", "superseded", "failed"]
 
 
-class Past(msgspec.Struct, frozen=True):
+class FormerRevision(msgspec.Struct, frozen=True):
     """What came of one revision."""
 
     revision: str
@@ -37,20 +37,20 @@ class Suspension(msgspec.Struct, frozen=True):
     since_unix_s: float
 
 
-class Record(msgspec.Struct, frozen=True):
+class RevisionRecord(msgspec.Struct, frozen=True):
     last_attempted: str = ""  # revisions: `main@<commit>`
     last_good: str = ""  # validated, and made (or being made) the fleet's
     last_applied: str = ""  # published, and every process as it says
     applied_unix_s: float = 0.0
     suspended: Suspension | None = None
     allowed_empty: tuple[str, ...] = ()  # commits whose pusher said that removing everything is meant
-    history: tuple[Past, ...] = ()  # the newest first
+    history: tuple[FormerRevision, ...] = ()  # the newest first
 
-    def adopted(self, revision: str) -> "Record":
+    def adopted(self, revision: str) -> "RevisionRecord":
         """It validates; from now on it is what the fleet should be."""
         return msgspec.structs.replace(self, last_attempted=revision, last_good=revision)
 
-    def concluded(self, past: Past) -> "Record":
+    def concluded(self, past: FormerRevision) -> "RevisionRecord":
         """Something came of a revision; an applied one is then the last applied."""
         newest = self.history[0] if self.history else None
         entry = msgspec.structs.replace(past, detail=past.detail[:_DETAIL_MAX_CHARS])
@@ -68,22 +68,22 @@ class Record(msgspec.Struct, frozen=True):
             applied_unix_s=past.last_unix_s if applied else self.applied_unix_s,
         )
 
-    def with_suspension(self, suspended: Suspension | None) -> "Record":
+    def with_suspension(self, suspended: Suspension | None) -> "RevisionRecord":
         return msgspec.structs.replace(self, suspended=suspended)
 
-    def allowing_empty(self, commit: str) -> "Record":
+    def allowing_empty(self, commit: str) -> "RevisionRecord":
         others = tuple(known for known in self.allowed_empty if known != commit)
         return msgspec.structs.replace(self, allowed_empty=(*others, commit)[-_ALLOWED_EMPTY_MAX:])
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> RevisionRecord:
     """An empty record where there is none that can be read."""
     try:
         with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_RECORD_MAX_BYTES), type=Record)
+            return msgspec.json.decode(file.read(_RECORD_MAX_BYTES), type=RevisionRecord)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return Record()
+        return RevisionRecord()
 
 
-def write(path: Path, record: Record) -> None:
+def write(path: Path, record: RevisionRecord) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1))

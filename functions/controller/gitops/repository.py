@@ -12,8 +12,8 @@ from pathlib import Path
 
 from functions.controller.gitops import hook
 from functions.controller.gitops.git import Git
-from functions.controller.gitops.tree import Blobs
-from functions.controller.local.ledger import replace_file
+from functions.controller.gitops.source import Blobs
+from functions.controller.local.files import replace_file
 
 BRANCH = "main"
 AUTHOR = "shoal <shoal@localhost>"

@@ -1,4 +1,8 @@
-"""Review of a push before it is accepted: may these references move, and can the fleet be what it says?
+"""Review of a push before it is accepted: may these references move, can the fleet be what it says, and what changes?
+
+    the deployed branch        no deletion, and no rewriting of history unless `-o allow-rewrite` says that it is meant
+    other branches and tags    accepted, and not deployed, of which the pusher is notified
+    `refs/shoal/…`             the controller's own
 
 The same code and the same caches as the controller that would apply it, so that what is accepted here is what works
 there. Blocking: call it from a worker thread.
@@ -19,10 +23,79 @@ from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.controller.gitops.changes import changes_of, summarize
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.push import ALLOW_EMPTY, MAX_UPDATES, Update, judge_references
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.gitops.words import counted, printable, problem_lines
-from functions.controller.local.config_source import pools_of
+from functions.controller.local.pools import pools_of
+
+ALLOW_REWRITE = "allow-rewrite"
+ALLOW_EMPTY = "allow-empty"
+OPTIONS = (ALLOW_REWRITE, ALLOW_EMPTY)
+MAX_UPDATES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceUpdate:
+    """One line of what git gives a hook: object ids in hex, all zeros for nothing."""
+
+    old: str
+    new: str
+    reference: str
+
+    @property
+    def creates(self) -> bool:
+        return not self.old.strip("0")
+
+    @property
+    def deletes(self) -> bool:
+        return not self.new.strip("0")
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The verdict over the references; `commit` is what the deployed branch would become, if that moves."""
+
+    refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    commit: str | None = None
+
+
+def judge_references(
+    updates: tuple[ReferenceUpdate, ...], options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
+) -> References:
+    """`is_ancestor(older, newer)` asks the repository."""
+    refusals = [
+        f"unknown push option {option!r}; known: {', '.join(OPTIONS)}" for option in sorted(options - {*OPTIONS})
+    ]
+    notes: list[str] = []
+    commit: str | None = None
+    if len(updates) > MAX_UPDATES:
+        return References((f"{len(updates)} references in one push; allowed: at most {MAX_UPDATES}",))
+    if len({update.reference for update in updates}) < len(updates):
+        return References(("one push moves the same reference twice",))
+    for update in updates:
+        name = update.reference.removeprefix("refs/heads/").removeprefix("refs/tags/")
+        if update.reference == f"refs/heads/{branch}":
+            refusals += _refusals(update, options, branch, is_ancestor)
+            commit = update.new
+        elif not update.reference.startswith(("refs/heads/", "refs/tags/")):
+            refusals.append(f"{update.reference} is not for pushing: branches and tags are")
+        elif not update.deletes:
+            notes.append(f"{name} is kept, and not deployed: only {branch} is")
+    return References(tuple(refusals), tuple(notes), None if refusals else commit)
+
+
+def _refusals(
+    update: ReferenceUpdate, options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
+) -> list[str]:
+    if update.deletes:
+        return [f"{branch} is what the fleet runs: it cannot be deleted. To run less, push a commit that says so"]
+    if update.creates or ALLOW_REWRITE in options or is_ancestor(update.old, update.new):
+        return []
+    return [
+        f"the push would take commits out of {branch}'s history: fetch and merge (or revert) instead, "
+        f"or push with --force -o {ALLOW_REWRITE}"
+    ]
+
 
 SHOWN_CHANGES = 40
 
@@ -31,7 +104,7 @@ Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    updates: tuple[Update, ...]
+    updates: tuple[ReferenceUpdate, ...]
     options: frozenset[str] = frozenset()
     objects: Path | None = None  # where the pushed objects lie meanwhile
 
@@ -109,9 +182,6 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
     return (*shown, f"… and {more} more changes") if more > 0 else shown
 
 
-# Changes of a push in words, before it is accepted: what the data plane would see, and which processes.
-
-
 def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
     """A headline and the first changes; both configurations must be such as this machine can run."""
     lines = summarize(changes_of(present, candidate)).lines
@@ -138,9 +208,6 @@ def _processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
             yield f"pool {name}: other arguments; its replicas are replaced one at a time, each drained first"
 
 
-# Codec of a push as the hook sends it: one JSON object, shapes and lengths bounded.
-
-
 ObjectId = Annotated[str, msgspec.Meta(pattern=r"\A(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 Reference = Annotated[str, msgspec.Meta(max_length=1024)]
 Option = Annotated[str, msgspec.Meta(max_length=200)]
@@ -157,11 +224,12 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 def push_from(order: dict[str, Any]) -> Push:
+    """The order as the hook sends it, one JSON object; PushMalformed where a shape or a length is another."""
     try:
         read = msgspec.convert(order, _Order)
     except msgspec.ValidationError as error:
         raise PushMalformed(str(error)) from error
-    updates = tuple(Update(*update) for update in read.updates)
+    updates = tuple(ReferenceUpdate(*update) for update in read.updates)
     return Push(updates, frozenset(read.options), Path(read.objects) if read.objects else None)
 
 

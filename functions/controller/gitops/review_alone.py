@@ -12,11 +12,9 @@ from pathlib import Path
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.push import ALLOW_EMPTY
-from functions.controller.gitops.review import PushMalformed, Reviewer, Verdict, push_from, verdict_to
+from functions.controller.gitops.review import ALLOW_EMPTY, PushMalformed, Reviewer, Verdict, push_from, verdict_to
 from functions.controller.gitops.source import GitSource
-from functions.controller.local.config_source import unusable
-from functions.controller.local.target import Target
+from functions.controller.local.pools import Target, unusable
 
 ORDER_MAX_BYTES = 4 * 1024 * 1024
 

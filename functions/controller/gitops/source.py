@@ -1,22 +1,128 @@
-"""A branch as a configuration source: `look()` returns its tip, checked by the one loader.
+"""A branch as a configuration source: its tip, the files of its tree, checked by the one loader.
 
     source = GitSource(Path(".shoal/gitops.git"), "main")
     observed = source.look()       # GitFailed where the repository cannot be read: try again
     observed.loaded                # None: what is wrong stands in `observed.problems`
 
-A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. Blocking and thread-safe:
-call it from worker threads. Neighbours: `tree` and `blobs` read, `remote` fetches into the repository first.
+A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. A tree is read like a
+folder by `functions.api.loader`: YAML anywhere, except below hidden names. Stricter than a folder in one thing:
+links and submodules are refused, since what they show is not in the commit. Blocking and thread-safe: call it from
+worker threads. Neighbours: `git.Remote` fetches into the repository first.
 """
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.api.loader import Loaded, load_texts
-from functions.api.parse_cache import ParseCache
-from functions.api.problems import ConfigInvalid, Place, Problem
-from functions.controller.gitops.git import Git, OutputTooLarge
-from functions.controller.gitops.tree import LISTING_MAX_BYTES, MAX_ENTRIES, Blobs, read_listing
+from functions.api.file_result import ParseCache
+from functions.api.loader import MAX_FILES, MAX_TOTAL_BYTES, Loaded, load_texts
+from functions.api.problems import ConfigInvalid, Problem, SourceLocation, shown
+from functions.api.yaml_events import FILE_MAX_BYTES
+from functions.controller.gitops.git import Git, GitFailed, OutputTooLarge
+
+
+class Blobs:
+    """Owned by one reader at a time.
+
+    File contents by object id: what was read for one commit is not read again for the next.
+
+    Holds the files of the commit read last, nothing else; the bound is that of a configuration.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+
+    def read(self, git: Git, object_ids: Iterable[str]) -> dict[str, bytes]:
+        """The contents by object id; GitFailed where one is not there."""
+        wanted = set(object_ids)
+        missing = sorted(wanted - self._known.keys())
+        contents = {each: self._known[each] for each in wanted & self._known.keys()}
+        if missing:
+            asked = "".join(f"{each}\n" for each in missing).encode()
+            contents |= _parse(git.run("cat-file", "--batch", send=asked), missing)
+        self._known = contents
+        return contents
+
+
+def _parse(output: bytes, asked: list[str]) -> dict[str, bytes]:
+    """`<id> blob <size>\\n<content>\\n` for each object, in the order asked."""
+    contents: dict[str, bytes] = {}
+    position = 0
+    for object_id in asked:
+        end = output.find(b"\n", position)
+        head = output[position:end].split()
+        if end < 0 or len(head) != 3 or head[0].decode() != object_id or head[1] != b"blob":
+            raise GitFailed(f"the object {object_id} cannot be read: {output[position : max(end, position)][:80]!r}")
+        size_bytes = int(head[2])
+        contents[object_id] = output[end + 1 : end + 1 + size_bytes]
+        position = end + 1 + size_bytes + 1
+    return contents
+
+
+MAX_ENTRIES = 50_000  # of any kind: a listing is bounded before it is understood
+LISTING_MAX_BYTES = 16 * 1024 * 1024  # as many entries with names of 300 bytes
+_SUFFIXES = (".yaml", ".yml")
+_KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    files: tuple[tuple[str, str], ...]  # (path, object id) of each file of YAML, by path
+    problems: tuple[Problem, ...]
+
+
+def read_listing(output: bytes) -> Listing:
+    """From `git ls-tree -r -z -l --full-tree <commit>`."""
+    lines = output.split(b"\0")[:-1]
+    if len(lines) > MAX_ENTRIES:
+        return Listing((), (_of_all(f"the commit has {len(lines)} files; allowed: at most {MAX_ENTRIES}"),))
+    files: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    total_bytes = 0
+    for line in lines:
+        head, _, raw_path = line.partition(b"\t")
+        mode, _, object_id, size = head.decode("ascii").split()
+        path, problem = _path(raw_path, mode)
+        if problem is not None:
+            problems.append(problem)
+        elif _is_configuration(path):
+            total_bytes += int(size)
+            files.append((path, object_id))
+            if int(size) > FILE_MAX_BYTES:
+                problems.append(_at(path, f"has {size} bytes, over the limit of {FILE_MAX_BYTES}: split the file"))
+    if len(files) > MAX_FILES:
+        problems.append(_of_all(f"the commit has {len(files)} files of YAML; allowed: at most {MAX_FILES}"))
+    if total_bytes > MAX_TOTAL_BYTES:
+        problems.append(_of_all(f"the commit has {total_bytes} bytes of YAML; allowed: at most {MAX_TOTAL_BYTES}"))
+    return Listing(tuple(sorted(files)), tuple(sorted(problems)))
+
+
+def _path(raw: bytes, mode: str) -> tuple[str, Problem | None]:
+    """The path as text, and what is wrong with the entry."""
+    try:
+        path = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        path = raw.decode("utf-8", "backslashreplace")
+        return path, _at(path, "the name is not UTF-8")
+    if not path.isprintable():
+        return path, _at(shown(path), "the name holds control characters")
+    if mode in _KINDS:
+        return path, _at(path, f"is {_KINDS[mode]}; allowed: plain files, whose content is in the commit")
+    return path, None
+
+
+def _is_configuration(path: str) -> bool:
+    return path.endswith(_SUFFIXES) and not any(part.startswith(".") for part in path.split("/"))
+
+
+def _at(path: str, message: str) -> Problem:
+    return Problem(SourceLocation(path), "", message)
+
+
+def _of_all(message: str) -> Problem:
+    return Problem(SourceLocation("."), "", message)
+
 
 MESSAGE_MAX_CHARS = 200
 _REMEMBERED = 4  # commits: the tip, the last good one, what is being pushed, and one more
@@ -48,7 +154,7 @@ class GitSource:
         with self._one_at_a_time:
             commit = self.git.commit_of(f"refs/heads/{self.branch}")
             if commit is None:
-                nothing = Problem(Place("."), "", f"the branch {self.branch} has no commit")
+                nothing = Problem(SourceLocation("."), "", f"the branch {self.branch} has no commit")
                 return Observed("", 0.0, "", None, (nothing,))
             return self._observe(self.git, commit)
 
@@ -70,7 +176,9 @@ class GitSource:
         try:
             listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit, max_bytes=LISTING_MAX_BYTES)
         except OutputTooLarge:  # a few objects can name each other into billions of files
-            too_large = Problem(Place("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}")
+            too_large = Problem(
+                SourceLocation("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}"
+            )
             return Observed(commit, committed_unix_s, message, None, (too_large,))
         listing = read_listing(listed)
         if listing.problems:

@@ -17,11 +17,16 @@ from itertools import groupby
 import msgspec
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.conflicts import Policy, Repairs
-from functions.controller.kubernetes.desired import Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Stale, Terminal
 from functions.controller.kubernetes.health import JUST_WRITTEN, Health, is_shortened
-from functions.controller.kubernetes.inventory import Attempt, Entry, Record, Result, Waiting
+from functions.controller.kubernetes.inventory import (
+    InventoryEntry,
+    InventoryRecord,
+    ReconcileAttempt,
+    RecordStore,
+    Result,
+    WaitingWave,
+)
 from functions.controller.kubernetes.objects import (
     AUTOSCALER_MANAGER,
     FIELD_MANAGER,
@@ -34,10 +39,10 @@ from functions.controller.kubernetes.objects import (
     version_of,
 )
 from functions.controller.kubernetes.observation import observe, observe_children
-from functions.controller.kubernetes.outcome import Gate, Outcome, Refusal
-from functions.controller.kubernetes.ownership import body_for, declares, seed_body
+from functions.controller.kubernetes.outcome import ApplyOutcome, ObjectRefusal, WaveGate
+from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, declares, seed_body
 from functions.controller.kubernetes.pruning import Note, plan_prune
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.render import Desired, DesiredObject
 from functions.controller.kubernetes.trials import Trial, Trials, try_all
 
 
@@ -69,7 +74,7 @@ class Applier:
         self._unix_s = unix_s
         self._trials = Trials(api, settings.conflicts, Repairs(), monotonic_s)
 
-    def reconcile(self, desired: Desired) -> Outcome:
+    def reconcile(self, desired: Desired) -> ApplyOutcome:
         """One pass. Retryable, Stale: again, later or now. LeadershipLost: stop. Terminal: the record is at fault."""
         work = _Pass(self._api, self._store, self._settings, self._trials, desired, self._unix_s)
         work.look()
@@ -80,7 +85,7 @@ class Applier:
         try:
             gate = work.apply_waves(tried)
         except (Terminal, KindMissing) as error:  # the dry run passed and the write did not: rare, partial, and told
-            return work.refused([Refusal(work.applying.ref, work.applying.source, error)])
+            return work.refused([ObjectRefusal(work.applying.ref, work.applying.source, error)])
         if gate is not None:
             return work.waiting(gate)
         if self._may_prune():
@@ -106,8 +111,8 @@ class _Pass:
     pruned: list[ObjectRef] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     prune_refused: str = ""
-    _record: Record = field(default_factory=Record)  # as it should be
-    _stored: Record = field(default_factory=Record)  # as it is on the cluster
+    _record: InventoryRecord = field(default_factory=InventoryRecord)  # as it should be
+    _stored: InventoryRecord = field(default_factory=InventoryRecord)  # as it is on the cluster
 
     # -- 1, 2: looking -----------------------------------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class _Pass:
             uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
             known = entries.get(ref)
             new, outdated = (known.new, known.outdated) if known is not None else (True, "")
-            entries[ref] = Entry(
+            entries[ref] = InventoryEntry(
                 ref.group, ref.kind, ref.namespace, ref.name, uid, wanted.wave, wanted.keep, new, outdated
             )
         marked = self._mark_outdated(tried, entries)
@@ -145,7 +150,7 @@ class _Pass:
         ):
             self._remember()
 
-    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, Entry]) -> bool:
+    def _mark_outdated(self, tried: list[Trial], entries: dict[ObjectRef, InventoryEntry]) -> bool:
         """Remember the arguments of children that could be mistaken for what is about to be written."""
         shortened = [
             trial
@@ -160,7 +165,7 @@ class _Pass:
                 entries[trial.ref] = msgspec.structs.replace(entries[trial.ref], outdated=mark)
         return True
 
-    def apply_waves(self, tried: list[Trial]) -> Gate | None:
+    def apply_waves(self, tried: list[Trial]) -> WaveGate | None:
         """The gate at which it stopped; None where everything is written."""
         last = max((trial.wanted.wave for trial in tried if trial.writes), default=None)
         for wave, trials in groupby(tried, key=lambda trial: trial.wanted.wave):
@@ -196,13 +201,13 @@ class _Pass:
         self.live[trial.ref] = live
         self.written.append(trial.ref)
 
-    def _gate(self, wave: int, unhealthy: tuple[tuple[ObjectRef, Health], ...]) -> Gate:
+    def _gate(self, wave: int, unhealthy: tuple[tuple[ObjectRef, Health], ...]) -> WaveGate:
         waiting = self._record.waiting
         if waiting is None or (waiting.revision, waiting.wave) != (self.desired.revision, wave):
-            waiting = Waiting(self.desired.revision, wave, self.unix_s())
+            waiting = WaitingWave(self.desired.revision, wave, self.unix_s())
             self._record = replace(self._record, waiting=waiting)
         waited_s = max(0.0, self.unix_s() - waiting.since_unix_s)
-        return Gate(wave, unhealthy, waited_s, timed_out=waited_s > self.settings.gate_timeout_s)
+        return WaveGate(wave, unhealthy, waited_s, timed_out=waited_s > self.settings.gate_timeout_s)
 
     # -- 6: pruning --------------------------------------------------------------------------------------------------
 
@@ -232,27 +237,27 @@ class _Pass:
 
     # -- 7: remembering ----------------------------------------------------------------------------------------------
 
-    def refused(self, refusals: list[Refusal]) -> Outcome:
+    def refused(self, refusals: list[ObjectRefusal]) -> ApplyOutcome:
         return self._end("refused", refusals=tuple(refusals), message="; ".join(str(each) for each in refusals))
 
-    def waiting(self, gate: Gate) -> Outcome:
+    def waiting(self, gate: WaveGate) -> ApplyOutcome:
         self._take_uids()
         waits_for = ", ".join(str(ref) for ref, _ in gate.unhealthy)
         return self._end("waiting", gate=gate, message=f"wave {gate.wave} is not healthy: {waits_for}")
 
-    def applied(self) -> Outcome:
+    def applied(self) -> ApplyOutcome:
         self._take_uids()
         self._record = replace(self._record, last_applied=self.desired.revision, waiting=None)
         return self._end("applied", message=self.prune_refused)
 
     def _end(
-        self, result: Result, *, message: str, refusals: tuple[Refusal, ...] = (), gate: Gate | None = None
-    ) -> Outcome:
+        self, result: Result, *, message: str, refusals: tuple[ObjectRefusal, ...] = (), gate: WaveGate | None = None
+    ) -> ApplyOutcome:
         now_unix_s = self.unix_s()
-        attempt = Attempt(self.desired.revision, result, now_unix_s, now_unix_s - self.began_unix_s, message)
+        attempt = ReconcileAttempt(self.desired.revision, result, now_unix_s, now_unix_s - self.began_unix_s, message)
         self._record = self._record.with_attempt(attempt)
         self._remember()
-        return Outcome(
+        return ApplyOutcome(
             revision=self.desired.revision,
             result=result,
             refusals=refusals,

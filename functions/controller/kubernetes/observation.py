@@ -28,10 +28,10 @@ from functions.controller.kubernetes.objects import (
 )
 from functions.controller.kubernetes.webhook_rules import KNATIVE, mode_of
 
-Place = tuple[Kind, str]  # a kind in a namespace
+ObservedKind = tuple[Kind, str]  # a kind in a namespace
 
 
-def observe(api: KubeApi, places: Iterable[Place]) -> dict[ObjectRef, Body]:
+def observe(api: KubeApi, places: Iterable[ObservedKind]) -> dict[ObjectRef, Body]:
     """All objects at these places; a kind that is not served has none."""
     found: dict[ObjectRef, Body] = {}
     for kind, namespace in sorted(set(places), key=str):

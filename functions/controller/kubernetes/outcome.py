@@ -1,17 +1,31 @@
-"""Outcome of one reconcile: values that become conditions, metrics and the next wait."""
+"""Outcomes of one reconcile: what the applier did, the result of the whole pass, and the wait before the next. Pure.
 
-from collections.abc import Mapping
+    done        nothing to do                       again after `resync_s`: drift, moved pointers
+    refused     what is new is wrong, and what      the same: only its change can mend it, and drift from what was
+                was good is kept                    good is still repaired
+    waiting     something is under way              doubling from `poll_s` to `slowest_poll_s`
+    passing     what failed may work later          doubling from `backoff.base_s` to its cap, with jitter; not before
+                                                    the server said
+    contested   another field manager's field       again after `contested_s`: people may be sorting it out
+    stalled     it cannot work as it is             the same: a right may have been granted, a kind installed
+
+Any change of the input, and any order, ends the wait: a new revision never waits for an old one.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from functions.controller.kubernetes.errors import Conflict, KindMissing, KubeError
 from functions.controller.kubernetes.health import Health
 from functions.controller.kubernetes.inventory import Result
 from functions.controller.kubernetes.objects import ObjectRef
 from functions.controller.kubernetes.pruning import Note
+from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ObjectRefusal:
     """Why an object cannot be applied; with one of these, nothing was."""
 
     ref: ObjectRef
@@ -28,7 +42,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class WaveGate:
     """The wave whose health the next one waits for."""
 
     wave: int
@@ -43,11 +57,11 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyOutcome:
     revision: str
     result: Result
-    refusals: tuple[Refusal, ...] = ()
-    gate: Gate | None = None
+    refusals: tuple[ObjectRefusal, ...] = ()
+    gate: WaveGate | None = None
     written: tuple[ObjectRef, ...] = ()
     pruned: tuple[ObjectRef, ...] = ()  # asked to go; gone when a later reconcile no longer sees them
     prune_refused: str = ""
@@ -67,3 +81,50 @@ class Outcome:
         if self.gate is not None and self.gate.timed_out:
             return str(self.gate)
         return self.prune_refused
+
+
+Kind = Literal["done", "refused", "waiting", "passing", "contested", "stalled"]
+_WORST_LAST: tuple[Kind, ...] = ("done", "refused", "waiting", "contested", "stalled", "passing")
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    kind: Kind
+    message: str = ""
+    after_s: float | None = None  # the server's own word on when to try again
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    resync_s: float = 300.0
+    poll_s: float = 5.0
+    slowest_poll_s: float = 30.0
+    contested_s: float = 60.0
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=120.0))
+
+
+def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> float:
+    """Seconds to wait. `repeats`: how often in a row it ended like this; `unit` in 0..1.
+
+    Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
+    """
+    match result.kind:
+        case "done" | "refused" | "stalled":
+            return pace.resync_s
+        case "waiting":
+            return delay_s(max(1, repeats), BackoffPolicy(base_s=pace.poll_s, cap_s=pace.slowest_poll_s))
+        case "contested":
+            return pace.contested_s
+        case "passing":
+            wait_s = delay_s(max(1, repeats), pace.backoff) * (1 - unit / 2)
+            return max(wait_s, result.after_s or 0.0)
+
+
+def together(results: Iterable[PassResult]) -> PassResult:
+    """Of several parts of one reconcile, the one that decides when to look again: what may pass is tried again, also
+    beside something that is stalled."""
+    parts = list(results)
+    worst = max(parts, key=lambda part: _WORST_LAST.index(part.kind))
+    message = "; ".join(part.message for part in parts if part.message and part.kind != "done")
+    after_s = max((part.after_s or 0.0 for part in parts), default=0.0)
+    return PassResult(worst.kind, message or worst.message, after_s or None)

@@ -1,23 +1,31 @@
-"""Field ownership of a live object by `metadata.managedFields`, and its handover.
+"""Field ownership of a live object by `metadata.managedFields`: handover of a field, and conflicts with other managers.
 
 An owner is a manager's name and its operation: `Apply` declares fields for as long as it applies, `Update` set them
 once. Entries of subresources (a controller writing status) own nothing that we would want.
+
+Conflicts: against git, an update (kubectl edit, a script) is drift, and repaired by force. A manager that applies
+(Flux, Argo CD, a person's server-side apply) declares its fields as we do; two declarations that differ need a person,
+so it is reported and nothing is written. A manager whose updates come back again and again is a controller, not a
+person: after `REPAIRS_MAX` repairs of one object within `REPAIR_WINDOW_S` it is reported too, since two writers that
+overwrite each other restart the pods each time.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from functions.controller.kubernetes.desired import DesiredObject
-from functions.controller.kubernetes.errors import FieldConflict
+from functions.controller.kubernetes.errors import Conflict, FieldConflict
 from functions.controller.kubernetes.objects import (
     AUTOSCALER_MANAGER,
     FIELD_MANAGER,
     Body,
+    ObjectRef,
     at,
     list_at,
     uid_of,
     version_of,
 )
+from functions.controller.kubernetes.render import DesiredObject
 
 Owner = tuple[str, str]  # manager, operation
 
@@ -109,3 +117,42 @@ def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
 def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
     """The field of a pool that is no longer autoscaled, still held by the autoscaler."""
     return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)
+
+
+Policy = Literal["report", "force"]
+REPAIRS_MAX = 3
+REPAIR_WINDOW_S = 600.0
+
+
+@dataclass(slots=True)
+class Repairs:
+    """When each object was last repaired by force; bounded by the objects that exist and `REPAIRS_MAX` each."""
+
+    _at_s: dict[ObjectRef, list[float]] = field(default_factory=dict)
+
+    def note(self, ref: ObjectRef, now_s: float) -> None:
+        self._at_s[ref] = [*self._recent(ref, now_s), now_s][-REPAIRS_MAX:]
+
+    def are_too_many(self, ref: ObjectRef, now_s: float) -> bool:
+        return len(self._recent(ref, now_s)) >= REPAIRS_MAX
+
+    def keep_only(self, refs: "set[ObjectRef]") -> None:
+        self._at_s = {ref: times for ref, times in self._at_s.items() if ref in refs}
+
+    def _recent(self, ref: ObjectRef, now_s: float) -> list[float]:
+        return [at_s for at_s in self._at_s.get(ref, []) if now_s - at_s < REPAIR_WINDOW_S]
+
+
+def not_ours(
+    conflict: Conflict, wanted: DesiredObject, live: Mapping[str, Any] | None, policy: Policy, *, repaired_often: bool
+) -> tuple[FieldConflict, ...]:
+    """The fields that may not be taken by force; none of them: force is right."""
+    if policy == "force" or live is None:
+        return ()
+    return tuple(
+        each
+        for each in conflict.conflicts
+        if each.manager != FIELD_MANAGER  # what a webhook made of an apply of ours is an update in our name
+        and not is_ours_to_take(wanted, each)
+        and (declares(live, each.manager) or repaired_often)
+    )

@@ -11,8 +11,7 @@ since nothing would be left. Services that come with the same change count for n
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from functions.controller.kubernetes.desired import Desired
-from functions.controller.kubernetes.inventory import Entry, Record
+from functions.controller.kubernetes.inventory import InventoryEntry, InventoryRecord
 from functions.controller.kubernetes.objects import (
     CONSENT_ANNOTATION,
     FIELD_MANAGER,
@@ -27,6 +26,7 @@ from functions.controller.kubernetes.objects import (
     uid_of,
 )
 from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.render import Desired
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class PrunePlan:
     refused: str = ""  # why nothing is deleted although something should be
 
 
-def plan_prune(record: Record, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
+def plan_prune(record: InventoryRecord, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
     wanted = {each.ref for each in desired.objects}
     scope = {(kind.group, kind.kind) for kind in desired.kinds}
-    delete: list[tuple[Entry, Body]] = []
+    delete: list[tuple[InventoryEntry, Body]] = []
     forget: list[ObjectRef] = []
     notes: list[Note] = []
     for entry in record.entries:
@@ -77,7 +77,7 @@ def plan_prune(record: Record, desired: Desired, live: Mapping[ObjectRef, Body])
     )
 
 
-def _not_ours(entry: Entry, found: Body) -> str:
+def _not_ours(entry: InventoryEntry, found: Body) -> str:
     if entry.uid and uid_of(found) != entry.uid:
         return "somebody made another object of this name"
     if not declares(found, FIELD_MANAGER):
@@ -85,7 +85,7 @@ def _not_ours(entry: Entry, found: Body) -> str:
     return ""
 
 
-def _stays(entry: Entry, found: Body) -> str:
+def _stays(entry: InventoryEntry, found: Body) -> str:
     if is_being_deleted(found):
         finalizers = ", ".join(map(str, list_at(found, "metadata", "finalizers"))) or "none"
         since = found["metadata"]["deletionTimestamp"]
@@ -95,7 +95,7 @@ def _stays(entry: Entry, found: Body) -> str:
     return ""
 
 
-def _too_much(record: Record, desired: Desired, doomed: list[Entry]) -> str:
+def _too_much(record: InventoryRecord, desired: Desired, doomed: list[InventoryEntry]) -> str:
     if not any(entry.kind == INFERENCE_SERVICE.kind for entry in doomed) or record.consent == desired.revision:
         return ""  # budgets alone guard nothing any more
     consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"
@@ -107,5 +107,5 @@ def _too_much(record: Record, desired: Desired, doomed: list[Entry]) -> str:
     return ""
 
 
-def _established(entries: Iterable[Entry]) -> int:
+def _established(entries: Iterable[InventoryEntry]) -> int:
     return sum(entry.kind == INFERENCE_SERVICE.kind and not entry.new for entry in entries)

@@ -1,13 +1,15 @@
-"""From the loaded configuration to desired objects: pure, and the same for the same content.
+"""Desired objects of a cluster, rendered from the loaded configuration: pure, and the same for the same content.
 
-An InferenceService goes as it is written, with three exceptions. It gets our namespace where it names none. What the
-server owns (status, uid …) is left out, should somebody have pasted an export. And annotations that speak to this
-controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies annotations into the pod
-template, so a change of one would restart every replica of the pool
+A body is what we own and nothing else. An InferenceService goes as it is written, with three exceptions. It gets our
+namespace where it names none. What the server owns (status, uid …) is left out, should somebody have pasted an export.
+And annotations that speak to this controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies
+annotations into the pod template, so a change of one would restart every replica of the pool
 (test_controller_annotations_never_reach_the_cluster).
 
 Where an AutoscalingPolicy covers the pool, `minReplicas` is the autoscaler's and not in the body. Every pool has a
 PodDisruptionBudget of one replica at a time; for a pool of one that permits everything, and is right when it grows.
+Waves are applied in ascending order, each when the ones before it are healthy: budgets first, since they only protect,
+then services by the number that their YAML gives them.
 """
 
 from collections.abc import Iterable
@@ -18,7 +20,6 @@ from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, shown
-from functions.controller.kubernetes.desired import BUDGETS_WAVE, Autoscaled, Desired, DesiredObject, in_order
 from functions.controller.kubernetes.objects import (
     BUDGET,
     INFERENCE_SERVICE,
@@ -27,9 +28,50 @@ from functions.controller.kubernetes.objects import (
     WAVE_ANNOTATION,
     Body,
     Kind,
+    ObjectRef,
     mapping_at,
+    ref_of,
 )
 from functions.controller.kubernetes.webhook_rules import findings
+
+BUDGETS_WAVE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaled:
+    """The number of replicas is the autoscaler's; `seed` is where it begins: what the service says itself.
+
+    The loader has checked that the policy's bounds hold it."""
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredObject:
+    body: Body
+    wave: int
+    source: str  # where it was declared: `inferenceservices/a.yaml:12`
+    keep: bool = False  # stays on the cluster when it is no longer desired
+    autoscaled: Autoscaled | None = None  # then the body has no minReplicas
+
+    @property
+    def ref(self) -> ObjectRef:
+        return ref_of(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """`kinds` is the scope: objects of other kinds are neither applied nor pruned, whatever the inventory says."""
+
+    revision: str
+    kinds: tuple[Kind, ...]
+    objects: tuple[DesiredObject, ...]  # in the order of application
+
+
+def in_order(objects: "list[DesiredObject]") -> tuple[DesiredObject, ...]:
+    """By wave, then by name, whatever order the files had."""
+    return tuple(sorted(objects, key=lambda each: (each.wave, each.ref)))
+
 
 MODELS_NAMESPACE = "shoal-models"
 WAVE_MAX = 99

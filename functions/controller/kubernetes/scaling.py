@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.conflicts import Policy
 from functions.controller.kubernetes.errors import Conflict
 from functions.controller.kubernetes.health import child_name
 from functions.controller.kubernetes.objects import (
@@ -35,7 +34,7 @@ from functions.controller.kubernetes.objects import (
     mapping_at,
     uid_of,
 )
-from functions.controller.kubernetes.ownership import FIELD, declares, owners
+from functions.controller.kubernetes.ownership import FIELD, Policy, declares, owners
 from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, KNATIVE, mode_of
 
 REVISION = Kind("serving.knative.dev/v1", "Revision")

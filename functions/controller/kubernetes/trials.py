@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from functions.controller.kubernetes.api import KubeApi
-from functions.controller.kubernetes.conflicts import Policy, Repairs, not_ours
-from functions.controller.kubernetes.desired import DesiredObject
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Terminal
 from functions.controller.kubernetes.objects import FIELD_MANAGER, INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
-from functions.controller.kubernetes.outcome import Refusal
-from functions.controller.kubernetes.ownership import body_for, fields_applied_by, seed_body
+from functions.controller.kubernetes.outcome import ObjectRefusal
+from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, fields_applied_by, not_ours, seed_body
+from functions.controller.kubernetes.render import DesiredObject
 from functions.controller.kubernetes.webhook_rules import mode_change
 
 # Comparison of a dry run's result with the live object: whether there is anything to write.
@@ -84,14 +83,14 @@ class Trials:
     repairs: Repairs
     monotonic_s: Callable[[], float]
 
-    def of(self, wanted: DesiredObject, live: Body | None) -> Trial | Refusal:
+    def of(self, wanted: DesiredObject, live: Body | None) -> Trial | ObjectRefusal:
         """One object's dry run; Retryable, LeadershipLost."""
         if live is not None and is_being_deleted(live):
             return Trial(wanted, live)  # nothing to do until it is gone; health says so
         try:
             return self._tried(wanted, live)
         except (Conflict, Terminal, KindMissing) as error:
-            return Refusal(wanted.ref, wanted.source, error)
+            return ObjectRefusal(wanted.ref, wanted.source, error)
 
     def _tried(self, wanted: DesiredObject, live: Body | None) -> Trial:
         if (
@@ -127,13 +126,13 @@ class Trials:
 
 def try_all(
     trials: Trials, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
-) -> tuple[list[Trial], list[Refusal]]:
+) -> tuple[list[Trial], list[ObjectRefusal]]:
     """Every object's trial, or its refusal."""
     tried: list[Trial] = []
-    refused: list[Refusal] = []
+    refused: list[ObjectRefusal] = []
     for wanted in objects:
         match trials.of(wanted, live.get(wanted.ref)):
-            case Refusal() as refusal:
+            case ObjectRefusal() as refusal:
                 refused.append(refusal)
             case Trial() as trial:
                 tried.append(trial)

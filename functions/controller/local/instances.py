@@ -1,16 +1,67 @@
-"""One running (or waiting) process as the supervisor holds it: its spec, its state, its child."""
+"""Processes of the fleet: one as the supervisor holds it, and the ledger of all on disk for the next controller.
+
+The ledger is one JSON file, replaced by rename at each change. It survives the death of processes, not of the machine:
+after a reboot there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's
+environment still finds what runs).
+"""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from functions.controller.local.children import Child
-from functions.controller.local.ledger import Entry
 from functions.controller.local.lifecycle import ProcessState
 from functions.controller.local.spec import ProcessSpec
+
+LEDGER_MAX_BYTES = 4 * 1024 * 1024
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """One process. `pid` and `started_at` together name a process: pids are used again, with a later start."""
+
+    name: str
+    role: str
+    spec_hash: str
+    phase: str
+    generation: int = 1
+    pid: int | None = None
+    started_at: float | None = None  # wall seconds, as the kernel has it
+    restarts: int = 0
+    last_exit: str = ""
+    reason: str = ""
+    log: str = ""
+    slot: int | None = None
+    replica_id: str | None = None
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    controller_pid: int = 0
+    processes: tuple[LedgerEntry, ...] = ()
+
+
+def read_ledger(path: Path) -> Ledger:
+    try:
+        document = path.read_bytes()[: LEDGER_MAX_BYTES + 1]
+        return msgspec.json.decode(document, type=Ledger)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Ledger()
+
+
+def slots_in(ledger: Ledger) -> dict[str, int]:
+    """Which replica has which slot."""
+    found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
+    return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
+
+
+def encode_ledger(ledger: Ledger) -> bytes:
+    """For people too: one field a line."""
+    return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
 
 
 @dataclass(slots=True)
 class Instance:
-    """Owned by one event loop."""
+    """One running (or waiting) process: its spec, its state, its child. Owned by one event loop."""
 
     spec: ProcessSpec
     generation: int = 1
@@ -23,8 +74,8 @@ class Instance:
     def name(self) -> str:
         return instance_name(self.spec.name, self.generation)
 
-    def entry(self, log: str) -> Entry:
-        return Entry(
+    def entry(self, log: str) -> LedgerEntry:
+        return LedgerEntry(
             name=self.name,
             role=self.spec.role,
             spec_hash=self.spec.spec_hash,

@@ -28,8 +28,8 @@ from functions.controller.local.surge import Surge, no_surge
 
 # Beyond a process's own drain limit: SIGKILL, and the sweep of its session.
 STOP_SLACK_S = 15.0
-# A replica that is ready again says so with its next beat; until gateways have heard it, no other may be drained.
-NEWS_TRAVELS_S = 2.5
+# A replica that is ready again says so with its next heartbeat; until gateways have heard it, no other may be drained.
+UPDATE_TRAVELS_S = 2.5
 TAKEOVER_S = 60.0  # from the start of a new generation to the moment in which it serves the old one's sockets
 
 
@@ -134,7 +134,7 @@ class Operations:
             await self._others_serve(spec, superseded)
             done.update(await self._replace(spec, replaced, superseded))
             if spec.pool is not None:
-                await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+                await self._supervisor.until(superseded, UPDATE_TRAVELS_S)
 
     @asynccontextmanager
     async def _surging(
@@ -151,7 +151,7 @@ class Operations:
             for each in more:
                 await self._ready(each.name, superseded)
             if more:
-                await self._supervisor.until(superseded, NEWS_TRAVELS_S)
+                await self._supervisor.until(superseded, UPDATE_TRAVELS_S)
 
         try:
             yield prepare

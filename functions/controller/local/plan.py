@@ -13,11 +13,10 @@ from functions import engines
 from functions.api.kinds.inference_service import last_argument
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.plan_servers import SAFE_PATH, bus, environment, gateway, registry, s3
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import EngineKind, Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
-from functions.controller.local.target import EngineKind, Target
 
 # A replica: one engine and the agent beside it.
 

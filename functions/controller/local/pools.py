@@ -1,10 +1,49 @@
-"""A pool as the local target needs it: what an InferenceService says, without Kubernetes. A value."""
+"""Pools that this machine runs: as a checked configuration declares them, and as the operator's target overrides them.
+
+Where an AutoscalingPolicy covers a pool, the loader has seen to it that minReplicas lies within the policy's bounds; so
+minReplicas is what a pool has, until something scales it. The target is kept on disk, for the controller that comes
+after.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from functions.api.declared import Declared
+from functions.api.kinds.inference_service import InferenceService
+from functions.api.loader import Loaded
+from functions.api.problems import Problem
+from functions.controller.local.files import replace_file
+from functions.controller.local.ports import MAX_SLOTS
+
+EngineKind = Literal["vllm", "sim"]
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which engine, and how many replicas of each pool: chosen with `shoal up`."""
+
+    engine: EngineKind = "vllm"
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: as the InferenceService says
+
+
+def read_target(path: Path) -> Target:
+    """The default where nothing (readable) was asked for yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Target)
+    except (OSError, msgspec.DecodeError):
+        return Target()
+
+
+def write_target(path: Path, target: Target) -> None:
+    replace_file(path, msgspec.json.encode(target))
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
+    """What an InferenceService says, without Kubernetes."""
+
     name: str  # label shoal.dev/pool: the pool's name, and the base model's id
     replicas: int
     model: str  # directory name below the models directory, from `pvc://shoal-models/<model>`
@@ -16,3 +55,62 @@ class Pool:
     def sleeps(self) -> bool:
         """Whether its warm engines are put to sleep; those on a CPU cannot be, and refuse the argument."""
         return "--enable-sleep-mode" in self.args
+
+
+VOLUME_PREFIX = "pvc://shoal-models/"
+
+
+class PoolUnusable(Exception):
+    """An InferenceService that the local target cannot run; the problem says what to change."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
+    """The pools by name; PoolUnusable where one cannot run here."""
+    found = [pool_from(service) for service in loaded.of(InferenceService)]
+    return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
+
+
+def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
+    """Everything that this machine could not run of it."""
+    problems: list[Problem] = []
+    services: list[tuple[Declared[InferenceService], Pool]] = []
+    for service in loaded.of(InferenceService):
+        try:
+            pool = pool_from(service)
+        except PoolUnusable as error:
+            problems.append(error.problem)
+            continue
+        if pool is not None:
+            services.append((service, pool))
+    count = sum(target.replicas if target.replicas is not None else pool.replicas for _, pool in services)
+    if count > MAX_SLOTS:
+        largest, _ = max(services, key=lambda found: found[1].replicas)
+        message = f"{count} replicas are asked for in all; this machine's port range holds {MAX_SLOTS}"
+        problems.append(largest.problem(["spec", "predictor", "minReplicas"], message))
+    return tuple(sorted(problems))
+
+
+def pool_from(service: Declared[InferenceService]) -> Pool | None:
+    """None for a service without our label; PoolUnusable where the local target cannot run it."""
+    value = service.value
+    model = value.spec.predictor.model
+    if value.pool is None:
+        return None
+    if model is None:
+        raise PoolUnusable(service.problem(["spec", "predictor", "model"], "is required, and not there"))
+    uri = model.storage_uri or ""
+    if not uri.startswith(VOLUME_PREFIX) or "/" in uri.removeprefix(VOLUME_PREFIX) or uri == VOLUME_PREFIX:
+        message = f"found {uri or 'nothing'}; allowed on one machine: {VOLUME_PREFIX}<name>, a directory below models/"
+        raise PoolUnusable(service.problem(["spec", "predictor", "model", "storageUri"], message))
+    return Pool(
+        name=value.pool,
+        replicas=value.spec.predictor.min_replicas,
+        model=uri.removeprefix(VOLUME_PREFIX),
+        args=model.args,
+        env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),
+        may_surge=value.spec.predictor.may_surge,
+    )

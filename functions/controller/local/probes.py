@@ -18,43 +18,43 @@ _WHY = ("not_ready", "condemned", "reason", "detail")  # where our own servers' 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeOutcome:
     ok: bool
     answered: bool  # somebody spoke: a "no" is then evidence, silence may be another's fault
     detail: str = ""
 
 
-class Prober:
+class ProcessProber:
     """Owns one HTTP client per certificate authority."""
 
     def __init__(self, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._clients: dict[Path | None, httpx.AsyncClient] = {}
 
-    async def probe(self, probe: Probe) -> Outcome:
+    async def probe(self, probe: Probe) -> ProbeOutcome:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await (self._http(probe) if isinstance(probe, HttpProbe) else self._tcp(probe))
         except TimeoutError:
-            return Outcome(False, False, f"no answer within {self._timeout_s:.0f} s")
+            return ProbeOutcome(False, False, f"no answer within {self._timeout_s:.0f} s")
         except (httpx.HTTPError, OSError) as error:
-            return Outcome(False, False, str(error) or type(error).__name__)
+            return ProbeOutcome(False, False, str(error) or type(error).__name__)
 
     async def close(self) -> None:
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
 
-    async def _http(self, probe: HttpProbe) -> Outcome:
+    async def _http(self, probe: HttpProbe) -> ProbeOutcome:
         response = await self._client(probe.ca_file).get(probe.url, headers={"connection": "close"})
         if response.status_code != 200:
-            return Outcome(False, True, f"HTTP {response.status_code}: {said(response.text)}")
-        return Outcome(True, True)
+            return ProbeOutcome(False, True, f"HTTP {response.status_code}: {said(response.text)}")
+        return ProbeOutcome(True, True)
 
-    async def _tcp(self, probe: TcpProbe) -> Outcome:
+    async def _tcp(self, probe: TcpProbe) -> ProbeOutcome:
         _, writer = await asyncio.open_connection(probe.host, probe.port)
         writer.close()
-        return Outcome(True, True)
+        return ProbeOutcome(True, True)
 
     def _client(self, ca_file: Path | None) -> httpx.AsyncClient:
         client = self._clients.get(ca_file)

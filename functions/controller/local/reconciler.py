@@ -1,4 +1,4 @@
-"""From pools to processes: makes the fleet what the desired revision and the operator's target say.
+"""Reconciler of the local fleet: processes for the pools of the desired revision and the operator's target.
 
 Level-triggered: each pass compares what is wanted now with what runs now. A pass that stalls (a replaced replica does
 not become ready) is tried again with growing pauses, and at once when something else is wanted, which also ends its
@@ -15,15 +15,14 @@ from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
 from functions.controller.local.plan import plan_fleet
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
-from functions.controller.local.prepare.placeholder_model import models_root
+from functions.controller.local.prepare.base_model import models_root
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import TooManyReplicas, fitting
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, all_that_had_slots, has_memory, one_more, one_more_of_each
-from functions.controller.local.target import Target
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 RETRY = BackoffPolicy(base_s=10.0, cap_s=300.0)
@@ -32,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Wanted:
+class DesiredFleet:
     """What the processes should be, and how far they are."""
 
     target: Target = field(default_factory=Target)
@@ -57,7 +56,7 @@ class Reconciler:
         counts: Mapping[str, int],
     ) -> None:
         """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says."""
-        self.wanted = Wanted(target=target)
+        self.wanted = DesiredFleet(target=target)
         self.declared: tuple[Pool, ...] = ()  # as the YAML has them
         self._counts = dict(counts)
         self._layout = layout

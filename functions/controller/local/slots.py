@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from functions.controller.autoscaling.bounds import SlotDemand, granted
+from functions.controller.autoscaling.allocation import SlotDemand, granted
 
 
 class TooManyReplicas(Exception):

@@ -1,4 +1,4 @@
-"""What one process of the fleet is: how it is started, asked whether it is well, and stopped.
+"""Process spec: how one process of the fleet is started, probed and stopped.
 
 A spec is a value: equal specs mean equal processes. `spec_hash` names what a running process was started with, so that
 a controller knows, after its own restart, whether what runs is what it wants.

@@ -1,4 +1,4 @@
-"""The shell around `step`: starts, asks, signals and records processes. All decisions are made elsewhere.
+"""Supervisor of processes: the shell around `step` that starts, probes, signals and records. Decides nothing itself.
 
 Every `TICK_S` one round: 1. notice exits, 2. sweep what dead leaders left, 3. let time pass, 4. start what may start,
 5. ask those that are due, 6. forget what was removed and write the ledger.
@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from functions.controller.local import ledger as ledgers
 from functions.controller.local.adoption import Adoption
 from functions.controller.local.children import Child, session_members, spawn
-from functions.controller.local.instances import Instance
+from functions.controller.local.files import replace_file
+from functions.controller.local.instances import Instance, Ledger, encode_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import (
     Action,
@@ -32,7 +32,7 @@ from functions.controller.local.lifecycle import (
     SpawnFailed,
     Ticked,
 )
-from functions.controller.local.probes import Outcome, Prober
+from functions.controller.local.probes import ProbeOutcome, ProcessProber
 from functions.controller.local.spec import Probe, ProcessSpec
 from functions.controller.local.step import step
 from functions.decisions.health.backoff import BackoffPolicy
@@ -64,7 +64,7 @@ class Supervisor:
         self._backoff = backoff if backoff is not None else BackoffPolicy(cap_s=30.0)
         self._clock = clock
         self._recorded = b""
-        self._prober = Prober()
+        self._prober = ProcessProber()
         self._tasks = Supervised(restart_after_s=TICK_S)
 
     async def run(self) -> None:
@@ -147,9 +147,9 @@ class Supervisor:
             instance.entry(str(self._layout.log_file(instance.spec.name)))
             for _, instance in sorted(self.instances.items())
         )
-        document = ledgers.encode(ledgers.Ledger(self._controller_pid, entries))
+        document = encode_ledger(Ledger(self._controller_pid, entries))
         if document != self._recorded:
-            ledgers.replace_file(self._layout.ledger_file, document)
+            replace_file(self._layout.ledger_file, document)
             self._recorded = document
 
     def age_s(self, instance: Instance) -> float:
@@ -228,7 +228,7 @@ class Supervisor:
         if liveness is not None and (liveness.answered or not spec.liveness_by_other):
             self.apply(instance, LivenessProbed(liveness.ok, liveness.detail))
 
-    async def _liveness(self, probe: Probe | None, readiness: Outcome, spec: ProcessSpec) -> Outcome | None:
+    async def _liveness(self, probe: Probe | None, readiness: ProbeOutcome, spec: ProcessSpec) -> ProbeOutcome | None:
         if probe is None:
             return None
         return readiness if probe == spec.readiness else await self._prober.probe(probe)

@@ -1,4 +1,4 @@
-"""One replica more while a pool is changed, so that it never has fewer than it wants: started first, removed last.
+"""Surge: one replica more while a pool is changed, so that it never has too few; started first, removed last.
 
 An InferenceService says with its deploymentStrategy whether it may (`maxSurge: 0` means: drain first, no accelerator is
 idle); the machine's memory says whether it can. Where either says no, replicas are replaced one by one as before, each
@@ -15,11 +15,10 @@ import psutil
 
 from functions.controller.local.context import PlanContext
 from functions.controller.local.plan import agent, engine, plan_fleet
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import TooManyReplicas
 from functions.controller.local.spec import ProcessSpec
-from functions.controller.local.target import Target
 
 NEEDED_RATIO = 1.2
 

@@ -1,4 +1,4 @@
-"""What the registry has told of its rows: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
+"""The registry's rows as received so far: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
 
 Laws: a page is folded in whole, in any order of its rows; what was told stays until the registry itself says that it is
 gone (a deleted model, a revoked key). Which rollout of a channel is the last is the registry's own order of them
@@ -22,7 +22,7 @@ MAX_REVOKED = 10_000  # remembered only until they are out of what is published:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRollout:
     """A rollout as told last."""
 
     row: Rollout
@@ -41,7 +41,7 @@ class Book:
     models: Mapping[ModelId, ApiModel] = field(default_factory=dict)
     keys: Mapping[KeyId, ApiKey] = field(default_factory=dict)
     revoked: Mapping[KeyId, str] = field(default_factory=dict)  # key -> its keyed hash, of the last MAX_REVOKED
-    channels: Mapping[ChannelOf, tuple[Known, ...]] = field(default_factory=dict)
+    channels: Mapping[ChannelOf, tuple[KnownRollout, ...]] = field(default_factory=dict)
     """Of each the rollout that counts (the active one, else the newest), and the newest where that is another."""
 
     @property
@@ -85,7 +85,7 @@ def folded(book: Book, page: Changes) -> Book:
         models=models,
         keys=keys,
         revoked=dict(list(revoked.items())[-MAX_REVOKED:]),
-        channels=_with(book.channels, [Known(row.rollout, row.seq) for row in page.rollouts]),
+        channels=_with(book.channels, [KnownRollout(row.rollout, row.seq) for row in page.rollouts]),
     )
 
 
@@ -94,7 +94,7 @@ def with_rows(book: Book, rows: Iterable[Rollout]) -> Book:
 
     One that is not known yet was made after all that was read: it has the next number until the feed tells its own.
     """
-    told = [Known(row, book.change + 1 if _is_numbered(book, row) else 0) for row in rows]
+    told = [KnownRollout(row, book.change + 1 if _is_numbered(book, row) else 0) for row in rows]
     return replace(book, channels=_with(book.channels, told, numbers_are_guessed=True))
 
 
@@ -103,10 +103,13 @@ def _is_numbered(book: Book, row: Rollout) -> bool:
 
 
 def _with(
-    channels: Mapping[ChannelOf, tuple[Known, ...]], told: Iterable[Known], *, numbers_are_guessed: bool = False
-) -> Mapping[ChannelOf, tuple[Known, ...]]:
+    channels: Mapping[ChannelOf, tuple[KnownRollout, ...]],
+    told: Iterable[KnownRollout],
+    *,
+    numbers_are_guessed: bool = False,
+) -> Mapping[ChannelOf, tuple[KnownRollout, ...]]:
     """Only channels that were told of are looked at: one event must not cost a walk over fifty thousand."""
-    by_channel: dict[ChannelOf, list[Known]] = {}
+    by_channel: dict[ChannelOf, list[KnownRollout]] = {}
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
     kept = {
@@ -116,19 +119,23 @@ def _with(
     return {**channels, **kept} if kept else channels
 
 
-def _kept(known: Sequence[Known], told: Iterable[Known], *, numbers_are_guessed: bool) -> tuple[Known, ...]:
+def _kept(
+    known: Sequence[KnownRollout], told: Iterable[KnownRollout], *, numbers_are_guessed: bool
+) -> tuple[KnownRollout, ...]:
     """Of one channel what counts, and the newest; of one rollout the later state."""
     merged = {one.row.id: one for one in known}
     for one in told:
         before = merged.get(one.row.id, one)
         seq = before.seq if numbers_are_guessed else one.seq or before.seq
-        merged[one.row.id] = Known(one.row if before.row.lock_version <= one.row.lock_version else before.row, seq)
+        merged[one.row.id] = KnownRollout(
+            one.row if before.row.lock_version <= one.row.lock_version else before.row, seq
+        )
     newest = _newest(merged.values())
     counts = next((one for one in merged.values() if one.row.is_active), newest)
     return (counts,) if counts is newest else (counts, newest)
 
 
-def _newest(of_channel: Collection[Known]) -> Known:
+def _newest(of_channel: Collection[KnownRollout]) -> KnownRollout:
     """Nobody's predecessor; of several, the youngest."""
     predecessors = {one.row.previous for one in of_channel}
     last = [one for one in of_channel if one.row.id not in predecessors]
@@ -176,5 +183,5 @@ def decode(document: bytes) -> Book:
         models=copy.models,
         keys=copy.keys,
         revoked=copy.revoked,
-        channels=_with({}, [Known(row, copy.seqs.get(id_, 0)) for id_, row in copy.rollouts.items()]),
+        channels=_with({}, [KnownRollout(row, copy.seqs.get(id_, 0)) for id_, row in copy.rollouts.items()]),
     )

@@ -1,4 +1,4 @@
-"""Each second: what is known of every active rollout is judged, and what follows is told to the registry.
+"""Driver of rollouts: each second every active one is judged, and its next event posted to the registry.
 
 Nothing is remembered from one second to the next but words for people: a controller that starts again, or runs twice,
 comes to the same conclusion from the same rows and evidence, and of two that post it the registry takes one.
@@ -14,7 +14,7 @@ from typing import Any
 from functions.api.ids import RolloutId, engine_name
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
-from functions.controller.snapshot.registry_client import Heard, RegistryRefused, RegistryUnavailable, RowMoved
+from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command
 from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, evaluate
 from functions.decisions.rollout.evidence import Evidence
@@ -25,20 +25,20 @@ from functions.fleet.heartbeat import Heartbeat
 # Residency of a rollout's two versions, from the heartbeats of the pool's replicas. Pure.
 
 
-def residency_of(rollout: Rollout, beats: Iterable[Heartbeat]) -> Residency:
+def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency:
     control = engine_name(rollout.model, rollout.from_digest)
     candidate = engine_name(rollout.model, rollout.to_digest)
-    ready = [beat for beat in beats if beat.phase == "ready" and beat.pool == rollout.pool]
+    ready = [heartbeat for heartbeat in heartbeats if heartbeat.phase == "ready" and heartbeat.pool == rollout.pool]
     refusals = [
-        beat.adapter_failures[candidate]
-        for beat in ready
-        if candidate in beat.adapter_failures and candidate not in beat.adapters
+        heartbeat.adapter_failures[candidate]
+        for heartbeat in ready
+        if candidate in heartbeat.adapter_failures and candidate not in heartbeat.adapters
     ]
     return Residency(
         ready=len(ready),
-        with_control=sum(control in beat.adapters for beat in ready),
-        with_candidate=sum(candidate in beat.adapters for beat in ready),
-        with_both=sum(control in beat.adapters and candidate in beat.adapters for beat in ready),
+        with_control=sum(control in heartbeat.adapters for heartbeat in ready),
+        with_candidate=sum(candidate in heartbeat.adapters for heartbeat in ready),
+        with_both=sum(control in heartbeat.adapters and candidate in heartbeat.adapters for heartbeat in ready),
         refusing=len(refusals),
         refusal=next(iter(refusals), ""),
     )
@@ -57,7 +57,7 @@ class RolloutDriver:
         self,
         rows: RowsFollower,
         wire: Callable[[], Awaitable[RowsWire]],
-        fleet: Callable[[], Awaitable[tuple[Heard, ...] | str]],
+        fleet: Callable[[], Awaitable[tuple[LastHeartbeat, ...] | str]],
         *,
         patience: RolloutTimeouts | None = None,
         interval_s: float = INTERVAL_S,
@@ -98,13 +98,13 @@ class RolloutDriver:
         if isinstance(heard, str):
             self._failed(heard)
             return
-        beats = [each.beat for each in heard if not each.is_silent]
+        heartbeats = [each.heartbeat for each in heard if not each.is_silent]
         wire, limit, troubles = await self._wire(), asyncio.Semaphore(_CONCURRENT), list[str]()
 
         async def one(row: Rollout) -> None:
             async with limit:
                 try:
-                    await self._judge(row, beats, wire)
+                    await self._judge(row, heartbeats, wire)
                 except (RegistryUnavailable, RegistryRefused) as error:
                     troubles.append(str(error))
 
@@ -113,21 +113,21 @@ class RolloutDriver:
                 group.create_task(one(row))
         self._failed(troubles[0] if troubles else "")
 
-    async def _judge(self, row: Rollout, beats: Sequence[Heartbeat], wire: RowsWire) -> None:
+    async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], wire: RowsWire) -> None:
         evidence = await wire.evidence(row.id) if row.percent else Evidence()
-        verdict = evaluate(row, evidence, residency_of(row, beats), self._wall_clock(), self._patience)
+        verdict = evaluate(row, evidence, residency_of(row, heartbeats), self._wall_clock(), self._patience)
         self.verdicts[row.id] = verdict
         event = verdict.event
         if event is None or not (verdict.kind == "halt" or self._may_go_on()):
             return
         try:
-            after = await wire.tell(row.id, Command(event, row.lock_version))
+            after = await wire.post_event(row.id, Command(event, row.lock_version))
         except RowMoved as error:
             _log.info("somebody was faster: %s", error)
             await self._rows.look()
             return
         _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)
-        await self._rows.heard(after)
+        await self._rows.received(after)
 
     def _failed(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:

@@ -26,6 +26,14 @@ RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
 _log = logging.getLogger(__name__)
 
 
+async def read_book(wire: RowsWire) -> Book:
+    """All of the registry's rows, read once."""
+    book = Book()
+    while not book.is_known:
+        book = folded(book, await wire.changes(book.change, 0.0))
+    return book
+
+
 class RowsFollower:
     """Owned by one event loop."""
 
@@ -33,17 +41,17 @@ class RowsFollower:
         self,
         wire: Callable[[], Awaitable[RowsWire]],
         copy: Path | None,
-        on_news: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         *,
         wait_s: float = WAIT_S,
     ) -> None:
-        """`copy` None: nothing is kept over a restart. `on_news` is told of each change."""
+        """`copy` None: nothing is kept over a restart. `on_change` is called at each change."""
         self.book = Book()
         self.trouble = "the registry was not asked yet"
         self.contradiction = ""  # why the registry is not believed
         self._wire = wire
         self._copy = copy
-        self._on_news = on_news
+        self._on_change = on_change
         self._wait_s = wait_s
         self._failures = 0
         self._keeping = asyncio.Lock()  # one writer at a time, and the last one has the last word
@@ -107,12 +115,9 @@ class RowsFollower:
         """After a contradiction: a database that was restored counts on from its backup, so that what is written by the
         time it has caught up is not all above what we knew. Where it has, all is read; Contradiction where not."""
         folded(self.book, await wire.changes(self.book.change, 0.0))
-        book = Book()
-        while not book.is_known:
-            book = folded(book, await wire.changes(book.change, 0.0))
-        await self._take(book)
+        await self._take(await read_book(wire))
 
-    async def heard(self, *rows: Rollout) -> None:
+    async def received(self, *rows: Rollout) -> None:
         """Answers about rollouts, ahead of the feed; kept before anything is published by them."""
         if rows:
             await self._take(with_rows(self.book, rows))
@@ -123,7 +128,7 @@ class RowsFollower:
         self.book = book
         if book.is_known:
             await self._keep_newest()
-            self._on_news()
+            self._on_change()
 
     async def _keep_newest(self) -> None:
         """Until the present book, or a later one, is on the disk: all who come while one is written share the next."""

@@ -1,20 +1,117 @@
-"""Models and keys that were declared through the registry's API, put into the snapshot that git makes. Pure.
+"""Models and keys that were declared through the registry's API, merged into the snapshot that git makes. Pure.
 
-Where a name is in both, git's holds, and the other is told as a problem. A tenant is git's alone: what belongs to none
-is left out. So is what the snapshot has no room for (`fitting`), and a channel whose name is the controller's own (an
-older registry took such names).
+Where a name is in both, git's holds, and the other is reported as a problem. A tenant is git's alone: what belongs to
+none is left out. So is a channel whose name is the controller's own (an older registry took such names), and what the
+snapshot has no room for: above SNAPSHOT_MAX_BYTES it is refused whole, and one tenant with a hundred thousand versions
+would keep everybody's push and every new key from going out. So git's part goes in as it is, and where the rest does
+not fit beside it and the splits of the rollouts under way, it is shared: no tenant gets more than `cap`, the largest
+for which all fits, so that the largest tenants lose first and the others nothing. All keys come before all models, and
+within a tenant models from the smallest on, each whole or not at all.
+
+    free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
+    all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
+
+Worked example (test_the_largest_tenants_lose_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
+globex and initech get all of theirs and acme 50.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from functions.api.ids import PoolName, TenantId, engine_name, is_incoming
 from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
-from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
+from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES, full_lines
+from functions.api.snapshot_tree import line_of
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.fitting import Entry, fitting, splits_bytes
 from functions.controller.rollouts.wire import ApiKey, ApiModel
+from functions.decisions.rollout.lifecycle import Rollout
+
+_SHOWN = 3
+SPLIT_BYTES = 200  # beside the names in it
+
+ApiEntry = ModelEntry | KeyEntry
+Sized = tuple[int, ApiEntry]  # bytes of its line
+
+
+def fitting(
+    snapshot: Snapshot, entries: Iterable[ApiEntry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
+) -> tuple[list[ApiEntry], list[str]]:
+    """What of the API's `entries` goes into git's `snapshot`, and what was left out, a sentence for each tenant."""
+    sized = [(len(line_of(entry)) + 1, entry) for entry in entries]
+    if not sized:
+        return [], []
+    free_bytes = max_bytes - max_bytes // 256 - splits_bytes - sum(map(len, full_lines(snapshot)))
+    if _total(sized) <= free_bytes:
+        return [entry for _, entry in sized], []
+    room_bytes = free_bytes * 7 // 8
+    keys, beyond_keys = _shared([one for one in sized if isinstance(one[1], KeyEntry)], room_bytes)
+    models, beyond = _shared([one for one in sized if isinstance(one[1], ModelEntry)], room_bytes - _total(keys))
+    sizes = {tenant: _total(of_tenant) for tenant, of_tenant in _by_tenant(sized).items()}
+    left_out = _by_tenant([*beyond_keys, *beyond])
+    problems = [_words(tenant, [entry for _, entry in left_out[tenant]], sizes) for tenant in sorted(left_out)]
+    return [entry for _, entry in (*keys, *models)], problems
+
+
+def splits_bytes(rollouts: Iterable[Rollout]) -> int:
+    """What the rollouts under way add to the snapshot, from above: a split each, and the channel that loads it."""
+    return sum(SPLIT_BYTES + len(row.channel) + 2 * len(row.to_version) for row in rollouts)
+
+
+def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
+    """What nobody gets more of, where all together want more than there is."""
+    ordered = sorted(sizes_bytes)
+    left_bytes = max(0, room_bytes)
+    for number, size_bytes in enumerate(ordered):
+        share_bytes = left_bytes // (len(ordered) - number)
+        if size_bytes > share_bytes:
+            return share_bytes
+        left_bytes -= size_bytes
+    return ordered[-1] if ordered else left_bytes
+
+
+def _shared(sized: Sequence[Sized], room_bytes: int) -> tuple[list[Sized], list[Sized]]:
+    """Within the room, and beyond it."""
+    by_tenant = _by_tenant(sized)
+    cap_bytes = cap([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
+    within: list[Sized] = []
+    beyond: list[Sized] = []
+    for _, of_tenant in sorted(by_tenant.items()):
+        taken_bytes = 0
+        for one in sorted(of_tenant, key=lambda one: (one[0], _name(one[1]))):
+            taken_bytes += one[0]
+            (within if taken_bytes <= cap_bytes else beyond).append(one)
+    return within, beyond
+
+
+def _by_tenant(sized: Iterable[Sized]) -> dict[str, list[Sized]]:
+    by_tenant: dict[str, list[Sized]] = {}
+    for one in sized:
+        by_tenant.setdefault(_tenant_of(one[1]), []).append(one)
+    return by_tenant
+
+
+def _total(sized: Iterable[Sized]) -> int:
+    return sum(size_bytes for size_bytes, _ in sized)
+
+
+def _words(tenant: str, beyond: Sequence[ApiEntry], sizes: Mapping[str, int]) -> str:
+    names = ", ".join(_name(entry) for entry in beyond[:_SHOWN])
+    more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
+    whole = f"{sizes[tenant]} of the {sum(sizes.values())} bytes that were declared through the API are this tenant's"
+    return (
+        f"{len(beyond)} of {tenant}'s models and keys in the registry are left out ({names}{more}): the snapshot has "
+        f"no room for them, {whole}; delete versions that nobody calls"
+    )
+
+
+def _tenant_of(entry: ApiEntry) -> str:
+    return entry.tenant if isinstance(entry, KeyEntry) else entry.id.partition("/")[0]
+
+
+def _name(entry: ApiEntry) -> str:
+    return entry.key_id if isinstance(entry, KeyEntry) else entry.id
+
 
 DECLARED_IN = ""  # a model of the API names no file
 
@@ -22,7 +119,7 @@ DECLARED_IN = ""  # a model of the API names no file
 def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
     """The snapshot with both, and what was left out and why."""
     problems: list[str] = []
-    declared: list[Entry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
+    declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
     entries, without_room = fitting(snapshot, declared, splits_bytes(book.active), max_bytes)
     problems += without_room
     if not entries:
@@ -47,12 +144,49 @@ def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
 def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
     """What is published, less what the registry's API declares: that is merged in anew from its own rows, or is gone
     there by now."""
-    hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
+    is_api = _api_entries(book)
     return msgspec.structs.replace(
         snapshot,
-        models=tuple(model for model in snapshot.models if model.declared_in != DECLARED_IN),
-        keys=tuple(key for key in snapshot.keys if hashes.get(key.key_id) != key.hmac_sha256),
+        models=tuple(model for model in snapshot.models if not is_api(model)),
+        keys=tuple(key for key in snapshot.keys if not is_api(key)),
     )
+
+
+def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapshot:
+    """What git would make, and what it leaves of the API's published entries: those whose name it does not take, and
+    whose tenant and pool it keeps."""
+    is_api = _api_entries(book)
+    tenants = {tenant.name for tenant in candidate.tenants}
+    pools = {pool.name for pool in candidate.pools}
+    policies = {rollout.name for rollout in candidate.rollouts}
+    own_models, own_keys = ({model.id for model in candidate.models}, {key.key_id for key in candidate.keys})
+    models = [
+        model if model.rollout in policies else msgspec.structs.replace(model, rollout="")
+        for model in published.models
+        if is_api(model) and model.id not in own_models and model.pool in pools and _owner(model.id) in tenants
+    ]
+    keys = [key for key in published.keys if is_api(key) and key.key_id not in own_keys and key.tenant in tenants]
+    return msgspec.structs.replace(
+        candidate,
+        models=tuple(sorted((*candidate.models, *models), key=lambda model: model.id)),
+        keys=tuple(sorted((*candidate.keys, *keys), key=lambda key: key.key_id)),
+    )
+
+
+def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
+    """Which published entries the API declares: models that name no file, and keys whose hashes its rows have."""
+    hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
+
+    def is_api(entry: ModelEntry | KeyEntry) -> bool:
+        if isinstance(entry, ModelEntry):
+            return entry.declared_in == DECLARED_IN
+        return hashes.get(entry.key_id) == entry.hmac_sha256
+
+    return is_api
+
+
+def _owner(model: str) -> TenantId:
+    return TenantId(model.partition("/")[0])
 
 
 def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[ModelEntry]:
@@ -61,7 +195,7 @@ def _models(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[Mod
     pools = {pool.name for pool in snapshot.pools}
     rollouts = {rollout.name for rollout in snapshot.rollouts}
     for model in book.models.values():
-        tenant = TenantId(model.id.partition("/")[0])
+        tenant = _owner(model.id)
         if model.id in declared:
             problems.append(f"the registry's {model.id} is left out: {declared[model.id]} declares it as well")
         elif tenant not in tenants:

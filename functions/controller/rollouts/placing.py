@@ -74,7 +74,7 @@ async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: Rows
             if isinstance(command, Create):
                 row = await wire.create(command.spec)
             else:
-                row = await wire.tell(command.rollout, EventCommand(command.event, command.lock_version))
+                row = await wire.post_event(command.rollout, EventCommand(command.event, command.lock_version))
         except RowMoved as error:
             _log.info("decided anew: %s", error)
             moved = await rows.look() or moved
@@ -82,5 +82,5 @@ async def _carry_out(commands: Iterable[Command], rows: RowsFollower, wire: Rows
             _log.warning("the registry did not take it, so nothing flips: %s", error)
         else:
             answers.append(row)
-    await rows.heard(*answers)
+    await rows.received(*answers)
     return moved or bool(answers)

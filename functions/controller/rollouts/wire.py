@@ -1,4 +1,4 @@
-"""The registry's rows as the controller reads and changes them. Strict about what it uses, deaf to what else is said.
+"""Client of the registry's rows, as the controller reads and changes them. Strict about what it uses, else lenient.
 
 Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
 (it will not), RowMoved (somebody was faster: read again).
@@ -107,7 +107,7 @@ class RowsWire:
         response = await self._wire.send("PUT", f"{ROLLOUTS_PATH}/{id_of(spec)}", content=rollout_wire.encode(spec))
         return _row(response)
 
-    async def tell(self, rollout: RolloutId, command: Command) -> Rollout:
+    async def post_event(self, rollout: RolloutId, command: Command) -> Rollout:
         path = f"{ROLLOUTS_PATH}/{rollout}/events"
         return _row(await self._wire.send("POST", path, content=rollout_wire.encode(command)))
 

@@ -20,9 +20,9 @@ from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.applications import Tool
 from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.kinds.expiry import expiry_unix_s
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.kinds.model import Model, ModelSpec, Version
+from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.kinds.quota_policy import QuotaPolicy
 from functions.api.kinds.rollout_policy import RolloutPolicy
 from functions.api.kinds.routing_policy import RoutingPolicy

@@ -26,7 +26,7 @@ NO_ROOM = "over this replica's limit"  # in an older agent's reason
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class LoadedReplica:
     """What one ready replica has loaded, and what it cannot."""
 
     adapters: frozenset[EngineName]
@@ -37,27 +37,27 @@ class Replica:
         return self.is_full or name in self.without_room
 
 
-Serving = Mapping[PoolName, tuple[Replica, ...]]
+Serving = Mapping[PoolName, tuple[LoadedReplica, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldFlips:
     snapshot: Snapshot
     flips: tuple[str, ...]  # described; empty where nothing is held
 
 
 def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
     """The ready replicas by pool, from their heartbeats."""
-    by_pool: dict[PoolName, list[Replica]] = {}
+    by_pool: dict[PoolName, list[LoadedReplica]] = {}
     for heartbeat in replicas:
         if heartbeat.phase == "ready":
             by_pool.setdefault(PoolName(heartbeat.pool), []).append(_replica(heartbeat))
     return {pool: tuple(found) for pool, found in by_pool.items()}
 
 
-def _replica(heartbeat: Heartbeat) -> Replica:
+def _replica(heartbeat: Heartbeat) -> LoadedReplica:
     without_room = heartbeat.adapters_without_room
-    return Replica(
+    return LoadedReplica(
         _names(heartbeat.adapters),
         _names(without_room or ()),
         is_full=without_room is None and NO_ROOM in heartbeat.reason,
@@ -74,7 +74,7 @@ def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
     return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
 
 
-def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> Held:
+def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
     """What to publish now, in place of `wanted`."""
     before = _loras(previous)
     models: list[ModelEntry] = []
@@ -88,7 +88,7 @@ def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> Held:
         messages += [
             f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting
         ]
-    return Held(msgspec.structs.replace(wanted, models=tuple(models)), tuple(messages))
+    return HeldFlips(msgspec.structs.replace(wanted, models=tuple(models)), tuple(messages))
 
 
 Flip = tuple[str, VersionEntry, VersionEntry]  # (channel, from, to)
@@ -107,7 +107,7 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
             yield channel, source, target
 
 
-def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[Replica, ...]) -> bool:
+def _waits(old: VersionEntry, new: VersionEntry, replicas: tuple[LoadedReplica, ...]) -> bool:
     have_old = sum(old.engine_name in replica.adapters for replica in replicas)
     have_new = sum(new.engine_name in replica.adapters for replica in replicas)
     never_new = sum(replica.has_no_room_for(new.engine_name) for replica in replicas)

@@ -1,20 +1,69 @@
-"""Keeping the registry's snapshot equal to what is desired: seed the artifacts, compile, publish, try again.
+"""Publication on one machine: adapters seeded to S3, a publisher put together, and the registry's snapshot kept
+current.
 
 The registry and S3 are processes of the same fleet: at the start they are not there yet, and that is no error but a
-reason to try again soon.
+reason to try again soon. Where base models lie depends on the engine chosen, which may change while the controller
+runs; so does, then, what their addresses resolve to.
 """
 
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from functions.api.snapshot import Snapshot
 from functions.artifacts.errors import ArtifactError
+from functions.artifacts.publish import publish_directory
+from functions.artifacts.s3 import DEFAULT_BUCKET, S3Settings, S3Store, load_credentials
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
 from functions.controller.local.context import PlanContext
-from functions.controller.local.seeding import open_store, seed_adapters
-from functions.controller.snapshot.publish import PublishOutcome
+from functions.controller.rollouts.following import RowsFollower
+from functions.controller.rollouts.wire import RowsWire
+from functions.controller.snapshot.publish import Publisher, PublishOutcome
+from functions.controller.snapshot.registry_client import (
+    EpochTaken,
+    LastHeartbeat,
+    RegistryRefused,
+    RegistryUnavailable,
+    RegistryWire,
+)
+from functions.controller.snapshot.resolve import DigestReader, Resolver
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    published: tuple[str, ...]  # artifact addresses, present in the store now
+    problems: tuple[str, ...]
+
+
+def open_store(context: PlanContext) -> S3Store:
+    return S3Store(S3Settings(context.s3_url, load_credentials(context.layout.secret("s3.json"))))
+
+
+def seed_adapters(store: S3Store, adapters_dir: Path) -> Seeded:
+    """Publish every version; one that is refused does not keep the others out. Blocks.
+
+    `registry/adapters/<tenant>/<name>/<version>/` becomes `s3://shoal-models/<tenant>/<name>/<version>`. Git is the
+    truth here: an adapter that was trained again replaces what its pointer pointed at, and so does one that an earlier
+    build published in a form that this one does not read.
+    """
+    published: list[str] = []
+    problems: list[str] = []
+    store.ensure_bucket()
+    for directory in sorted(path for path in adapters_dir.glob("*/*/*") if path.is_dir()):
+        uri = f"s3://{DEFAULT_BUCKET}/{'/'.join(directory.parts[-3:])}"
+        try:
+            publish_directory(store, directory, uri, replace=True)
+            published.append(uri)
+        except (ArtifactError, OSError) as error:
+            problems.append(f"{uri}: {error}")
+    return Seeded(tuple(published), tuple(problems))
+
 
 # A channel waits for replicas to load something: mostly they say so within a second. What never loads costs a
 # compilation at each try, so that pauses grow until they are those of anything that is missing.
@@ -70,3 +119,70 @@ class Publication:
         self.seeded, self.seed_problems = seeded.published, seeded.problems
         _log.info("published %d artifacts to S3; %d refused", len(seeded.published), len(seeded.problems))
         return True
+
+
+REGISTRY_TIMEOUT_S = 10.0
+
+
+class SnapshotSource:
+    """Clients of the registry, of S3 and of agents, made when first needed. Owned by one event loop."""
+
+    def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
+        """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
+        self._context = context
+        self.rows = RowsFollower(self.rows_wire, rows_file, on_rows)
+        self._models_root: Path | None = None
+        self._publisher: Publisher | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._agents: httpx.AsyncClient | None = None
+
+    async def publisher(self) -> Publisher:
+        """The one for the present engine; OSError or ArtifactError where its files are not there."""
+        context = self._context()
+        if self._publisher is None or context.models_root != self._models_root:
+            self._publisher = await self._make(context)
+            self._models_root = context.models_root
+        return self._publisher
+
+    async def replicas(self) -> tuple[LastHeartbeat, ...] | str:
+        """What every replica said last, or why the registry does not tell."""
+        try:
+            return await (await self._wire()).fleet()
+        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+            return str(error)
+        except OSError as error:
+            return f"the registry cannot be asked: {error}"
+
+    async def rows_wire(self) -> RowsWire:
+        return RowsWire(await self._wire())
+
+    async def pools_wire(self) -> PoolsWire:
+        return PoolsWire(await self._wire())
+
+    async def role_notifier(self) -> RoleNotifier:
+        """For agents on this machine, whose ports are open to holders of the token alone."""
+        if self._agents is None:
+            self._agents = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        return RoleNotifier(self._agents, await self._token(self._context()))
+
+    async def close(self) -> None:
+        for client in (self._client, self._agents):
+            if client is not None:
+                await client.aclose()
+
+    async def _make(self, context: PlanContext) -> Publisher:
+        store = await asyncio.to_thread(open_store, context)
+        resolver = Resolver(DigestReader(store, context.models_root))
+        return Publisher(wire=await self._wire(), resolver=resolver, rows=self.rows)
+
+    async def _wire(self) -> RegistryWire:
+        context = self._context()
+        if self._client is None:
+            verify = ssl.create_default_context(cafile=str(context.layout.ca_file))
+            # No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._client = httpx.AsyncClient(verify=verify, timeout=REGISTRY_TIMEOUT_S, limits=limits, trust_env=False)
+        return RegistryWire(self._client, context.registry_url, await self._token(context))
+
+    async def _token(self, context: PlanContext) -> str:
+        return (await asyncio.to_thread(context.layout.secret("internal-token").read_text)).strip()

@@ -190,8 +190,8 @@ class Publisher:
         past = self._past.snapshot if self._past is not None else None
         if not flips(past, wanted):
             return wanted, ()
-        beats = [heard.beat for heard in await self._wire.fleet() if not heard.is_silent]
-        held = hold(past, wanted, serving_of(beats))
+        heartbeats = [heard.heartbeat for heard in await self._wire.fleet() if not heard.is_silent]
+        held = hold(past, wanted, serving_of(heartbeats))
         return held.snapshot, held.flips
 
     async def _learn_the_past(self, state: RegistryState) -> None:

@@ -1,4 +1,4 @@
-"""The registry as the controller sees it: what it holds now, and giving it something newer.
+"""Client of the registry for publishers: what it holds now, and putting something newer.
 
 Foreign exceptions end here. A registry that is away or overloaded is `RegistryUnavailable` (try again); one that
 understood and said no is `RegistryRefused` (trying again changes nothing); `EpochTaken` names the epoch to go beyond.
@@ -61,10 +61,10 @@ class RegistryState:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LastHeartbeat:
     """What a replica said last, and how long ago."""
 
-    beat: Heartbeat
+    heartbeat: Heartbeat
     age_s: float
 
     @property
@@ -125,12 +125,12 @@ class RegistryWire:
             raise RegistryRefused(f"the snapshot has {len(document)} bytes, over the limit of {SNAPSHOT_MAX_BYTES}")
         await self.send("PUT", content=document)
 
-    async def fleet(self) -> tuple[Heard, ...]:
+    async def fleet(self) -> tuple[LastHeartbeat, ...]:
         """What every replica said last."""
         response = await self.send("GET", FLEET_PATH)
         try:
             replicas: list[dict[str, Any]] = msgspec.json.decode(response.content)["replicas"]
-            return tuple(Heard(msgspec.convert(each, Heartbeat), float(each["age_s"])) for each in replicas)
+            return tuple(LastHeartbeat(msgspec.convert(each, Heartbeat), float(each["age_s"])) for each in replicas)
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             words = f"{self._base}{FLEET_PATH} does not answer as a registry does: {error}"
             raise RegistryUnavailable(words) from error

@@ -1,4 +1,4 @@
-"""Artifact URIs to digests: what the stores hold under each address now.
+"""Resolver of artifact URIs to digests: what the stores hold under each address now.
 
 `s3://…` is a pointer object in the artifact store; `pvc://<volume>/<path>` is the manifest in a model's folder below
 `models_root`. The law is that ignorance removes nothing: where a store does not answer, or what it says is wrong,

@@ -12,7 +12,7 @@ refuses nobody, the rate is taken for 5 % more at each look (test_a_rate_that_wa
 somebody waits is no matter: batch may wait for minutes beside free room
 (test_batch_that_waits_does_not_keep_the_rate_low).
 
-Neighbours: `ladder` decides; `functions.gateway.ladders` has one of these for each pool.
+Neighbours: `ladder` decides; `functions.gateway.admission.queue` has one of these for each pool.
 """
 
 from collections.abc import Sequence

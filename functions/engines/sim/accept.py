@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from jinja2 import TemplateError
 
-from functions.engines.sim import voice
-from functions.engines.sim.hashing import CacheScope
+from functions.engines.sim import reply as plan
+from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.model import Adapter, AdapterTable, ServedModel
-from functions.engines.sim.plan import Ending, Plan, plan_reply
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message, check_sampling
 from functions.engines.sim.refusals import invalid, unknown_model
+from functions.engines.sim.reply import Ending, ReplyPlan, plan_reply
 from functions.engines.sim.templates import ChatMessage
 
 _PRIORITY_HEADER = "x-vllm-priority"
@@ -31,7 +31,7 @@ class Choice:
 
     index: int
     prompt: Prompt
-    plan: Plan
+    plan: ReplyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Acceptor:
         messages = spoken(body.messages)
         text = self.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
         prompt = self._tokenized(text, add_special_tokens=False)
-        reply = voice.chat_reply(messages, mark=adapter.mark if adapter else None, wants_json=body.wants_json)
+        reply = plan.chat_reply(messages, mark=adapter.mark if adapter else None, wants_json=body.wants_json)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return self._work(
             body, headers, adapter, [(prompt, reply)], wanted_tokens=body.wanted_tokens, logprobs=logprobs
@@ -87,7 +87,7 @@ class Acceptor:
         self._check_output_length(body.wanted_tokens, "max_tokens")
         prompts = self._completion_prompts(body)
         mark = adapter.mark if adapter else None
-        replies = [(p, voice.completion_reply(p.text, mark=mark, wants_json=body.wants_json)) for p in prompts]
+        replies = [(p, plan.completion_reply(p.text, mark=mark, wants_json=body.wants_json)) for p in prompts]
         wanted_tokens = 1 if body.echo and body.wanted_tokens == 0 else body.wanted_tokens
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)
 

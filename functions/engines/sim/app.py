@@ -7,11 +7,17 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
 
-from functions.engines.sim.adapter_routes import adapter_routes, sleep_routes
 from functions.engines.sim.generation_routes import dialect_routes, generation_routes
 from functions.engines.sim.guards import CommonHeaders, FaultGate
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.plain_routes import VLLM_VERSION, fault_routes, status_routes, tokenizer_routes
+from functions.engines.sim.parts import EngineParts
+from functions.engines.sim.plain_routes import (
+    VLLM_VERSION,
+    adapter_routes,
+    fault_routes,
+    sleep_routes,
+    status_routes,
+    tokenizer_routes,
+)
 from functions.engines.sim.pooling_routes import pooling_routes
 from functions.engines.sim.refusals import Refusal, malformed
 
@@ -70,7 +76,7 @@ def _is_inner(part: str) -> bool:
     return part.lower() in _INNER or part.endswith("Body") or any(char in "[](){}" for char in part)
 
 
-def build_app(parts: Parts) -> FastAPI:
+def build_app(parts: EngineParts) -> FastAPI:
     app = FastAPI(title="shoal simulated engine", version=VLLM_VERSION, docs_url=None, redoc_url=None)
     generates = parts.settings.task == "generate"
     answering = (generation_routes, dialect_routes) if generates else (pooling_routes,)

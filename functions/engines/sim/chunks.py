@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from functions.engines.sim.logprobs import chat_logprobs, completion_logprobs
+from functions.engines.sim.bodies import chat_logprobs, completion_logprobs, final_chunk_usage, plain_usage
 from functions.engines.sim.progress import Envelope, Progress
-from functions.engines.sim.usage import final_chunk_usage, plain_usage
 
 DONE = b"data: [DONE]\n\n"
 

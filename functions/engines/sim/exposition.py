@@ -7,11 +7,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.clock import Clock
-from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.core import Histogram
+from functions.engines.sim.live import Clock, LiveEngine
 from functions.engines.sim.model import AdapterTable
 from functions.engines.sim.sequence import Sequence
-from functions.engines.sim.stats import Histogram
 
 _LABELS = ("model_name", "engine")
 _FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")

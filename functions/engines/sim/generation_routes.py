@@ -1,7 +1,8 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions and /v1/completions, and the log of what was computed for each answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from functions.engines.sim.accept import Work, spoken
-from functions.engines.sim.bodies import chat_response, completion_response
+from functions.engines.sim.bodies import chat_response, completion_response, full_usage
 from functions.engines.sim.chunks import DONE, ChatChunks, Chunks, CompletionChunks, StreamOptions
 from functions.engines.sim.dialects import (
     MessageEvents,
@@ -22,16 +23,65 @@ from functions.engines.sim.dialects import (
 from functions.engines.sim.faults import Faults, Malformed
 from functions.engines.sim.guards import json_only
 from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.stream import StreamResponse
-from functions.engines.sim.usage_log import NotedChunks, note_to, noted_body
 from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
 
+Note = Callable[[int, Sequence[Progress]], None]
 
-def generation_routes(parts: Parts) -> APIRouter:
+
+def note_to(path: Path, request_id: str) -> Note:
+    """Writes one line of the usage log for each answer: the other side of every account.
+
+        <request id> <prompt tokens> <cached tokens> <completion tokens>
+
+    Written in the same step as the answer's end, so that whoever adds up what clients were charged can compare it with
+    something that never passed through a gateway.
+    """
+
+    def note(prompt_tokens: int, replies: Sequence[Progress]) -> None:
+        usage = full_usage(prompt_tokens, replies, details=True, creation=False)
+        cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        with path.open("a") as log:
+            log.write(f"{request_id} {prompt_tokens} {cached_tokens} {usage['completion_tokens']}\n")
+
+    return note
+
+
+class NotedChunks:
+    """A stream whose end is noted."""
+
+    def __init__(self, chunks: Chunks, note: Note) -> None:
+        self._chunks = chunks
+        self._note = note
+
+    def opening(self, replies: Sequence[Progress]) -> bytes:
+        return self._chunks.opening(replies)
+
+    def tokens(self, reply: Progress, start: int, end: int) -> bytes:
+        return self._chunks.tokens(reply, start, end)
+
+    def closing(self, prompt_tokens: int, replies: Sequence[Progress]) -> bytes:
+        self._note(prompt_tokens, replies)
+        return self._chunks.closing(prompt_tokens, replies)
+
+
+def noted_body(
+    body_of: Callable[[Sequence[Progress]], dict[str, Any]], prompt_tokens: int, note: Note
+) -> Callable[[Sequence[Progress]], dict[str, Any]]:
+    """A whole answer that is noted as it is written."""
+
+    def body(replies: Sequence[Progress]) -> dict[str, Any]:
+        note(prompt_tokens, replies)
+        return body_of(replies)
+
+    return body
+
+
+def generation_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
 
     @router.post("/v1/chat/completions")
@@ -73,7 +123,7 @@ def generation_routes(parts: Parts) -> APIRouter:
     return router
 
 
-async def answer(parts: Parts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
+async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
     """`form` is how the reply is written: event by event, or as one body."""
     faults = parts.faults.for_request(work.model)
     if faults.delay_s is not None:
@@ -100,13 +150,13 @@ def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
     return Response(refusal.event() + DONE, media_type="text/event-stream")
 
 
-def _refuse_text_while_draining(parts: Parts) -> None:
+def _refuse_text_while_draining(parts: EngineParts) -> None:
     """vLLM shuts its tokenizer threads down first; prompts of token ids still reach the engine, which aborts them."""
     if parts.lifecycle.phase is Phase.DRAINING:
         raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 
 
-def envelope_of(parts: Parts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
+def envelope_of(parts: EngineParts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
     name = request.headers.get("x-request-id") or body.request_id or uuid4().hex[:16]
     return Envelope(
         request_id=f"{kind}-{name}",
@@ -117,7 +167,7 @@ def envelope_of(parts: Parts, work: Work, body: GenerationBody, request: Request
     )
 
 
-def _stream_options(parts: Parts, body: GenerationBody) -> StreamOptions:
+def _stream_options(parts: EngineParts, body: GenerationBody) -> StreamOptions:
     options = body.stream_options
     usage = parts.settings.force_usage or bool(options and options.include_usage)
     continuous = parts.settings.force_usage or (usage and bool(options and options.continuous_usage_stats))
@@ -136,14 +186,14 @@ def _injected_error(faults: Faults, status: int) -> Response:
 # POST /v1/responses, /v1/messages and /v1/messages/count_tokens.
 
 
-def dialect_routes(parts: Parts) -> APIRouter:
+def dialect_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
     _add_responses(router, parts)
     _add_messages(router, parts)
     return router
 
 
-def _add_responses(router: APIRouter, parts: Parts) -> None:
+def _add_responses(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/v1/responses")
     async def responses(body: ResponsesBody, request: Request) -> Response:
         chat = body.as_chat()
@@ -156,7 +206,7 @@ def _add_responses(router: APIRouter, parts: Parts) -> None:
         return await answer(parts, request, work, ResponseEvents(envelope, body) if body.stream else whole)
 
 
-def _add_messages(router: APIRouter, parts: Parts) -> None:
+def _add_messages(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/v1/messages")
     async def messages(body: MessagesBody, request: Request) -> Response:
         try:
@@ -182,7 +232,7 @@ def _add_messages(router: APIRouter, parts: Parts) -> None:
         return JSONResponse({"input_tokens": len(parts.acceptor.prompt_of(text).ids)})
 
 
-def _accepted(parts: Parts, chat: ChatBody, request: Request) -> Work:
+def _accepted(parts: EngineParts, chat: ChatBody, request: Request) -> Work:
     parts.acceptor.find_model(chat.model)
     parts.engine.check_admission(1)
     return parts.acceptor.chat(chat, request.headers)

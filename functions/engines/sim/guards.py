@@ -1,4 +1,4 @@
-"""What stands before the routes: the media type, vLLM's common headers, and the faults that hit every request."""
+"""Checks in front of the routes: the media type, vLLM's common headers, and the faults that hit every request."""
 
 import asyncio
 from uuid import uuid4

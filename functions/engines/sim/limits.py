@@ -1,4 +1,4 @@
-"""What an engine may hold, and what a step costs.
+"""Limits of an engine, and what a step costs.
 
 The law of time: an engine works in steps, and everything that a step carries makes it longer.
 

@@ -1,4 +1,4 @@
-"""The engine in real time: the core's steps paced by a clock, tokens handed to whoever asked for them.
+"""The engine in real time: the core's steps paced by a clock, tokens handed to their listeners.
 
 One loop. It begins a step, sleeps for as long as the step takes, ends it, and tells each listener about its token.
 Lateness of the event loop is made up in the next step (up to a bound), so the rate stays the model's and not the
@@ -6,6 +6,7 @@ machine's. When the engine dies every listener is told once, and nothing runs an
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -14,14 +15,39 @@ from typing import Protocol
 
 from functions.engines.sim.accept import Choice, Work
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.clock import Clock
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.kv_events import KvEventPublisher
+from functions.engines.sim.lifecycle import Level, Mode, Slumber
 from functions.engines.sim.model import Adapter
 from functions.engines.sim.refusals import engine_dead, prefill_backlog_full, queue_full
 from functions.engines.sim.sequence import Sequence, Status
-from functions.engines.sim.slumber import Level, Mode, Slumber
+
+
+class Clock(Protocol):
+    """Two clocks: engine seconds (monotonic; steps and latencies) and wall seconds (the `created` of a response)."""
+
+    def now_s(self) -> float:
+        """Monotonic."""
+        ...
+
+    def wall_s(self) -> float:
+        """Since 1970."""
+        ...
+
+    async def sleep_until(self, when_s: float) -> None: ...
+
+
+class SystemClock:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        return time.time()
+
+    async def sleep_until(self, when_s: float) -> None:
+        await asyncio.sleep(max(0.0, when_s - time.monotonic()))
+
 
 _MAX_CATCH_UP_S = 0.25
 _FREEZE_POLL_S = 0.05

@@ -14,9 +14,9 @@ from typing import Any
 
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.refusals import Refusal, adapter_broken, adapter_missing, bad_adapter_call
+from functions.engines.sim.reply import adapter_mark
 from functions.engines.sim.templates import ChatTemplate, load_template
 from functions.engines.sim.tokenizer import BuiltinTokenizer, ModelTokenizer, Tokenizer
-from functions.engines.sim.voice import adapter_mark
 
 
 @dataclass(frozen=True, slots=True)

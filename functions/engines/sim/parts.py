@@ -1,20 +1,19 @@
-"""What one simulated engine is made of, put together once in `server`; the routes take what they need from here."""
+"""Parts of one simulated engine, put together once in `server`; the routes take what they need from here."""
 
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
 from functions.engines.sim.accept import Acceptor
-from functions.engines.sim.clock import Clock
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.lifecycle import Lifecycle
-from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.live import Clock, LiveEngine
 from functions.engines.sim.model import AdapterTable, ServedModel
 from functions.engines.sim.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class EngineParts:
     settings: Settings
     model: ServedModel
     adapters: AdapterTable

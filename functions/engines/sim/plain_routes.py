@@ -1,28 +1,39 @@
-"""Everything that generates nothing.
+"""Routes that generate nothing.
 
-Health, version, load, models, metrics, tokenize and detokenize, and the fault switches.
+Health, version, load, models, metrics, tokenize and detokenize, the fault switches; adapters are loaded and unloaded
+where VLLM_ALLOW_RUNTIME_LORA_UPDATING says so, and the engine sleeps with VLLM_SERVER_DEV_MODE=1: requests that come
+meanwhile are taken and wait; /health, /metrics and /v1/models answer as ever.
 """
 
-from typing import Any
+import asyncio
+from collections import defaultdict
+from typing import Annotated, Any
 from uuid import uuid4
 
 import msgspec
 import orjson
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
 from functions.engines.sim.accept import spoken
 from functions.engines.sim.guards import json_only
-from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.protocol import DetokenizeBody, TokenizeChatBody, TokenizeCompletionBody
+from functions.engines.sim.lifecycle import Level, Mode, Phase
+from functions.engines.sim.parts import EngineParts
+from functions.engines.sim.protocol import (
+    DetokenizeBody,
+    LoadAdapterBody,
+    TokenizeChatBody,
+    TokenizeCompletionBody,
+    UnloadAdapterBody,
+)
+from functions.engines.sim.refusals import adapter_broken
 
 VLLM_VERSION = "0.32.0"
 
 
-def status_routes(parts: Parts) -> APIRouter:
+def status_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
 
     async def health() -> Response:
@@ -57,7 +68,7 @@ def status_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def tokenizer_routes(parts: Parts) -> APIRouter:
+def tokenizer_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter(dependencies=[Depends(json_only)])
     tokenizer = parts.model.tokenizer
 
@@ -77,7 +88,7 @@ def tokenizer_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def fault_routes(parts: Parts) -> APIRouter:
+def fault_routes(parts: EngineParts) -> APIRouter:
     router = APIRouter()
 
     @router.get("/sim/faults")
@@ -106,14 +117,14 @@ def fault_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _text_of(parts: Parts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
+def _text_of(parts: EngineParts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
     if isinstance(body, TokenizeCompletionBody):
         return body.prompt
     messages = spoken(body.messages)
     return parts.acceptor.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
 
 
-def _model_cards(parts: Parts) -> list[dict[str, Any]]:
+def _model_cards(parts: EngineParts) -> list[dict[str, Any]]:
     created_s = int(parts.clock.wall_s())
     limit = parts.settings.limits.max_model_len_tokens
     base = [_card(name, parts.model.root, None, limit, created_s) for name in parts.model.names]
@@ -146,3 +157,62 @@ def _card(name: str, root: str, parent: str | None, max_model_len: int | None, c
         "max_model_len": max_model_len,
         "permission": [permission],
     }
+
+
+def adapter_routes(parts: EngineParts) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(json_only)])
+    busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @router.post("/v1/load_lora_adapter")
+    async def load(body: LoadAdapterBody) -> Response:
+        async with busy[body.lora_name]:
+            await load_adapter(parts, body.lora_name, body.lora_path, in_place=body.load_inplace)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    @router.post("/v1/unload_lora_adapter")
+    async def unload(body: UnloadAdapterBody) -> Response:
+        async with busy[body.lora_name]:
+            parts.adapters.forget(body.lora_name)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    return router
+
+
+async def load_adapter(parts: EngineParts, name: str, path: str, *, in_place: bool = False) -> None:
+    """Hot when it returns. Raises Refusal."""
+    adapter = parts.adapters.read(name, path, in_place=in_place)
+    if not parts.settings.enable_lora:
+        raise adapter_broken("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+    await parts.engine.load_adapter(adapter)
+    parts.adapters.register(adapter)
+
+
+def sleep_routes(parts: EngineParts) -> APIRouter:
+    router = APIRouter()
+    engine, clock = parts.engine, parts.clock
+    turn = asyncio.Lock()  # the engine does one such thing after the other
+
+    @router.post("/sleep")
+    async def sleep(level: Annotated[int, Query(ge=0, le=2)] = 1, mode: Annotated[Mode, Query()] = "abort") -> Response:
+        async with turn:
+            depth: Level = _LEVELS[level]
+            await engine.sleep(depth, mode)
+        return JSONResponse({"status": "sleeping", "level": level})
+
+    @router.post("/wake_up")
+    async def wake_up(tags: Annotated[list[str] | None, Query()] = None) -> Response:
+        async with turn:
+            if engine.slumber.brings_weights(tags):
+                await clock.sleep_until(clock.now_s() + parts.settings.wake_s)
+            engine.wake_up(tags)
+        is_awake = engine.slumber.level is None
+        return JSONResponse({"status": "awake" if is_awake else "sleeping", "tags": tags})
+
+    @router.get("/is_sleeping")
+    async def is_sleeping() -> Response:
+        return JSONResponse({"is_sleeping": engine.slumber.level is not None})
+
+    return router
+
+
+_LEVELS: tuple[Level, ...] = (0, 1, 2)

@@ -1,4 +1,4 @@
-"""What a simulated pooling model makes of text: vectors, classes and scores, deterministic and not without meaning.
+"""Output of a simulated pooling model: vectors, classes and scores, deterministic and not without meaning.
 
 Every token has a direction of its own (bits of its hash as +1 and -1), a text is the sum of its tokens' directions,
 normalised. So the cosine of two texts grows with the tokens that they share (test_shared_words_bring_vectors_together)

@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from functions.engines.sim import pooling
 from functions.engines.sim.accept import Choice, Prompt, Work, spoken
+from functions.engines.sim.blocks import CacheScope
+from functions.engines.sim.bodies import plain_usage
 from functions.engines.sim.guards import json_only
-from functions.engines.sim.hashing import CacheScope
 from functions.engines.sim.model import Adapter
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.plan import Plan
+from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.pooling import (
     EmbeddingsBody,
     InputBody,
@@ -30,13 +30,13 @@ from functions.engines.sim.pooling import (
     Scored,
 )
 from functions.engines.sim.refusals import invalid
-from functions.engines.sim.usage import plain_usage
+from functions.engines.sim.reply import ReplyPlan
 from functions.engines.sim.whole import generate_whole
 
 Answer = Callable[[int], dict[str, Any]]  # prompt tokens -> body
 
 
-def pooling_routes(parts: Parts) -> APIRouter:
+def pooling_routes(parts: EngineParts) -> APIRouter:
     """The routes of the task that this engine was started for."""
     router = APIRouter(dependencies=[Depends(json_only)])
     task = parts.settings.task
@@ -49,7 +49,7 @@ def pooling_routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _add_embeddings(router: APIRouter, parts: Parts) -> None:
+def _add_embeddings(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
         adapter = parts.acceptor.find_model(body.model)
@@ -67,7 +67,7 @@ def _add_embeddings(router: APIRouter, parts: Parts) -> None:
         return await _pooled(parts, request, body, adapter, prompts, answer)
 
 
-def _add_classify(router: APIRouter, parts: Parts) -> None:
+def _add_classify(router: APIRouter, parts: EngineParts) -> None:
     @router.post("/classify")
     async def classify(body: InputBody, request: Request) -> Response:
         adapter = parts.acceptor.find_model(body.model)
@@ -84,7 +84,7 @@ def _add_classify(router: APIRouter, parts: Parts) -> None:
         return await _pooled(parts, request, body, adapter, prompts, answer)
 
 
-def _add_scores(router: APIRouter, parts: Parts) -> None:
+def _add_scores(router: APIRouter, parts: EngineParts) -> None:
     async def score(body: ScoreBody, request: Request) -> Response:
         adapter = parts.acceptor.find_model(body.model)
         first = _texts(body.queries or body.text_1 or body.data_1)
@@ -124,7 +124,7 @@ def _add_scores(router: APIRouter, parts: Parts) -> None:
 
 
 async def _pooled(  # noqa: PLR0917 - one pooled request is these six things
-    parts: Parts,
+    parts: EngineParts,
     request: Request,
     body: PoolingBody,
     adapter: Adapter | None,
@@ -132,7 +132,9 @@ async def _pooled(  # noqa: PLR0917 - one pooled request is these six things
     answer: Answer,
 ) -> Response:
     parts.engine.check_admission(len(prompts))
-    read = Plan(ids=(parts.model.tokenizer.eos_id,), deltas=("",), pieces=("",), finish_reason="stop", stop_reason=None)
+    read = ReplyPlan(
+        ids=(parts.model.tokenizer.eos_id,), deltas=("",), pieces=("",), finish_reason="stop", stop_reason=None
+    )
     scope = CacheScope(adapter.name, adapter.path, body.cache_salt) if adapter else CacheScope(salt=body.cache_salt)
     work = Work(
         model=_served(parts, adapter),
@@ -148,7 +150,7 @@ async def _pooled(  # noqa: PLR0917 - one pooled request is these six things
     return await generate_whole(request, parts.engine, work, lambda _: answer(work.prompt_tokens), faults)
 
 
-def _prompts(parts: Parts, body: InputBody) -> list[Prompt]:
+def _prompts(parts: EngineParts, body: InputBody) -> list[Prompt]:
     if body.messages is not None:
         text = parts.acceptor.render(spoken(body.messages), add_generation_prompt=False, tools=None)
         return [parts.acceptor.prompt_of(text, body.truncate_prompt_tokens)]
@@ -159,7 +161,7 @@ def _prompts(parts: Parts, body: InputBody) -> list[Prompt]:
     return [parts.acceptor.prompt_of(each, body.truncate_prompt_tokens) for each in several]
 
 
-def _pairs(parts: Parts, body: PoolingBody, first: list[str], second: list[str]) -> list[tuple[Prompt, Prompt]]:
+def _pairs(parts: EngineParts, body: PoolingBody, first: list[str], second: list[str]) -> list[tuple[Prompt, Prompt]]:
     prompt_of, cut = parts.acceptor.prompt_of, body.truncate_prompt_tokens
     return [(prompt_of(one, cut), prompt_of(other, cut)) for one, other in zip(first, second, strict=True)]
 
@@ -180,19 +182,19 @@ def _text(item: Scored) -> str:
     return "\n".join(str(part.get("text", "")) for part in item.get("content") or ())
 
 
-def _score(parts: Parts, query: Prompt, document: Prompt, adapter: Adapter | None) -> float:
+def _score(parts: EngineParts, query: Prompt, document: Prompt, adapter: Adapter | None) -> float:
     if parts.settings.task == "score":
         return pooling.overlap(query.ids, document.ids)
     dimensions = parts.settings.embedding_dimensions
     return pooling.cosine(_vector(parts, query, adapter, dimensions), _vector(parts, document, adapter, dimensions))
 
 
-def _vector(parts: Parts, prompt: Prompt, adapter: Adapter | None, dimensions: int) -> list[float]:
+def _vector(parts: EngineParts, prompt: Prompt, adapter: Adapter | None, dimensions: int) -> list[float]:
     whole = pooling.embed(prompt.ids, dimensions=parts.settings.embedding_dimensions, mark=_mark(adapter))
     return whole if dimensions == len(whole) else pooling.normalised(whole[:dimensions])
 
 
-def _dimensions(parts: Parts, wanted: int | None) -> int:
+def _dimensions(parts: EngineParts, wanted: int | None) -> int:
     most = parts.settings.embedding_dimensions
     if wanted is not None and not 1 <= wanted <= most:
         raise invalid(f"dimensions must be between 1 and {most}.", param="dimensions", value=wanted)
@@ -205,7 +207,7 @@ def _encoded(vector: list[float], encoding: str) -> list[float] | str:
 
 
 def _listed(
-    parts: Parts, kind: str, adapter: Adapter | None, data: list[dict[str, Any]], prompt_tokens: int
+    parts: EngineParts, kind: str, adapter: Adapter | None, data: list[dict[str, Any]], prompt_tokens: int
 ) -> dict[str, Any]:
     return {
         "id": _id(kind),
@@ -221,7 +223,7 @@ def _id(kind: str) -> str:
     return f"{kind}-{uuid4().hex[:16]}"
 
 
-def _served(parts: Parts, adapter: Adapter | None) -> str:
+def _served(parts: EngineParts, adapter: Adapter | None) -> str:
     return adapter.name if adapter else parts.model.names[0]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from functions.engines.sim.accept import Choice
-from functions.engines.sim.plan import Plan
+from functions.engines.sim.reply import ReplyPlan
 from functions.engines.sim.sequence import Sequence, Status
 
 
@@ -21,7 +21,7 @@ class Progress:
         return self.choice.index
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ReplyPlan:
         return self.choice.plan
 
     @property

@@ -1,4 +1,4 @@
-"""The engine's errors as vLLM words and shapes them: {"error":{"message","type","param","code"}}.
+"""Errors of the engine as vLLM phrases and shapes them: {"error":{"message","type","param","code"}}.
 
 Everything that the client did wrong is 400, an unknown model 404, a full queue 503. Message texts are vLLM's own,
 because gateways and people match on them. Neighbour: `routes` turns a Refusal into a response, in one place.

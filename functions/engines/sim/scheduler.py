@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.blocks import BlockPool, Remembered
-from functions.engines.sim.hashing import block_hash, chain
+from functions.engines.sim.blocks import BlockPool, Remembered, block_hash, chain
 from functions.engines.sim.limits import EngineLimits
 from functions.engines.sim.sequence import Sequence, Status
 

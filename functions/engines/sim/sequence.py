@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.hashing import CacheScope
+from functions.engines.sim.blocks import CacheScope
 
 
 class Status(Enum):

@@ -20,19 +20,17 @@ from random import Random
 import uvicorn
 
 from functions.engines.sim.accept import Acceptor
-from functions.engines.sim.adapter_routes import load_adapter
 from functions.engines.sim.app import build_app
-from functions.engines.sim.clock import Clock, SystemClock
 from functions.engines.sim.connection import Connection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.live import LiveEngine
+from functions.engines.sim.live import Clock, LiveEngine, SystemClock
 from functions.engines.sim.model import AdapterTable, ServedModel
-from functions.engines.sim.parts import Parts
-from functions.engines.sim.plain_routes import VLLM_VERSION
+from functions.engines.sim.parts import EngineParts
+from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -42,7 +40,7 @@ _DEATH_NOTICE_S = 1.0
 """How long a dead engine's server still answers 503; vLLM's watchdog looks every 5 s."""
 
 
-def assemble(settings: Settings, clock: Clock) -> Parts:
+def assemble(settings: Settings, clock: Clock) -> EngineParts:
     jitter, dice = Random(settings.seed), Random(settings.seed + 1)  # noqa: S311 - reproducible, not secret
     model = ServedModel.load(settings.model, settings.served_model_names)
     adapters = AdapterTable(base_names=model.names, max_rank=settings.limits.max_lora_rank)
@@ -53,7 +51,7 @@ def assemble(settings: Settings, clock: Clock) -> Parts:
     acceptor = Acceptor(model, adapters, max_model_len_tokens=limit, can_call_tools=settings.can_call_tools)
     collector = VllmCollector(engine, adapters, clock, model_name=model.names[0])
     config = hashlib.sha256(repr((model.root, settings.limits)).encode()).hexdigest()[:8]
-    return Parts(
+    return EngineParts(
         settings=settings,
         model=model,
         adapters=adapters,
@@ -69,7 +67,7 @@ def assemble(settings: Settings, clock: Clock) -> Parts:
 class EngineServer(uvicorn.Server):
     """uvicorn with vLLM's way to stop, and a listener that can be closed for a while."""
 
-    def __init__(self, parts: Parts, *, handle_signals: bool = True) -> None:
+    def __init__(self, parts: EngineParts, *, handle_signals: bool = True) -> None:
         super().__init__(
             uvicorn.Config(
                 build_app(parts),

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from functions.engines.sim.accept import Work
-from functions.engines.sim.breakage import Writer, writer_for
 from functions.engines.sim.chunks import DONE, Chunks
 from functions.engines.sim.connection import Connection
-from functions.engines.sim.faults import Faults
+from functions.engines.sim.faults import Faults, Writer, writer_for
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.progress import Progress
 from functions.engines.sim.refusals import engine_dead

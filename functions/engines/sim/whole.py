@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from functions.engines.sim.accept import Work
-from functions.engines.sim.breakage import HTML_PAGE
 from functions.engines.sim.connection import Connection
-from functions.engines.sim.faults import Faults, Malformed
+from functions.engines.sim.faults import HTML_PAGE, Faults, Malformed
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.progress import Progress
 from functions.engines.sim.refusals import engine_dead

@@ -10,5 +10,5 @@
     composing     parts become files
     collecting    what is old goes
 
-The decisions are in `functions.decisions.batch_*`.
+The decisions are in `functions.decisions.batch`.
 """

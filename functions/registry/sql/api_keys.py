@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import api_keys
 from functions.registry.sql.transaction import Write
 

@@ -1,4 +1,4 @@
-"""Whose content is whose. The bytes lie in the object store; a row here is what keeps them from being collected.
+"""Ownership of artifacts. The bytes lie in the object store; a row here is what keeps them from being collected.
 
 An artifact that no version names is kept for a while, so that who uploads can register afterwards; then `retire`
 forgets it. Naming a digest needs its row, in the same transaction: so nothing can be named that is being collected.
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import artifacts, models, versions
 from functions.registry.sql.transaction import Write
 

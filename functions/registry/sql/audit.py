@@ -1,4 +1,4 @@
-"""The audit: who changed what, in one chain that shows when somebody has rewritten it.
+"""Audit log: who changed what, in one hash chain that shows when an entry has been rewritten.
 
     hash(n) = sha256(hash(n-1) || entry(n)),   hash(0) = 64 zeros,   entry(n) = canonical JSON with `seq` n
 

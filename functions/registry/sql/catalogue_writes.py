@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 
 from functions.registry.sql import artifacts, catalogue
 from functions.registry.sql.catalogue import StoredChannel, StoredModel
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import channels, models, rollouts, versions
 from functions.registry.sql.transaction import Write
 

@@ -1,4 +1,4 @@
-"""What has changed since a write: everything that the controller compiles, in pages that never tear a write apart.
+"""Change feed since a write: everything that the controller compiles, in pages that never tear a write apart.
 
 A page holds at most `PAGE_ROWS` rows (a model weighs as much as it has versions), and the rows of a write all or not at
 all; one write more than that is a page of its own. So who has read up to `change` N has seen every write up to N whole,

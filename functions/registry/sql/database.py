@@ -28,10 +28,10 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from functions.registry.sql import failures
+from functions.registry.sql import errors as failures
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.engine import BEGIN_OPTION, LOCK_TIMEOUT_S, as_of_one_moment, make_engine
-from functions.registry.sql.failures import Contended, DatabaseUnavailable, SchemaUnknown
+from functions.registry.sql.errors import Contended, DatabaseUnavailable, SchemaUnknown
 from functions.registry.sql.transaction import Write
 
 # Bringing the schema up to date, one process at a time.

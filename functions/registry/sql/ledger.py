@@ -1,4 +1,4 @@
-"""The garbage collector's ledger in SQL: see functions/artifacts/collect_ledger.py for its laws.
+"""The garbage collector's ledger in SQL: see functions/artifacts/collect.py for its laws.
 
 Each call is one transaction that holds the lock on `gc_state`, and takes its `moment` from there: so beginnings of
 ingests and marks of candidates stand in one order, whatever the clocks of two registries say. Nothing of it is audited;
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from functions.artifacts.collect_ledger import IngestId
+from functions.artifacts.collect import IngestId
 from functions.registry.sql.database import Database
 from functions.registry.sql.tables import gc_candidates, gc_state, ingests
 

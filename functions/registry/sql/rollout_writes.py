@@ -19,7 +19,7 @@ from functions.decisions.rollout.events import AnyEvent, Resumed
 from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, RolloutSpec
 from functions.registry.sql import catalogue, catalogue_writes, rollouts
 from functions.registry.sql.catalogue_writes import Limits
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import rollout_events
 from functions.registry.sql.tables import rollouts as table
 from functions.registry.sql.transaction import Write

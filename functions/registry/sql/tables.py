@@ -153,7 +153,7 @@ audit = Table(
     Index("audit_by_tenant", "tenant", "seq"),
 )
 
-# The ledger of the garbage collector (functions/artifacts/collect_ledger.py). One row, id 1, is its lock and its order:
+# The ledger of the garbage collector (functions/artifacts/collect.py). One row, id 1, is its lock and its order:
 # candidates and ingests are numbered from it, so that no clock decides which of them came first.
 gc_state = Table(
     "gc_state",

@@ -1,4 +1,4 @@
-"""What the engine says of its KV cache, and what the agent tells the fleet of it.
+"""KV cache of the engine: its events, and the updates that the agent publishes to the fleet.
 
     decode          bytes of a batch to events; hostile input refused
     order           which batch comes next, which are missing, and whether the engine is another one

@@ -1,4 +1,4 @@
-"""The engine's blocks under names that mean the same everywhere, and what has changed since it was last told.
+"""The engine's blocks under names that mean the same everywhere, and what changed since the last update.
 
 The engine names a block by its own hash; events of children and removals refer to that. Here each gets the name that a
 gateway makes from the same tokens (`functions.decisions.prefix.block_names`). A block whose parent is not known
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from functions.decisions.prefix.block_names import TOKEN_BYTES, block_name, scope_seed, with_extra
-from functions.replica.kv_events.decode import Cleared, EngineHash, Event, Removed, Stored
+from functions.replica.kv_events.source import Cleared, EngineHash, Event, Removed, Stored
 
 
 class EngineBlocks:

@@ -1,4 +1,4 @@
-"""What goes on the bus now: what the engine holds and who asked in, messages out. Pure; `watch` sends them.
+"""Prefix updates for the bus: from what the engine holds and which kinds are requested. Pure; `watch` sends them.
 
 Deltas go out at most every TELL_INTERVAL_S and only when something changed, or as a sign of life; blooms at most every
 BLOOM_INTERVAL_S, while the set changes; a state at most every STATE_INTERVAL_S, on request. A delta that would be too
@@ -35,19 +35,19 @@ LIFE_SIGN_INTERVAL_S = 5.0
 
 
 @dataclass(slots=True)
-class _Asked:
+class _RequestedPrefixes:
     until_s: float = 0.0
     told_s: float = -1e9
 
 
-class Telling:
+class PrefixUpdates:
     """Owned by one event loop; `now_s` is monotonic, `generation` any number that grows."""
 
     def __init__(self, replica_id: ReplicaId, pool: PoolName, blocks: EngineBlocks, generation: int) -> None:
         self._replica_id, self._pool, self._blocks = replica_id, pool, blocks
         self._generation = generation
         self._sequence = 0
-        self._asked: dict[Kind, _Asked] = {"events": _Asked(), "bloom": _Asked()}
+        self._asked: dict[Kind, _RequestedPrefixes] = {"events": _RequestedPrefixes(), "bloom": _RequestedPrefixes()}
         self._state_wanted = False
         self._state_told_s = -1e9
         self._bloom_is_old = True

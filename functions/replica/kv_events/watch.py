@@ -1,4 +1,4 @@
-"""The loops: read the engine's events, tell of them, hear who asks.
+"""Loops of KV events: read the engine's, publish updates, receive requests for them.
 
 One pass of reading is
 
@@ -21,10 +21,9 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
 from functions.fleet.prefix_updates import NewsInvalid, decode_ask, encode
 from functions.fleet.tasks import Supervised
-from functions.replica.kv_events.decode import Batch, EventsInvalid, decode
 from functions.replica.kv_events.engine_blocks import EngineBlocks
-from functions.replica.kv_events.source import EventSource, EventsUnavailable, Numbered
-from functions.replica.kv_events.telling import TELL_INTERVAL_S, Telling
+from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
+from functions.replica.kv_events.telling import TELL_INTERVAL_S, PrefixUpdates
 
 # Which batch of events comes next: sequence numbers in, what to do out.
 #
@@ -100,7 +99,7 @@ class KvWatch:
         self._source, self._bus, self._clock, self._wall_clock = source, bus, clock, wall_clock
         self._kv_blocks_total, self._kv_block_tokens = kv_blocks_total, kv_block_tokens
         self._engine_is_gone = engine_is_gone
-        self._telling = Telling(replica_id, pool, self.blocks, self._generation())
+        self._telling = PrefixUpdates(replica_id, pool, self.blocks, self._generation())
         self._order = Order()
         self._replayed: dict[int, float] = {}  # batches that the subscription may bring once more: number to time
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.manifest import check_digest
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.replica.listening import StartFailed
+from functions.replica.listeners import StartFailed
 from functions.replica.node_fetch.runner import GaveUp, run
-from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.settings import NodeFetchSettings
 
 
 def main() -> int:

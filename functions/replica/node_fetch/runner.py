@@ -1,4 +1,4 @@
-"""The node fetcher as a process: its listener, its parts, its signals, and what it says.
+"""The node fetcher as a process: its listener, its parts, its signals, and its report.
 
     1 listen, and serve chunks from the first moment
     2 fetch one digest after the other, with a line on stderr now and then
@@ -29,18 +29,15 @@ from functions.api.ids import Digest
 from functions.artifacts.cache import ArtifactCache
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.swarm.addresses import AddressRefused, check_address
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
 from functions.artifacts.swarm.download import Download, Node
-from functions.artifacts.swarm.origin import Origin
-from functions.artifacts.swarm.peer_client import TIMEOUT
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.tasks import Supervised
-from functions.replica.chunk_routes import Uploads, chunk_routes
-from functions.replica.listening import StartFailed, bind
-from functions.replica.node_fetch.settings import NodeFetchSettings
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
+from functions.replica.listeners import PeerServer, StartFailed, bind
 from functions.replica.peer_app import TokenRequired
-from functions.replica.peer_server import PeerServer
+from functions.replica.settings import NodeFetchSettings
 
 # What nodes show each other: a token that follows from the installation's, and opens nothing but chunks.
 #
@@ -92,7 +89,7 @@ async def _run(settings: NodeFetchSettings, digests: list[Digest]) -> None:
     stopped = _stopped_by_signals()
     cache = ArtifactCache(settings.cache_dir)
     shelf = ChunkShelf(cache)
-    uploads = Uploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
+    uploads = ChunkUploads(Bandwidth(settings.up_bytes_per_s), settings.max_uploads)
     token = _token(settings)
     between_nodes = peer_token(token)
     store = _store(settings)
@@ -180,7 +177,7 @@ def _stopped_by_signals() -> asyncio.Event:
     return stopped
 
 
-def _app(shelf: ChunkShelf, uploads: Uploads, token: str) -> TokenRequired:
+def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str) -> TokenRequired:
     app = FastAPI(title="shoal node fetch", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(chunk_routes(shelf, uploads))
     return TokenRequired(app, token)

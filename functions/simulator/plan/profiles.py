@@ -1,6 +1,6 @@
 """Engine profile of a pool's InferenceService: the annotated one, else the one that its specification implies.
 
-    annotation shoal.dev/simulator-profile: h100-8b           one of `fleet.engine_profile`, such as a measured one
+    annotation shoal.dev/simulator-profile: h100-8b           of `simulator.fleet.engine_profile`, or a measured one
     annotation shoal.dev/accelerator-price-per-hour: "2.5"    of one accelerator, in the operator's money; 1 without it
 
 Without the first, memory and speed are computed from the model's shape, the accelerators and the engine's arguments

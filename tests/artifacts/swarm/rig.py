@@ -30,16 +30,15 @@ from functions.artifacts.errors import StoreUnavailable
 from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import FileEntry, Manifest
 from functions.artifacts.s3 import S3Store
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth, Origin
 from functions.artifacts.swarm.download import Download, Node
-from functions.artifacts.swarm.origin import Origin
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.decisions.distribution.tracker import BoardPolicy
 from functions.registry import errors
-from functions.registry.guards import require_token
+from functions.registry.conventions import require_token
 from functions.registry.tracker import Tracker, tracker_routes
-from functions.replica.chunk_routes import Uploads, chunk_routes
+from functions.replica.chunk_routes import ChunkUploads, chunk_routes
 from functions.replica.peer_app import TokenRequired
 from tests.artifacts.memory_store import MemoryStore
 
@@ -101,7 +100,7 @@ class SwarmNode:
     world: "SwarmWorld"
     number: int
     shelf: ChunkShelf
-    uploads: Uploads
+    uploads: ChunkUploads
     zone: str = ""
 
     @property
@@ -167,7 +166,7 @@ class SwarmWorld:
 
     def node(self, number: int, *, zone: str = "", shelf: type[ChunkShelf] = ChunkShelf) -> SwarmNode:
         """A node that serves what it has from now on."""
-        node = SwarmNode(self, number, shelf(ArtifactCache(self.folder / f"cache-{number}")), Uploads(), zone)
+        node = SwarmNode(self, number, shelf(ArtifactCache(self.folder / f"cache-{number}")), ChunkUploads(), zone)
         app = FastAPI()
         app.include_router(chunk_routes(node.shelf, node.uploads))
         self.network.hosts[node.address] = httpx.ASGITransport(TokenRequired(app, TOKEN))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.artifacts.swarm.bandwidth import Bandwidth
+from functions.artifacts.swarm.chunk_clients import Bandwidth
 
 
 def test_worked_example() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from functions.api.ids import Digest
 from functions.artifacts.manifest import Chunk
-from functions.artifacts.swarm.bandwidth import Bandwidth
-from functions.artifacts.swarm.peer_client import PeerClient, PeerFailed
+from functions.artifacts.swarm.chunk_clients import Bandwidth, PeerClient, PeerFailed
 from functions.decisions.distribution.chunk_bits import encode
 from functions.decisions.distribution.peers import Failure
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from functions.artifacts.swarm.wire import (
+from functions.artifacts.swarm.protocol import (
     MAX_AVOIDED,
     MessageRefused,
     decode_announcement,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from functions.api.loader import Loaded
-from functions.api.problems import Place, Problem
-from functions.controller.gitops.following import LAST_GOOD, Following
+from functions.api.problems import Problem, SourceLocation
+from functions.controller.gitops.following import LAST_GOOD, BranchFollower
 from functions.controller.gitops.git import Git, GitFailed
-from functions.controller.gitops.record import HISTORY_MAX, Past, Record
+from functions.controller.gitops.record import HISTORY_MAX, FormerRevision, RevisionRecord
 from functions.controller.gitops.source import GitSource
 from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import GOOD, Bench
@@ -25,36 +25,36 @@ def nothing_wrong(loaded: Loaded) -> tuple[Problem, ...]:
     return ()
 
 
-def follow(bench: Bench) -> Following:
+def follow(bench: Bench) -> BranchFollower:
     """A controller's life: the record is on the disk, nothing else is remembered."""
-    return Following(GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), nothing_wrong)
+    return BranchFollower(GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), nothing_wrong)
 
 
-def desired(following: Following) -> str:
+def desired(following: BranchFollower) -> str:
     assert following.desired is not None
     return following.desired.revision.removeprefix("main@")
 
 
-def apply(following: Following) -> None:
+def apply(following: BranchFollower) -> None:
     assert following.desired is not None
     following.published(following.desired.revision)
     following.converged(following.desired.revision)
 
 
 @pytest.fixture
-async def following(bench: Bench) -> Following:
+async def following(bench: Bench) -> BranchFollower:
     bench.force({})
     following = follow(bench)
     await following.start()
     return following
 
 
-def results(following: Following) -> list[str]:
+def results(following: BranchFollower) -> list[str]:
     return [past.result for past in following.record.history]
 
 
 async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converged(
-    bench: Bench, following: Following
+    bench: Bench, following: BranchFollower
 ) -> None:
     assert desired(following) == bench.tip()
     assert following.desired is not None
@@ -65,7 +65,9 @@ async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converge
     assert results(following) == ["applied"]
 
 
-async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(bench: Bench, following: Following) -> None:
+async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(
+    bench: Bench, following: BranchFollower
+) -> None:
     good = bench.tip()
     apply(following)
     bad = bench.force(BAD)
@@ -79,7 +81,7 @@ async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(bench: 
     assert results(following) == ["refused", "applied"], "judged once"
 
 
-async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, following: Following) -> None:
+async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     apply(following)
     bench.force(BAD)
@@ -89,7 +91,7 @@ async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, fo
     assert successor.refused
 
 
-async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: Following) -> None:
+async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: BranchFollower) -> None:
     """A cut of power may leave the file empty."""
     good = bench.tip()
     bench.force(BAD)
@@ -100,7 +102,7 @@ async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Be
 
 
 async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_garbage(
-    bench: Bench, following: Following
+    bench: Bench, following: BranchFollower
 ) -> None:
     good = bench.tip()
     git("checkout", "--quiet", "--orphan", "other", at=bench.checkout)
@@ -113,7 +115,7 @@ async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_ga
     assert desired(successor) == good
 
 
-async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following: Following) -> None:
+async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
     await following.look()
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
@@ -121,7 +123,7 @@ async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following
     assert (desired(following), following.refused) == (fixed, ())
 
 
-async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Bench, following: Following) -> None:
+async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Bench, following: BranchFollower) -> None:
     old = desired(following)
     new = bench.force({"more.yaml": tenant("globex", "g")})
     await following.look()
@@ -132,7 +134,7 @@ async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Benc
     assert not following.desired.published, "news of the old one is no news"
 
 
-async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, following: Following) -> None:
+async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, following: BranchFollower) -> None:
     before = bench.tip()
     apply(following)
     following.suspend("moving house")
@@ -153,8 +155,8 @@ async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, fol
 
 async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked(bench: Bench) -> None:
     bench.force({})
-    wrong = [Problem(Place("pool.yaml", 1, 1), "", "too many replicas")]
-    following = Following(
+    wrong = [Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")]
+    following = BranchFollower(
         GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), lambda loaded: tuple(wrong)
     )
     await following.start()
@@ -167,7 +169,7 @@ async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked
     assert desired(following) == bench.tip()
 
 
-async def test_removing_everything_needs_to_be_meant(bench: Bench, following: Following) -> None:
+async def test_removing_everything_needs_to_be_meant(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     empty = bench.force(dict.fromkeys(GOOD))
     await following.look()
@@ -181,7 +183,7 @@ async def test_removing_everything_needs_to_be_meant(bench: Bench, following: Fo
     assert following.desired.empty_is_meant
 
 
-async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, following: Following) -> None:
+async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, following: BranchFollower) -> None:
     before = desired(following)
     away = bench.repository.path.rename(bench.repository.path.with_name("away.git"))
     with pytest.raises(GitFailed):
@@ -192,12 +194,12 @@ async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, fo
     assert following.trouble == ""
 
 
-async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, following: Following) -> None:
+async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, following: BranchFollower) -> None:
     named = git("rev-parse", LAST_GOOD, at=bench.repository.path).stdout.strip()
     assert named == desired(following)
 
 
-async def test_waiting_ends_with_the_news_or_with_the_time(following: Following) -> None:
+async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFollower) -> None:
     assert not await following.until(lambda: False, 0.01)
     waiting = asyncio.get_running_loop().create_task(following.until(lambda: following.suspended, 30))
     await asyncio.sleep(0)
@@ -205,7 +207,7 @@ async def test_waiting_ends_with_the_news_or_with_the_time(following: Following)
     assert await waiting
 
 
-async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: Following) -> None:
+async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
     await following.look()
     assert following.refused
@@ -218,7 +220,9 @@ async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Ben
     assert desired(following) == fixed
 
 
-async def test_what_was_refused_before_a_suspension_is_told_again_after_it(bench: Bench, following: Following) -> None:
+async def test_what_was_refused_before_a_suspension_is_told_again_after_it(
+    bench: Bench, following: BranchFollower
+) -> None:
     bad = bench.force(BAD)
     await following.look()
     following.suspend("")
@@ -232,7 +236,7 @@ async def test_what_was_refused_before_a_suspension_is_told_again_after_it(bench
 
 
 async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
-    bench: Bench, following: Following, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, following: BranchFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = desired(following)
     new = bench.force({"more.yaml": tenant("globex", "g")})
@@ -254,7 +258,7 @@ async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
 
 
 async def test_going_back_before_the_new_revision_was_applied_is_applied_too(
-    bench: Bench, following: Following
+    bench: Bench, following: BranchFollower
 ) -> None:
     apply(following)
     first = bench.tip()
@@ -268,12 +272,12 @@ async def test_going_back_before_the_new_revision_was_applied_is_applied_too(
     assert results(following) == ["applied", "superseded", "applied"]
 
 
-def past(revision: str, result: str = "applied", at_unix_s: float = 1.0) -> Past:
-    return Past(revision, "words", result, "", at_unix_s, at_unix_s, 0.5)  # type: ignore[arg-type]
+def past(revision: str, result: str = "applied", at_unix_s: float = 1.0) -> FormerRevision:
+    return FormerRevision(revision, "words", result, "", at_unix_s, at_unix_s, 0.5)  # type: ignore[arg-type]
 
 
 def test_the_history_is_short_and_counts_what_repeats() -> None:
-    record = Record()
+    record = RevisionRecord()
     for number in range(HISTORY_MAX + 3):
         record = record.concluded(past(f"main@{number}"))
     assert [entry.revision for entry in record.history] == ["main@7", "main@6", "main@5", "main@4", "main@3"]
@@ -287,4 +291,4 @@ def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, content: by
     from functions.controller.gitops import record as records
 
     (tmp_path / "record").write_bytes(content)
-    assert records.read(tmp_path / "record") == Record()
+    assert records.read(tmp_path / "record") == RevisionRecord()

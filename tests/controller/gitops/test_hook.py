@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.push import Update
-from functions.controller.gitops.review import Push, Reviewer
+from functions.controller.gitops.review import Push, ReferenceUpdate, Reviewer
 from functions.controller.gitops.source import GitSource
 from tests.controller.configs import tenant
 from tests.controller.gitops.conftest import GOOD, Bench
@@ -109,7 +108,7 @@ def test_a_repository_that_was_damaged_is_made_good_by_the_next_start(bench: Ben
 def test_nobodys_word_makes_the_judge_read_objects_from_elsewhere(bench: Bench, tmp_path: Path) -> None:
     source = GitSource(bench.repository.path)
     reviewer = Reviewer(source, lambda loaded: (), lambda present, candidate: ())
-    update = Update("0" * 40, "1" * 40, "refs/heads/main")
+    update = ReferenceUpdate("0" * 40, "1" * 40, "refs/heads/main")
     for objects in (tmp_path, bench.repository.path / "objects" / ".." / "..", tmp_path / "none"):
         with pytest.raises(GitFailed, match="no quarantine"):
             reviewer.review(Push((update,), objects=objects), None)

@@ -2,33 +2,33 @@
 
 import pytest
 
-from functions.api.problems import Place, Problem
-from functions.controller.gitops.push import MAX_UPDATES, Update, judge_references
+from functions.api.problems import Problem, SourceLocation
+from functions.controller.gitops.review import MAX_UPDATES, ReferenceUpdate, judge_references
 from functions.controller.gitops.words import SHOWN_PROBLEMS, problem_lines
 
 A, B, NONE = "a" * 40, "b" * 40, "0" * 40
 
 
 def judged(
-    *updates: Update, options: tuple[str, ...] = (), ancestor: bool = True
+    *updates: ReferenceUpdate, options: tuple[str, ...] = (), ancestor: bool = True
 ) -> tuple[tuple[str, ...], str | None]:
     found = judge_references(updates, frozenset(options), "main", lambda older, newer: ancestor)
     return found.refusals, found.commit
 
 
 def test_a_step_forward_of_the_branch_is_what_would_be_deployed() -> None:
-    assert judged(Update(A, B, "refs/heads/main")) == ((), B)
-    assert judged(Update(NONE, B, "refs/heads/main")) == ((), B)
+    assert judged(ReferenceUpdate(A, B, "refs/heads/main")) == ((), B)
+    assert judged(ReferenceUpdate(NONE, B, "refs/heads/main")) == ((), B)
 
 
 def test_the_branch_is_not_deleted_whatever_is_asked() -> None:
-    (words,), commit = judged(Update(A, NONE, "refs/heads/main"), options=("allow-rewrite", "allow-empty"))
+    (words,), commit = judged(ReferenceUpdate(A, NONE, "refs/heads/main"), options=("allow-rewrite", "allow-empty"))
     assert "cannot be deleted" in words
     assert commit is None
 
 
 def test_history_is_rewritten_only_when_that_is_meant() -> None:
-    update = Update(A, B, "refs/heads/main")
+    update = ReferenceUpdate(A, B, "refs/heads/main")
     (words,), commit = judged(update, ancestor=False)
     assert "-o allow-rewrite" in words
     assert commit is None
@@ -37,9 +37,9 @@ def test_history_is_rewritten_only_when_that_is_meant() -> None:
 
 def test_other_branches_and_tags_are_kept_and_not_deployed() -> None:
     updates = (
-        Update(NONE, A, "refs/heads/feature/x"),
-        Update(A, NONE, "refs/heads/old"),
-        Update(NONE, A, "refs/tags/v1"),
+        ReferenceUpdate(NONE, A, "refs/heads/feature/x"),
+        ReferenceUpdate(A, NONE, "refs/heads/old"),
+        ReferenceUpdate(NONE, A, "refs/tags/v1"),
     )
     found = judge_references(updates, frozenset(), "main", lambda older, newer: True)
     assert found.commit is None
@@ -49,29 +49,29 @@ def test_other_branches_and_tags_are_kept_and_not_deployed() -> None:
 
 @pytest.mark.parametrize("reference", ["refs/shoal/last-good", "refs/notes/x", "HEAD", "refs/heads"])
 def test_other_references_are_refused(reference: str) -> None:
-    refusals, _ = judged(Update(A, B, reference))
+    refusals, _ = judged(ReferenceUpdate(A, B, reference))
     assert len(refusals) == 1
 
 
 def test_one_refusal_keeps_the_branch_where_it_is() -> None:
-    refusals, commit = judged(Update(A, B, "refs/heads/main"), Update(A, B, "refs/shoal/last-good"))
+    refusals, commit = judged(ReferenceUpdate(A, B, "refs/heads/main"), ReferenceUpdate(A, B, "refs/shoal/last-good"))
     assert refusals
     assert commit is None
 
 
 def test_a_reference_that_is_moved_twice_is_refused() -> None:
     """Else only the last of the two would be judged."""
-    refusals, commit = judged(Update(A, B, "refs/heads/main"), Update(NONE, A, "refs/heads/main"))
+    refusals, commit = judged(ReferenceUpdate(A, B, "refs/heads/main"), ReferenceUpdate(NONE, A, "refs/heads/main"))
     assert (len(refusals), commit) == (1, None)
 
 
 def test_an_option_that_means_nothing_is_refused_with_those_that_do() -> None:
-    (words,), _ = judged(Update(A, B, "refs/heads/main"), options=("allow-emtpy",))
+    (words,), _ = judged(ReferenceUpdate(A, B, "refs/heads/main"), options=("allow-emtpy",))
     assert "known: allow-rewrite, allow-empty" in words
 
 
 def test_a_flood_of_references_is_refused_in_one_line() -> None:
-    updates = [Update(NONE, A, f"refs/heads/{number}") for number in range(MAX_UPDATES + 1)]
+    updates = [ReferenceUpdate(NONE, A, f"refs/heads/{number}") for number in range(MAX_UPDATES + 1)]
     assert len(judged(*updates)[0]) == 1
 
 
@@ -80,7 +80,7 @@ def lines(*problems: Problem, **texts: bytes) -> list[str]:
 
 
 def test_a_problem_is_shown_with_its_line_and_a_caret() -> None:
-    assert lines(Problem(Place("a.yaml", 2, 3), "spec.teir", "unknown key"), a_yaml=b"spec:\n  teir: x\n") == [
+    assert lines(Problem(SourceLocation("a.yaml", 2, 3), "spec.teir", "unknown key"), a_yaml=b"spec:\n  teir: x\n") == [
         "a.yaml:2:3: spec.teir: unknown key",
         "     2 |   teir: x",
         "       |   ^",
@@ -88,22 +88,26 @@ def test_a_problem_is_shown_with_its_line_and_a_caret() -> None:
 
 
 def test_a_problem_without_a_line_is_shown_alone() -> None:
-    assert lines(Problem(Place("a.yaml"), "", "is a symbolic link")) == ["a.yaml: is a symbolic link"]
-    assert len(lines(Problem(Place("a.yaml", 9, 1), "", "x"), a_yaml=b"one\n")) == 1
+    assert lines(Problem(SourceLocation("a.yaml"), "", "is a symbolic link")) == ["a.yaml: is a symbolic link"]
+    assert len(lines(Problem(SourceLocation("a.yaml", 9, 1), "", "x"), a_yaml=b"one\n")) == 1
 
 
 def test_of_a_long_line_the_part_that_matters_is_shown() -> None:
-    _, excerpt, caret = lines(Problem(Place("a.yaml", 1, 5000), "", "x"), a_yaml=b"a" * 4999 + b"!" + b"b" * 5000)
+    _, excerpt, caret = lines(
+        Problem(SourceLocation("a.yaml", 1, 5000), "", "x"), a_yaml=b"a" * 4999 + b"!" + b"b" * 5000
+    )
     assert len(excerpt) < 200
     assert excerpt[caret.index("^")] == "!"
 
 
 def test_many_problems_are_cut_off_with_a_count() -> None:
-    shown = lines(*(Problem(Place("a.yaml"), "", str(number)) for number in range(SHOWN_PROBLEMS + 7)))
+    shown = lines(*(Problem(SourceLocation("a.yaml"), "", str(number)) for number in range(SHOWN_PROBLEMS + 7)))
     assert len(shown) == SHOWN_PROBLEMS + 1
     assert shown[-1] == "… and 7 more"
 
 
 def test_nothing_that_a_terminal_obeys_gets_through() -> None:
-    shown = lines(Problem(Place("a.yaml", 1, 1), "x", "found \x1b[31m\r\n"), a_yaml=b"\x1b]0;title\x07 \xff\x9b")
+    shown = lines(
+        Problem(SourceLocation("a.yaml", 1, 1), "x", "found \x1b[31m\r\n"), a_yaml=b"\x1b]0;title\x07 \xff\x9b"
+    )
     assert all(line.isprintable() for line in shown)

@@ -2,10 +2,9 @@
 
 import pytest
 
-from functions.api.problems import Place, Problem
-from functions.controller.gitops.following import Following
-from functions.controller.gitops.push import Update
-from functions.controller.gitops.review import SHOWN_CHANGES, Push, Reviewer, changes_in_words
+from functions.api.problems import Problem, SourceLocation
+from functions.controller.gitops.following import BranchFollower
+from functions.controller.gitops.review import SHOWN_CHANGES, Push, ReferenceUpdate, Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.orders import follow_words
 from functions.controller.snapshot.publish import PublishOutcome
@@ -56,16 +55,16 @@ def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:
     many = tuple(f"tenant t{number} added" for number in range(SHOWN_CHANGES + 500))
     reviewer = Reviewer(GitSource(bench.repository.path), lambda loaded: (), lambda present, candidate: many)
     commit = bench.force({})
-    verdict = reviewer.review(Push((Update("0" * 40, commit, "refs/heads/main"),)), None)
+    verdict = reviewer.review(Push((ReferenceUpdate("0" * 40, commit, "refs/heads/main"),)), None)
     assert verdict.accepted
     assert (len(verdict.lines), verdict.lines[-1]) == (SHOWN_CHANGES + 1, "… and 500 more changes")
 
 
 async def test_how_a_push_went(bench: Bench) -> None:
     bench.force({})
-    following = Following(GitSource(bench.repository.path), bench.socket.with_name("r.json"), lambda loaded: ())
+    following = BranchFollower(GitSource(bench.repository.path), bench.socket.with_name("r.json"), lambda loaded: ())
     await following.start()
-    problem = str(Problem(Place("m.yaml", 1, 1), "", "acme/bot@v9 is left out"))
+    problem = str(Problem(SourceLocation("m.yaml", 1, 1), "", "acme/bot@v9 is left out"))
     outcome = PublishOutcome("published", "", epoch=7, problems=(problem,), held=("acme/bot:stable stays v1",))
     told = follow_words(following, outcome, live=True, epoch=7, took_s=0.067)
     assert told[0] == "live on the gateway as epoch 7, 67 ms after the push"

@@ -6,7 +6,7 @@ from typing import Any
 
 from kubernetes.dynamic import DynamicClient
 
-from functions.controller.kubernetes.desired import Desired
+from functions.controller.kubernetes.render import Desired
 from tests.controller.kubernetes.fleet import Fleet, Leader
 
 

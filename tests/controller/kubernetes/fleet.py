@@ -12,11 +12,10 @@ from kubernetes.dynamic.exceptions import NotFoundError
 from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.api import KubeApi, WriteGuard
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
-from functions.controller.kubernetes.desired import Desired
+from functions.controller.kubernetes.inventory import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, Body, Kind
-from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
-from functions.controller.kubernetes.render import render
+from functions.controller.kubernetes.outcome import ApplyOutcome
+from functions.controller.kubernetes.render import Desired, render
 from tests.controller.kubernetes.api_server import budget_kind
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.kserve_double import KServe
@@ -114,11 +113,11 @@ class Fleet:
         assert rendered.problems == ()
         return rendered.desired
 
-    def push(self, *documents: str) -> Outcome:
+    def push(self, *documents: str) -> ApplyOutcome:
         """One reconcile of a new revision."""
         return self.applier.reconcile(self.desired(*documents))
 
-    def converge(self, desired: Desired, rounds: int = 20) -> Outcome:
+    def converge(self, desired: Desired, rounds: int = 20) -> ApplyOutcome:
         """Reconciles, with KServe acting in between, until all is applied and healthy."""
         for _ in range(rounds):
             outcome = self.applier.reconcile(desired)

@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 from kubernetes.dynamic.exceptions import NotFoundError
 
-from functions.controller.kubernetes.desired import Desired
 from functions.controller.kubernetes.errors import LeadershipLost, Retryable
-from functions.controller.kubernetes.inventory import Record
+from functions.controller.kubernetes.inventory import InventoryRecord
 from functions.controller.kubernetes.ownership import declares
+from functions.controller.kubernetes.render import Desired
 from tests.controller.kubernetes.crashes import InterruptedClient, killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space, make_space
 from tests.controller.kubernetes.fleet import Fleet, Leader, autoscaling, pool
@@ -41,7 +41,7 @@ def assert_is_as_desired(fleet: Fleet, desired: Desired) -> None:
     assert fleet.service("dropped") is None
     assert fleet.budget("dropped") is None
     assert fleet.replicas("handed") == 3
-    record: Record = fleet.store.read()
+    record: InventoryRecord = fleet.store.read()
     assert {entry.ref for entry in record.entries} == {each.ref for each in desired.objects}
     assert all(entry.uid for entry in record.entries)
     assert record.last_applied == desired.revision

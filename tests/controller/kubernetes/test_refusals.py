@@ -7,7 +7,7 @@ import pytest
 
 from functions.controller.kubernetes.errors import Conflict, KindMissing
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
-from functions.controller.kubernetes.outcome import Outcome
+from functions.controller.kubernetes.outcome import ApplyOutcome
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE as INFERENCE_SERVICE_CRD
 from tests.controller.kubernetes.crds import create_crds, delete_crd
@@ -22,7 +22,7 @@ def fleet(space: Space) -> Fleet:
     return Fleet(space)
 
 
-def refused(outcome: Outcome) -> dict[str, str]:
+def refused(outcome: ApplyOutcome) -> dict[str, str]:
     assert outcome.result == "refused"
     assert outcome.written == ()
     return {refusal.ref.name: str(refusal) for refusal in outcome.refusals}

@@ -3,9 +3,8 @@
 import pytest
 
 from functions.api.kinds.inference_service import InferenceService
-from functions.controller.kubernetes.desired import Autoscaled, DesiredObject
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE
-from functions.controller.kubernetes.render import Rendered, render, render_budgets
+from functions.controller.kubernetes.render import Autoscaled, DesiredObject, Rendered, render, render_budgets
 from tests.controller.kubernetes.fleet import autoscaling, load, pool
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from functions.controller.kubernetes.errors import KubeError
-from functions.controller.kubernetes.outcome import Outcome
+from functions.controller.kubernetes.outcome import ApplyOutcome
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
 from tests.controller.kubernetes.run.waiting import until
@@ -67,7 +67,7 @@ def are_in_force(space: Space, rights: Rights) -> bool:
     )
 
 
-def whole_life(fleet: Fleet) -> Outcome:
+def whole_life(fleet: Fleet) -> ApplyOutcome:
     """Every kind of request: create, hand over, update, prune."""
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     fleet.converge(fleet.desired(pool("a", args="--changed"), autoscaling("a"), pool("b")))

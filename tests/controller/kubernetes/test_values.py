@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.conflicts import REPAIR_WINDOW_S, Repairs, not_ours
-from functions.controller.kubernetes.desired import Autoscaled, Desired, DesiredObject
 from functions.controller.kubernetes.errors import Conflict, FieldConflict, Terminal
 from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
     MESSAGE_MAX_CHARS,
-    Attempt,
-    Entry,
-    Record,
-    Waiting,
+    InventoryEntry,
+    InventoryRecord,
+    ReconcileAttempt,
+    WaitingWave,
     decode,
     encode,
 )
@@ -21,13 +19,17 @@ from functions.controller.kubernetes.objects import BUDGET, INFERENCE_SERVICE, B
 from functions.controller.kubernetes.ownership import (
     FIELD,
     FIELD_TEXT,
+    REPAIR_WINDOW_S,
+    Repairs,
     body_for,
     declares,
     fields_applied_by,
+    not_ours,
     owners,
     seed_body,
 )
 from functions.controller.kubernetes.pruning import PrunePlan, plan_prune
+from functions.controller.kubernetes.render import Autoscaled, Desired, DesiredObject
 from functions.controller.kubernetes.trials import dropped, is_converged
 
 NUMBER = {"f:spec": {"f:predictor": {"f:minReplicas": {}}}}
@@ -166,25 +168,28 @@ class TestConflicts:
         assert not repairs.are_too_many(ref, 3)
 
 
-def entry(name: str, kind: str = "InferenceService", **values: Any) -> Entry:
+def entry(name: str, kind: str = "InferenceService", **values: Any) -> InventoryEntry:
     group = "policy" if kind == "PodDisruptionBudget" else "serving.kserve.io"
-    return Entry(group, kind, "m", name, **{"uid": f"uid-{name}", **values})
+    return InventoryEntry(group, kind, "m", name, **{"uid": f"uid-{name}", **values})
 
 
 class TestRecord:
-    RECORD = Record(
+    RECORD = InventoryRecord(
         token=7,
         entries=(entry("a"), entry("b", "PodDisruptionBudget", wave=-1, keep=True, uid="")),
         last_attempted="main@2",
         last_applied="main@1",
-        history=(Attempt("main@2", "refused", 5.0, 0.5, "because"), Attempt("main@1", "applied", 1.0)),
-        waiting=Waiting("main@2", 0, 3.0),
+        history=(
+            ReconcileAttempt("main@2", "refused", 5.0, 0.5, "because"),
+            ReconcileAttempt("main@1", "applied", 1.0),
+        ),
+        waiting=WaitingWave("main@2", 0, 3.0),
         last_handled_reconcile_at="now",
     )
 
     def test_what_is_written_is_read(self) -> None:
         assert decode(encode(self.RECORD)) == self.RECORD
-        assert decode({}) == Record()
+        assert decode({}) == InventoryRecord()
 
     @pytest.mark.parametrize(
         ("key", "text"),
@@ -202,37 +207,45 @@ class TestRecord:
             decode({**encode(self.RECORD), key: text})
 
     def test_the_history_is_bounded_and_one_line_a_revision(self) -> None:
-        record = Record()
+        record = InventoryRecord()
         for number in range(HISTORY_MAX + 2):
-            record = record.with_attempt(Attempt(f"main@{number}", "waiting", number))
-            record = record.with_attempt(Attempt(f"main@{number}", "applied", number))
+            record = record.with_attempt(ReconcileAttempt(f"main@{number}", "waiting", number))
+            record = record.with_attempt(ReconcileAttempt(f"main@{number}", "applied", number))
         assert len(record.history) == HISTORY_MAX
         assert {attempt.result for attempt in record.history} == {"applied"}
 
     def test_the_same_fate_again_is_no_news(self) -> None:
-        record = Record().with_attempt(Attempt("main@1", "refused", 1.0, message="x" * 10**6))
-        again = record.with_attempt(Attempt("main@1", "refused", 2.0, message="x" * 10**6))
+        record = InventoryRecord().with_attempt(ReconcileAttempt("main@1", "refused", 1.0, message="x" * 10**6))
+        again = record.with_attempt(ReconcileAttempt("main@1", "refused", 2.0, message="x" * 10**6))
         assert again is record
         assert len(record.history[0].message) == MESSAGE_MAX_CHARS
 
     def test_what_stays_in_force_beside_a_refusal_is_no_news(self) -> None:
         record = (
-            Record().with_attempt(Attempt("main@1", "applied", 1.0)).with_attempt(Attempt("main@2", "refused", 2.0))
+            InventoryRecord()
+            .with_attempt(ReconcileAttempt("main@1", "applied", 1.0))
+            .with_attempt(ReconcileAttempt("main@2", "refused", 2.0))
         )
-        again = record.with_attempt(Attempt("main@1", "applied", 3.0)).with_attempt(Attempt("main@2", "refused", 4.0))
+        again = record.with_attempt(ReconcileAttempt("main@1", "applied", 3.0)).with_attempt(
+            ReconcileAttempt("main@2", "refused", 4.0)
+        )
         assert again is record
-        back = Record().with_attempt(Attempt("main@1", "applied", 1.0)).with_attempt(Attempt("main@2", "applied", 2.0))
-        assert back.with_attempt(Attempt("main@1", "applied", 3.0)).history[0].revision == "main@1"
+        back = (
+            InventoryRecord()
+            .with_attempt(ReconcileAttempt("main@1", "applied", 1.0))
+            .with_attempt(ReconcileAttempt("main@2", "applied", 2.0))
+        )
+        assert back.with_attempt(ReconcileAttempt("main@1", "applied", 3.0)).history[0].revision == "main@1"
 
     def test_the_inventory_is_bounded(self) -> None:
         entries = {each.ref: each for each in (entry(f"n{number}") for number in range(2001))}
         with pytest.raises(Terminal, match="allowed: 2000"):
-            Record().with_entries(entries)
+            InventoryRecord().with_entries(entries)
 
 
 class TestPruning:
     def plan(
-        self, entries: tuple[Entry, ...], desired: tuple[str, ...], *, consent: str = "", missing: str = ""
+        self, entries: tuple[InventoryEntry, ...], desired: tuple[str, ...], *, consent: str = "", missing: str = ""
     ) -> PrunePlan:
         objects = tuple(
             DesiredObject(
@@ -248,7 +261,7 @@ class TestPruning:
             live[each.ref] = body
         live.pop(entry(missing).ref, None)
         desired_state = Desired("main@9", (BUDGET, INFERENCE_SERVICE), objects)
-        return plan_prune(Record(entries=entries, consent=consent), desired_state, live)
+        return plan_prune(InventoryRecord(entries=entries, consent=consent), desired_state, live)
 
     def names(self, plan: PrunePlan) -> list[str]:
         return [ref.name for ref, _ in plan.delete]
@@ -290,9 +303,9 @@ class TestPruning:
         assert [ref.name for ref in plan.forget] == ["b"]
 
     def test_kinds_outside_the_scope_are_let_go_of(self) -> None:
-        stays = Entry("example.com", "Other", "m", "x", "uid-x")
+        stays = InventoryEntry("example.com", "Other", "m", "x", "uid-x")
         live = {stays.ref: owned((OURS, "Apply", {}))}
-        plan = plan_prune(Record(entries=(stays,)), Desired("r", (INFERENCE_SERVICE,), ()), live)
+        plan = plan_prune(InventoryRecord(entries=(stays,)), Desired("r", (INFERENCE_SERVICE,), ()), live)
         assert (plan.delete, plan.forget) == ((), (stays.ref,))
 
 

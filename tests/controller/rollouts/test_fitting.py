@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.rollouts.fitting import cap
+from functions.controller.rollouts.merging import cap
 
 
 def test_the_largest_tenants_lose_first() -> None:

@@ -32,7 +32,7 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
     rows = Counted(no_registry, copy, lambda: news.append(loaded(copy)))
     begun = [rollout(channel=f"c{number}") for number in range(20)]
     rows.book = folded(Book(), page(5, *begun))
-    await asyncio.gather(*(rows.heard(transition(row, Loaded(), 1.0)) for row in begun))
+    await asyncio.gather(*(rows.received(transition(row, Loaded(), 1.0)) for row in begun))
     assert loaded(copy) == {row.id for row in begun}
     assert rows.copies == 2  # one for the first, and one for all who came meanwhile
     assert begun[0].id in news[0]
@@ -42,8 +42,8 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
 async def test_several_answers_are_one_copy(tmp_path: Path) -> None:
     rows = Counted(no_registry, tmp_path / "rows.json")
     rows.book = folded(Book(), page(5))
-    await rows.heard(*(rollout(channel=f"c{number}") for number in range(20)))
-    await rows.heard()
+    await rows.received(*(rollout(channel=f"c{number}") for number in range(20)))
+    await rows.received()
     assert (len(rows.book.active), rows.copies) == (20, 1)
 
 

@@ -132,9 +132,9 @@ async def test_a_leader_that_was_deposed_changes_no_rollout(world: World) -> Non
     for controller in (old, new):
         await controller.rows.look()
     wire = await new._rows_wire()
-    after = await wire.tell(row.id, Command(Promoted("new"), row.lock_version))
+    after = await wire.post_event(row.id, Command(Promoted("new"), row.lock_version))
     with pytest.raises(RowMoved, match="leadership"):
-        await (await old._rows_wire()).tell(row.id, Command(Promoted("old"), after.lock_version))
+        await (await old._rows_wire()).post_event(row.id, Command(Promoted("old"), after.lock_version))
     assert (await only(world)).reason == "promoted by new"
 
 

@@ -8,7 +8,7 @@ from functions.api.ids import RolloutId
 from functions.api.snapshot import QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.controller.rollouts.book import Book, folded
-from functions.controller.rollouts.merging import merged, without_revoked
+from functions.controller.rollouts.merging import merged, with_api_of, without_revoked
 from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.registry.sql import artifacts
@@ -69,6 +69,16 @@ def test_what_cannot_be_served_is_left_out_with_its_reason(model: ApiModel, why:
     assert whole == compiled()
     assert len(problems) == 1
     assert why in problems[0]
+
+
+def test_what_the_api_declared_outlives_a_change_of_git() -> None:
+    rows = book(api_model("acme/api"), keys=(key("ci"),))
+    published, _ = merged(compiled(), rows)
+    assert with_api_of(published, compiled(), rows) == published
+    without_tenant = msgspec.structs.replace(compiled(), tenants=(), keys=())
+    assert with_api_of(published, without_tenant, rows) == without_tenant
+    taken = msgspec.structs.replace(compiled(), models=published.models[:1], pools=())
+    assert with_api_of(published, taken, rows).models == taken.models
 
 
 def test_a_key_of_a_tenant_that_git_does_not_declare_opens_nothing() -> None:

@@ -20,7 +20,7 @@ from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
-from functions.controller.snapshot.registry_client import Heard, RegistryWire
+from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryWire
 from functions.controller.snapshot.resolve import Resolver
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import GroupStats, wire_of
@@ -123,8 +123,8 @@ class Gateway:
             StageStats(rollout, stage, wire_of(groups["candidate"]), wire_of(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
         )
-        beat = RolloutHeartbeat("gateway-1", 1, self._sequence, now_unix_s, told)
-        assert self.book.take(rollout_heartbeat.encode(beat), now_unix_s)
+        heartbeat = RolloutHeartbeat("gateway-1", 1, self._sequence, now_unix_s, told)
+        assert self.book.take(rollout_heartbeat.encode(heartbeat), now_unix_s)
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Replica:
         }
         self.adapters = wanted - set(self.refuses)
 
-    def beat(self, sequence: int) -> Heartbeat:
+    def heartbeat(self, sequence: int) -> Heartbeat:
         return Heartbeat(
             replica_id=self.id, pool="base", host="h", port=1, phase="ready", sequence=sequence, incarnation=1,
             sent_unix_s=0.0, adapters=tuple(sorted(self.adapters)), adapter_failures=dict(self.refuses),
@@ -184,7 +184,7 @@ class Controller:
     async def _rows_wire(self) -> RowsWire:
         return RowsWire(self.wire)
 
-    async def _fleet(self) -> tuple[Heard, ...]:
+    async def _fleet(self) -> tuple[LastHeartbeat, ...]:
         return await self.wire.fleet()
 
 
@@ -269,7 +269,7 @@ class World:
                 replica.follow(self.snapshot)
         self._sequence += 1
         for replica in self.replicas:
-            self._watch.take(heartbeats.encode(replica.beat(self._sequence)))
+            self._watch.take(heartbeats.encode(replica.heartbeat(self._sequence)))
         for controller in self.controllers:
             await controller.step()
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.bounds import SlotDemand, granted
+from functions.controller.autoscaling.allocation import SlotDemand, granted
 
 wishes = st.dictionaries(
     st.sampled_from("abcd"),

@@ -4,34 +4,34 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.autoscaling import kept
-from functions.controller.autoscaling.roster import Roster
+from functions.controller.autoscaling.allocation import Allocation
+from functions.controller.autoscaling.kept import KeptSpeeds, read_sizes, write_sizes
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    rosters = {"a": Roster(3, frozenset({2})), "b": Roster(0)}
-    kept.write(tmp_path / "controller" / "scaling.json", rosters)
-    assert kept.read(tmp_path / "controller" / "scaling.json") == rosters
+    allocations = {"a": Allocation(3, frozenset({2})), "b": Allocation(0)}
+    write_sizes(tmp_path / "controller" / "scaling.json", allocations)
+    assert read_sizes(tmp_path / "controller" / "scaling.json") == allocations
 
 
-def test_speeds_and_rosters_are_kept_side_by_side(tmp_path: Path) -> None:
-    path, rosters = tmp_path / "scaling.json", {"a": Roster(3, frozenset({2}))}
-    speeds = kept.Speeds(path)
+def test_speeds_and_allocations_are_kept_side_by_side(tmp_path: Path) -> None:
+    path, allocations = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
+    speeds = KeptSpeeds(path)
     assert speeds.known == {}
     speeds.keep({"a": 100.0})
-    kept.write(path, rosters)
-    assert kept.Speeds(path).known == {"a": 100.0}
+    write_sizes(path, allocations)
+    assert KeptSpeeds(path).known == {"a": 100.0}
     speeds.keep({"a": 104.0})
-    assert kept.Speeds(path).known == {"a": 100.0}, "not for every beat"
+    assert KeptSpeeds(path).known == {"a": 100.0}, "not for every heartbeat"
     speeds.keep({"a": 120.0, "b": 7.0})
-    assert kept.Speeds(path).known == {"a": 120.0, "b": 7.0}
-    assert kept.read(path) == rosters
+    assert KeptSpeeds(path).known == {"a": 120.0, "b": 7.0}
+    assert read_sizes(path) == allocations
 
 
 def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:
     (tmp_path / "scaling.json").write_bytes(b'{"pools": {"a": {"count": 2}}}')
-    assert kept.Speeds(tmp_path / "scaling.json").known == {}
-    assert kept.read(tmp_path / "scaling.json") == {"a": Roster(2)}
+    assert KeptSpeeds(tmp_path / "scaling.json").known == {}
+    assert read_sizes(tmp_path / "scaling.json") == {"a": Allocation(2)}
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:
 )
 def test_what_is_none_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scaling.json").write_bytes(content)
-    assert kept.read(tmp_path / "scaling.json") == {}
-    assert kept.read(tmp_path / "missing.json") == {}
+    assert read_sizes(tmp_path / "scaling.json") == {}
+    assert read_sizes(tmp_path / "missing.json") == {}

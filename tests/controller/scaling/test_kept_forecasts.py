@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from functions.controller.autoscaling import kept_forecasts
-from functions.controller.autoscaling.kept_forecasts import KEEP_EVERY_S, MAX_BYTES, MAX_POOLS, Forecasts
+from functions.controller.autoscaling import kept
+from functions.controller.autoscaling.kept import FORECASTS_MAX_BYTES, KEEP_EVERY_S, MAX_POOLS, Forecasts
 from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler
 from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory, StartupTimes
@@ -91,7 +91,7 @@ def test_it_is_written_once_a_minute(tmp_path: Path) -> None:
 def test_the_largest_memory_fits(tmp_path: Path) -> None:
     path = tmp_path / "forecasts.json"
     Forecasts(path).keep({f"{number:063d}": largest() for number in range(MAX_POOLS + 1)}, 0.0)
-    assert path.stat().st_size < MAX_BYTES
+    assert path.stat().st_size < FORECASTS_MAX_BYTES
     known = Forecasts(path).known
     assert len(known) == MAX_POOLS
     assert known[f"{0:063d}"] == largest()
@@ -102,13 +102,13 @@ def test_without_a_file_nothing_is_known_and_nothing_is_told(tmp_path: Path, cap
     assert not caplog.records
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"version": 1', b" " * (MAX_BYTES + 1)])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"version": 1', b" " * (FORECASTS_MAX_BYTES + 1)])
 def test_what_is_none_is_told_and_counts_as_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     path = tmp_path / "forecasts.json"
     path.write_bytes(content)
-    with caplog.at_level(logging.WARNING, kept_forecasts.__name__):
+    with caplog.at_level(logging.WARNING, kept.__name__):
         assert Forecasts(path).known == {}
     assert [record.getMessage().startswith(f"{path}: the forecasts are learnt anew") for record in caplog.records] == [
         True

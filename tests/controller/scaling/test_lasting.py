@@ -1,6 +1,6 @@
-"""For how long a warm replica is waited for, as beats tell of it."""
+"""For how long a warm replica is waited for, as heartbeats tell of it."""
 
-from functions.controller.autoscaling.seating import (
+from functions.controller.autoscaling.slots_in_use import (
     FALLS_ASLEEP_S,
     LOADS_S,
     SURE_AFTER_S,

@@ -10,20 +10,19 @@ from contextlib import asynccontextmanager
 import httpx
 from msgspec.structs import replace
 
-from functions.controller.autoscaling.kept_forecasts import Forecasts
+from functions.controller.autoscaling.allocation import Allocation
+from functions.controller.autoscaling.clients import PoolsWire
+from functions.controller.autoscaling.kept import Forecasts
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.autoscaling.roster import Roster
-from functions.controller.autoscaling.shown import Shown
-from functions.controller.autoscaling.wire import PoolsWire
+from functions.controller.autoscaling.scaler import PoolSize
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.pools import Pool
+from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.local.target import Target
+from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import RegistryWire
-from functions.controller.snapshot.source import SnapshotSource
 from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
 from functions.fleet.pool_board import PoolReport
@@ -59,12 +58,13 @@ class Source(SnapshotSource):
 
 
 class Machine:
-    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `roster`. No process runs."""
+    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `allocation`. No process
+    runs."""
 
     def __init__(
         self,
         layout: StateLayout,
-        roster: Roster,
+        allocation: Allocation,
         target: Target,
         *others: Pool,
         seats: int | None = None,
@@ -94,7 +94,7 @@ class Machine:
             supervisor=Supervisor(layout, environ=os.environ, controller_pid=os.getpid()),
             source=self.source,
             is_suspended=lambda: False,
-            rosters={POOL: roster},
+            allocations={POOL: allocation},
         )
         policy = POLICY.replace("warm: 1", f"warm: {warm}")
         self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), policy)
@@ -116,7 +116,7 @@ class Machine:
             await asyncio.wait([running])
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> PoolSize:
         return next(each for each in self.scaling.shown() if each.pool == POOL)
 
 
@@ -143,9 +143,9 @@ async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
 
 
 async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
-    machine = Machine(layout, Roster(3, frozenset({2})), Target("sim", 2))
+    machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 2))
     marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
-    for mark in marks:  # the second is left of a roster that nobody knows any more
+    for mark in marks:  # the second is left of a allocation that nobody knows any more
         mark.parent.mkdir(parents=True)
         mark.touch()
     await machine.passes(lambda: not any(mark.exists() for mark in marks))
@@ -154,7 +154,7 @@ async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(
 
 async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout) -> None:
     async with hung() as (port, asked):
-        machine = Machine(layout, Roster(3, frozenset({2})), Target("sim"))
+        machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim"))
         machine.source.heard = report(replace(replica(0, "warm"), peer_port=port), replica(1), replica(2, "warm"))
         passing = asyncio.get_running_loop().create_task(machine.scaling.run())
         await asyncio.wait_for(asked.wait(), 30.0)
@@ -165,20 +165,20 @@ async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout)
 
 
 async def test_a_pool_that_was_scaled_up_gives_way_to_what_another_declares(layout: StateLayout) -> None:
-    machine = Machine(layout, Roster(19), Target("sim"), Pool("other", 4, "m"))
+    machine = Machine(layout, Allocation(19), Target("sim"), Pool("other", 4, "m"))
     await machine.passes(lambda: machine.shown.serving == MAX_SLOTS - 4)
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [MAX_SLOTS - 4, 4]
 
 
 def test_more_than_there_are_ports_for_was_not_asked_for(layout: StateLayout) -> None:
-    assert Machine(layout, Roster(100_000), Target("sim")).shown.serving == MAX_SLOTS
+    assert Machine(layout, Allocation(100_000), Target("sim")).shown.serving == MAX_SLOTS
 
 
 async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateLayout) -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        machine = Machine(layout, Roster(2, frozenset({1})), Target("vllm"))
+        machine = Machine(layout, Allocation(2, frozenset({1})), Target("vllm"))
         await machine.passes(lambda: (machine.shown.serving, machine.shown.warm) == (1, 0))
     finally:
         os.sched_setaffinity(0, before)
@@ -187,7 +187,7 @@ async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateL
 async def test_what_the_forecast_has_learnt_outlives_the_controller(layout: StateLayout) -> None:
     learnt = Memory(Demand(replica_per_s=777.0, looked_s=time.time()))
     Forecasts(layout.forecasts_file).keep({POOL: learnt}, 0.0)
-    machine = Machine(layout, Roster(2), Target("sim"))
+    machine = Machine(layout, Allocation(2), Target("sim"))
     layout.forecasts_file.unlink()
     machine.source.heard = report(replica(0), replica(1))
     await machine.passes(layout.forecasts_file.exists)

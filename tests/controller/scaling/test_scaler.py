@@ -7,7 +7,7 @@ from msgspec import structs
 
 from functions.api.ids import PoolName
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry, BandEntry
-from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, Scaler, Wanted
+from functions.controller.autoscaling.scaler import DECIDE_EVERY_S, DesiredSize, Scaler
 from functions.fleet.pool_board import PoolReport, PoolSum
 from tests.controller.scaling.builders import IDLE, POOL, replica, report
 
@@ -25,7 +25,7 @@ FULL = PoolSum(2, 10.0, 20_000.0, 0.0, 0.0, 0.8, 9000, 0.4, 0.9, 0.05)
 TWO = (replica(0), replica(1))
 
 
-def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> Wanted | None:
+def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> DesiredSize | None:
     return scaler.step(heard, [entry], [ADMISSION], {POOL: 2}, now_s).get(POOL)
 
 
@@ -119,9 +119,9 @@ def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
     """Interactive requests wait for longer than they may, and nothing else is on offer."""
     scaler = Scaler("disk")
     quiet = structs.replace(ENTRY, scale_up=())
-    beats = (*TWO, replica(2, "warm"))
+    heartbeats = (*TWO, replica(2, "warm"))
     drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
-    steps = [ask(scaler, report(*beats, told=drowning), float(second), quiet) for second in range(60)]
+    steps = [ask(scaler, report(*heartbeats, told=drowning), float(second), quiet) for second in range(60)]
     last = steps[-1]
     assert last is not None
     assert last.replicas > 2
@@ -133,13 +133,13 @@ def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
 def test_overload_borrows_nothing_that_sleeps_and_cannot_be_woken() -> None:
     quiet = structs.replace(ENTRY, scale_up=())
     drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
-    beats = report(*TWO, replica(2, "warm", asleep=True), told=drowning)
+    heartbeats = report(*TWO, replica(2, "warm", asleep=True), told=drowning)
     means = {}
     for resting in (0, 1):
         scaler = Scaler("disk")
         for second in range(60):
-            scaler.step(beats, [quiet], [ADMISSION], {POOL: 2}, float(second), resting={POOL: resting})
-        wanted = scaler.step(beats, [quiet], [ADMISSION], {POOL: 2}, 60.0, resting={POOL: resting})[POOL]
+            scaler.step(heartbeats, [quiet], [ADMISSION], {POOL: 2}, float(second), resting={POOL: resting})
+        wanted = scaler.step(heartbeats, [quiet], [ADMISSION], {POOL: 2}, 60.0, resting={POOL: resting})[POOL]
         means[resting] = "borrow" in wanted.rungs
     assert means == {0: True, 1: False}
 
@@ -153,9 +153,9 @@ def test_a_pool_without_a_policy_is_nobodys() -> None:
 def test_a_nearly_idle_pool_is_not_scaled_for_what_no_replica_would_help() -> None:
     """Adapters that cannot be loaded are refused, batch waits and is refused, and nobody else waits at all."""
     scaler = Scaler("disk")
-    beats = (*TWO, replica(2, "warm"))
+    heartbeats = (*TWO, replica(2, "warm"))
     odd = replace(IDLE, arrivals_per_s=1.0, arriving_tokens_per_s=500.0, shed_per_s=0.1, queued_tokens=200_000)
-    steps = [ask(scaler, report(*beats, told=odd), float(second)) for second in range(600)]
+    steps = [ask(scaler, report(*heartbeats, told=odd), float(second)) for second in range(600)]
     known = [wanted for wanted in steps if wanted is not None]
     assert max(wanted.replicas for wanted in known) == 2
     assert {wanted.rungs for wanted in known} == {()}

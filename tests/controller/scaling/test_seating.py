@@ -1,4 +1,4 @@
-"""Who has a seat as beats and processes tell it; and a machine on which no more are awake than have one."""
+"""Who has a seat as heartbeats and processes tell it; and a machine on which no more are awake than have one."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.roster import Roster, toward
-from functions.controller.autoscaling.seating import Lasting, Seating, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.allocation import Allocation, toward
+from functions.controller.autoscaling.slots_in_use import Lasting, SlotsInUse, ending, heard_of, in_words, without_lost
 from functions.decisions.autoscaling.accelerator_slots import HeldSlots, Seated, SlotDemand, seated
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
-ONE_AND_ONE = Roster(2, frozenset({1}))
-ONE_AND_ONE_OF_THREE = Roster(3, frozenset({1}))
+ONE_AND_ONE = Allocation(2, frozenset({1}))
+ONE_AND_ONE_OF_THREE = Allocation(3, frozenset({1}))
 
 
-def seating(*replicas: ReplicaReport, roster: Roster = ONE_AND_ONE, sleeps: bool = True) -> Seating:
-    return Seating(roster, sleeps, heard_of(report(*replicas), POOL))
+def seating(*replicas: ReplicaReport, allocation: Allocation = ONE_AND_ONE, sleeps: bool = True) -> SlotsInUse:
+    return SlotsInUse(allocation, sleeps, heard_of(report(*replicas), POOL))
 
 
 def asleep(number: int) -> ReplicaReport:
@@ -39,18 +39,18 @@ def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
 
 @pytest.mark.parametrize("phase", ["starting", "hung"])
 def test_one_that_sleeps_and_is_not_well_has_no_seat(phase: str) -> None:
-    beat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
-    assert seating(beat).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
+    heartbeat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
+    assert seating(heartbeat).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
 def test_one_in_any_other_phase_has_a_seat(phase: str) -> None:
-    beat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
-    assert seating(beat).held() == HeldSlots(serving=1, loading=1, sleeps=True)
+    heartbeat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
+    assert seating(heartbeat).held() == HeldSlots(serving=1, loading=1, sleeps=True)
 
 
 def test_one_that_is_to_serve_has_its_seat_before_it_wakes() -> None:
-    assert seating(replica(0), asleep(1), roster=Roster(2)).held() == HeldSlots(serving=2, sleeps=True)
+    assert seating(replica(0), asleep(1), allocation=Allocation(2)).held() == HeldSlots(serving=2, sleeps=True)
 
 
 def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None:
@@ -60,16 +60,16 @@ def test_one_that_is_not_heard_of_has_a_seat_and_is_not_ended_for_that() -> None
 
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
-    pool = seating(replica(0), replica(2, "starting"), roster=Roster(3, frozenset({1, 2})))
+    pool = seating(replica(0), replica(2, "starting"), allocation=Allocation(3, frozenset({1, 2})))
     may = seated({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
-    assert toward(pool.roster, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
+    assert toward(pool.allocation, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
 
 
 def test_after_a_reboot_those_at_the_end_that_slept_are_not_begun_all_at_once() -> None:
-    kept = Roster(4, frozenset({1, 2, 3}))
-    assert without_lost(kept, POOL, frozenset()) == Roster(1)
-    assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Roster(3, frozenset({1, 2}))
-    assert without_lost(Roster(2, frozenset({0})), POOL, frozenset()) == Roster(2, frozenset({0})), "no gaps"
+    kept = Allocation(4, frozenset({1, 2, 3}))
+    assert without_lost(kept, POOL, frozenset()) == Allocation(1)
+    assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Allocation(3, frozenset({1, 2}))
+    assert without_lost(Allocation(2, frozenset({0})), POOL, frozenset()) == Allocation(2, frozenset({0})), "no gaps"
 
 
 def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() -> None:
@@ -99,7 +99,7 @@ def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
     ]
 
 
-def test_an_engine_that_no_roster_has_keeps_its_seat_until_it_is_gone() -> None:
+def test_an_engine_that_no_allocation_has_keeps_its_seat_until_it_is_gone() -> None:
     running = [f"{POOL}-0", f"{POOL}-1", f"{POOL}-2", "gone-0"]
     assert ending(running, {POOL: seating()}) == 2
 
@@ -110,7 +110,7 @@ def test_why_a_pool_has_less_is_said() -> None:
     waits = in_words(SlotDemand(2, 1), Seated(1, 1), pool, 3)
     assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
     assert in_words(SlotDemand(1, 2), Seated(1, 1), pool, 3).startswith("a warm replica is loaded, one at a time, when")
-    in_the_middle = seating(replica(0), asleep(1), replica(2), roster=ONE_AND_ONE_OF_THREE)
+    in_the_middle = seating(replica(0), asleep(1), replica(2), allocation=ONE_AND_ONE_OF_THREE)
     assert in_words(SlotDemand(2, 0), Seated(2, 0), in_the_middle, 2).startswith(
         "a warm replica too many sleeps, and is"
     )
@@ -127,23 +127,26 @@ class Machine:
 
     seats: int
     sleeps: dict[str, bool]
-    rosters: dict[str, Roster] = field(init=False)
+    allocations: dict[str, Allocation] = field(init=False)
     engines: dict[str, dict[int, str]] = field(init=False)
     leaving: int = 0
 
     def __post_init__(self) -> None:
-        self.rosters = {pool: Roster(1) for pool in self.sleeps}
+        self.allocations = {pool: Allocation(1) for pool in self.sleeps}
         self.engines = {pool: {0: "awake"} for pool in self.sleeps}
 
     def awake(self) -> int:
         states = [state for engines in self.engines.values() for state in engines.values()]
         return self.leaving + len(states) - states.count("asleep")
 
-    def pools(self) -> dict[str, Seating]:
-        return {pool: Seating(roster, self.sleeps[pool], self._beats(pool)) for pool, roster in self.rosters.items()}
+    def pools(self) -> dict[str, SlotsInUse]:
+        return {
+            pool: SlotsInUse(allocation, self.sleeps[pool], self._heartbeats(pool))
+            for pool, allocation in self.allocations.items()
+        }
 
-    def _beats(self, pool: str) -> dict[int, ReplicaReport]:
-        standby = self.rosters[pool].standby
+    def _heartbeats(self, pool: str) -> dict[int, ReplicaReport]:
+        standby = self.allocations[pool].standby
         return {
             number: replica(number, "starting")
             if state == "loading"
@@ -158,20 +161,20 @@ class Machine:
         allowed = seated(wishes, held, self.leaving, self.seats)
         for name, pool in pools.items():
             may = allowed[name]
-            then = toward(pool.roster, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
+            then = toward(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
             self._follow(name, then)
         return allowed
 
-    def _follow(self, name: str, then: Roster) -> None:
+    def _follow(self, name: str, then: Allocation) -> None:
         engines = self.engines[name]
-        for number in range(then.count, self.rosters[name].count):
+        for number in range(then.count, self.allocations[name].count):
             self.leaving += engines.pop(number) != "asleep"
-        for number in range(self.rosters[name].count, then.count):
+        for number in range(self.allocations[name].count, then.count):
             engines[number] = "loading"
         for number in engines:
             if number not in then.standby and engines[number] == "asleep":
                 engines[number] = "awake"
-        self.rosters[name] = then
+        self.allocations[name] = then
 
     def go_on(self) -> None:
         """All load, fall asleep and end that were about to."""
@@ -180,7 +183,7 @@ class Machine:
             for number, state in engines.items():
                 if state == "loading":
                     engines[number] = "awake"
-                elif number in self.rosters[name].standby and self.sleeps[name]:
+                elif number in self.allocations[name].standby and self.sleeps[name]:
                     engines[number] = "asleep"
 
     def settle(self, wishes: dict[str, SlotDemand]) -> None:
@@ -200,11 +203,13 @@ def test_no_more_are_awake_than_have_a_seat_whatever_is_wanted(
 ) -> None:
     machine = Machine(seats, {"a": True, "b": both})
     for wanted, time_passes in asked:
-        serving = {name: roster.serving for name, roster in machine.rosters.items()}
+        serving = {name: allocation.serving for name, allocation in machine.allocations.items()}
         machine.decide(wanted)
         assert machine.awake() <= seats
-        for name, roster in machine.rosters.items():
-            assert roster.serving >= min(serving[name], wanted[name].serving), "nobody who serves sleeps for another"
+        for name, allocation in machine.allocations.items():
+            assert allocation.serving >= min(serving[name], wanted[name].serving), (
+                "nobody who serves sleeps for another"
+            )
         if time_passes:
             machine.go_on()
 
@@ -217,10 +222,10 @@ def test_what_is_wanted_for_long_comes_as_far_as_there_are_seats(
     machine = Machine(seats, {"a": True, "b": True})
     machine.settle(before)
     machine.settle(wanted)
-    serving = sum(roster.serving for roster in machine.rosters.values())
+    serving = sum(allocation.serving for allocation in machine.allocations.values())
     assert serving == min(seats, sum(wish.serving for wish in wanted.values())), "no promotion is lost"
     if serving < seats:
-        assert {name: len(roster.standby) for name, roster in machine.rosters.items()} == {
+        assert {name: len(allocation.standby) for name, allocation in machine.allocations.items()} == {
             name: wish.warm for name, wish in wanted.items()
         }, "the spare seats are shared by all that sleep"
 
@@ -230,9 +235,9 @@ def test_worked_example_of_a_spare_seat_on_a_machine() -> None:
     machine.settle(calm)
     assert machine.engines == {"a": {0: "awake", 1: "asleep"}, "b": {0: "awake", 1: "asleep"}}
     machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(2, 1)})
-    assert machine.rosters == {"a": Roster(2), "b": ONE_AND_ONE}
+    assert machine.allocations == {"a": Allocation(2), "b": ONE_AND_ONE}
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(2, 1)})
-    assert machine.rosters == {"a": ONE_AND_ONE, "b": Roster(2)}
+    assert machine.allocations == {"a": ONE_AND_ONE, "b": Allocation(2)}
 
 
 def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
@@ -241,6 +246,6 @@ def test_one_that_dies_asleep_gives_way_where_its_seat_is_taken() -> None:
     machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
     machine.engines["b"][1] = "loading"  # it is started again, and would be the fourth
     machine.decide({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
-    assert machine.rosters == {"a": Roster(2), "b": Roster(1)}
+    assert machine.allocations == {"a": Allocation(2), "b": Allocation(1)}
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
-    assert machine.rosters == {"a": ONE_AND_ONE, "b": ONE_AND_ONE}, "and comes back when there is one"
+    assert machine.allocations == {"a": ONE_AND_ONE, "b": ONE_AND_ONE}, "and comes back when there is one"

@@ -7,8 +7,14 @@ from tests.controller.scaling.builders import IDLE, POOL, replica, report
 
 
 def test_replicas_are_counted_by_phase_and_silent_ones_are_not_there() -> None:
-    beats = [replica(0), replica(1, "starting"), replica(2, "warm"), replica(3, "draining"), replica(4, age_s=16.0)]
-    known = replicas_of(report(*beats, replica(0, pool="other")), POOL)
+    heartbeats = [
+        replica(0),
+        replica(1, "starting"),
+        replica(2, "warm"),
+        replica(3, "draining"),
+        replica(4, age_s=16.0),
+    ]
+    known = replicas_of(report(*heartbeats, replica(0, pool="other")), POOL)
     signals = pool_signals(known, IDLE, PoolUse(), 5.0)
     assert (signals.ready, signals.starting, signals.warm, signals.draining) == (1, 1, 1, 1)
 

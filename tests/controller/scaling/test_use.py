@@ -1,4 +1,4 @@
-"""How much of a pool is used: what is not measured is not zero, and one odd beat is soon forgotten."""
+"""How much of a pool is used: what is not measured is not zero, and one odd heartbeat is soon forgotten."""
 
 from dataclasses import replace
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.artifacts.swarm.exchange import TRACKER_RETRY_S
-from functions.artifacts.swarm.tracker_client import ANSWER_WITHIN_S
+from functions.artifacts.swarm.protocol import ANSWER_WITHIN_S
 from functions.decisions.distribution.chunk_bits import full, indexes
 from functions.decisions.distribution.tracker import Announcement, Board, BoardFull, BoardPolicy
 

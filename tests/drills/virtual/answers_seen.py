@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from functions.engines.sim.voice import adapter_mark
+from functions.engines.sim.reply import adapter_mark
 from tests.drills.virtual.clients import PATIENCE_S, Outcome
 from tests.drills.virtual.fleet import Fleet
 from tests.drills.virtual.gateway_node import LIMITS

@@ -19,12 +19,12 @@ from uvicorn.server import ServerState
 
 from functions.api.ids import EngineName
 from functions.decisions.routing.choice import ReplicaView
-from functions.engines.sim.adapter_routes import load_adapter
 from functions.engines.sim.app import build_app
 from functions.engines.sim.connection import OpenProtocol
 from functions.engines.sim.faults import Faults
 from functions.engines.sim.lifecycle import Phase
-from functions.engines.sim.parts import Parts
+from functions.engines.sim.parts import EngineParts
+from functions.engines.sim.plain_routes import load_adapter
 from functions.engines.sim.refusals import Refusal
 from functions.engines.sim.server import assemble
 from functions.engines.sim.settings import Settings, read_settings
@@ -88,7 +88,7 @@ class Replica:
         self.state: State = "down"
         self.frozen_since_s: float | None = None
         self.lives = 0
-        self.parts: Parts | None = None
+        self.parts: EngineParts | None = None
         self.node = Node(name)
         self.usage_logs: list[Path] = []
         self.fingerprints: set[str] = set()

@@ -9,7 +9,7 @@ from functions.registry.sql.artifacts import ByteLimit, StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.database import Database
-from functions.registry.sql.refusals import Refused
+from functions.registry.sql.errors import Refused
 from tests.registry.catalogue_world import LIMITS
 
 DAY_S = 86_400.0

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import Connection, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 
-from functions.registry.sql import audit, engine, failures
+from functions.registry.sql import audit, engine
+from functions.registry.sql import errors as failures
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import UrlInvalid, database_url
-from functions.registry.sql.failures import DatabaseUnavailable, SchemaUnknown
+from functions.registry.sql.errors import DatabaseUnavailable, SchemaUnknown
 from functions.registry.sql.tables import audit as audit_table
 from functions.registry.sql.tables import metadata, state
 from functions.registry.sql.transaction import Write

@@ -1,4 +1,4 @@
-"""The collector's ledger in SQL keeps the laws of functions/artifacts/collect_ledger.py."""
+"""The collector's ledger in SQL keeps the laws of functions/artifacts/collect.py."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from functions.artifacts.collect_ledger import GcLedger
+from functions.artifacts.collect import GcLedger
 from functions.registry.sql.database import Database
 from functions.registry.sql.ledger import SqlLedger
 from functions.registry.sql.tables import gc_candidates, ingests

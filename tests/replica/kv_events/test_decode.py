@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.replica.kv_events import decode as decoding
-from functions.replica.kv_events.decode import Cleared, EventsInvalid, Removed, Stored, decode
+from functions.replica.kv_events import source as decoding
+from functions.replica.kv_events.source import Cleared, EventsInvalid, Removed, Stored, decode
 
 STORED: dict[str, Any] = {
     "type": "BlockStored",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.replica.kv_events.decode import Cleared, Removed, Stored
 from functions.replica.kv_events.engine_blocks import EngineBlocks
+from functions.replica.kv_events.source import Cleared, Removed, Stored
 
 SIZE = 2
 

@@ -10,8 +10,7 @@ import pytest
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.engines.sim.blocks import Remembered
-from functions.engines.sim.hashing import CacheScope, block_hash
+from functions.engines.sim.blocks import CacheScope, Remembered, block_hash
 from functions.engines.sim.kv_events import KvEventPublisher, KvEventsConfig
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.source import EventSource

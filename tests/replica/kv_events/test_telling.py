@@ -6,9 +6,9 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.fleet import prefix_updates
 from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, News, PrefixRequest, State, unpack
-from functions.replica.kv_events.decode import Stored
 from functions.replica.kv_events.engine_blocks import EngineBlocks
-from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, Telling
+from functions.replica.kv_events.source import Stored
+from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
 
 EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
 
@@ -16,7 +16,7 @@ EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
 class Agent:
     def __init__(self) -> None:
         self.blocks = EngineBlocks(1_000_000)
-        self.telling = Telling(ReplicaId("r-0"), PoolName("base"), self.blocks, 100)
+        self.telling = PrefixUpdates(ReplicaId("r-0"), PoolName("base"), self.blocks, 100)
         self._stored = 0
 
     def store(self, blocks: int) -> set[int]:

@@ -7,6 +7,14 @@
 descriptions into one line.
 """
 
-from functions.controller.gitops.changes.describe import Change, Summary, changes_of, compiled, describe, summarize
+from functions.controller.gitops.changes.describe import (
+    Change,
+    Summary,
+    changes_of,
+    changes_to_running,
+    compiled,
+    describe,
+    summarize,
+)
 
-__all__ = ["Change", "Summary", "changes_of", "compiled", "describe", "summarize"]
+__all__ = ["Change", "Summary", "changes_of", "changes_to_running", "compiled", "describe", "summarize"]

@@ -30,48 +30,50 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ObjectStatus:
     """How an object of a generation stands."""
 
     conditions: tuple[Condition, ...]
 
 
-PUBLISHED = Standing((Condition("Ready", "True", "Published", "in force on every gateway that follows the registry"),))
+PUBLISHED = ObjectStatus(
+    (Condition("Ready", "True", "Published", "in force on every gateway that follows the registry"),)
+)
 
 
-def waiting(reason: str, message: str) -> Standing:
+def waiting(reason: str, message: str) -> ObjectStatus:
     """It will be in force once something has passed."""
     text = _bounded(message)
-    return Standing((Condition("Ready", "Unknown", reason, text), Condition("Reconciling", "True", reason, text)))
+    return ObjectStatus((Condition("Ready", "Unknown", reason, text), Condition("Reconciling", "True", reason, text)))
 
 
-def refused(problems: Iterable[str], *, stands_in: bool) -> Standing:
+def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
     """It is wrong as written; `stands_in` says whether its last good version is in force."""
     meanwhile = "its last good version stays in force" if stands_in else "it is left out"
     text = _bounded(f"{'; '.join(problems)} (until that is changed, {meanwhile})")
     reason = "InvalidKeepsLastGood" if stands_in else "Invalid"
-    return Standing((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
 
 
-def rolling_out(message: str) -> Standing:
+def rolling_out(message: str) -> ObjectStatus:
     """Gateways have it, and a channel of it is on its way."""
     return waiting("RollingOut", message)
 
 
-def halted(message: str) -> Standing:
+def halted(message: str) -> ObjectStatus:
     """A channel was taken back: it is not where it is written to be, until that is changed or somebody resumes it."""
     text = _bounded(message)
-    return Standing(
+    return ObjectStatus(
         (Condition("Ready", "False", "RolloutHalted", text), Condition("Stalled", "True", "RolloutHalted", text))
     )
 
 
-def held(message: str) -> Standing:
+def held(message: str) -> ObjectStatus:
     """It is to be deleted, and others still need it."""
-    return Standing((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
+    return ObjectStatus((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
 
 
-def status_of(standing: Standing, generation: int, known: Mapping[str, Any], now: str) -> dict[str, Any] | None:
+def status_of(standing: ObjectStatus, generation: int, known: Mapping[str, Any], now: str) -> dict[str, Any] | None:
     """The status to write, or None where `known` says the same. `now` as Kubernetes writes times."""
     before = {str(each.get("type")): each for each in known.get("conditions") or [] if isinstance(each, Mapping)}
     ours = [_written(condition, generation, before.get(condition.type, {}), now) for condition in standing.conditions]

@@ -17,21 +17,20 @@ from functions.api.schema.crd import plural
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
-from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.pace import Result, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.watch_wire import WatchWire
-from functions.controller.kubernetes.run.writes import Publication, writes_after
+from functions.controller.kubernetes.run.writes import PublicationState, writes_after
 from functions.controller.rollouts.merging import without_api
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable
@@ -52,9 +51,9 @@ class CustomResourceSide:
     """Owned by one event loop; `informers` run in threads of their own."""
 
     def __init__(
-        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_news: Callable[[], None]
+        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_change: Callable[[], None]
     ) -> None:
-        self.informers: Sequence[Informer] = [Informer(wire, watched, on_news) for watched in watched_kinds(settings)]
+        self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
         self._settings = settings
@@ -68,11 +67,13 @@ class CustomResourceSide:
         """Why the view of the cluster is not complete; empty where it is."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
-    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         unknown = await self._remember_the_past(guard)
         looked = self.looked = await asyncio.to_thread(self._source.look)
         if looked.waiting:
-            return Result("waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}")
+            return PassResult(
+                "waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}"
+            )
         guard.check()
         outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
         results = [result_of(outcome), await self._budgets(api, looked)]
@@ -102,16 +103,16 @@ class CustomResourceSide:
         self._remembered_for = guard.token
         return None
 
-    async def _budgets(self, api: KubeApi, looked: Looked) -> Result:
+    async def _budgets(self, api: KubeApi, looked: Looked) -> PassResult:
         try:
             outcome = await asyncio.to_thread(self._apply_budgets, api, looked)
         except LeadershipLost:
             raise
         except KubeError as error:
-            return Result("passing", str(error), getattr(error, "after_s", None))
+            return PassResult("passing", str(error), getattr(error, "after_s", None))
         return result_of_apply(outcome)
 
-    def _apply_budgets(self, api: KubeApi, looked: Looked) -> Outcome:
+    def _apply_budgets(self, api: KubeApi, looked: Looked) -> ApplyOutcome:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         desired = render_budgets(
             looked.loaded.of(InferenceService),
@@ -137,15 +138,15 @@ class CustomResourceSide:
         return informer.store.get(name) if informer is not None else None
 
 
-def result_of_apply(outcome: Outcome) -> Result:
+def result_of_apply(outcome: ApplyOutcome) -> PassResult:
     if outcome.result == "refused":
         may_pass = all(refusal.may_pass for refusal in outcome.refusals)
-        return Result("contested" if may_pass else "stalled", outcome.stalled)
+        return PassResult("contested" if may_pass else "stalled", outcome.stalled)
     if outcome.stalled:
-        return Result("contested", outcome.stalled)
+        return PassResult("contested", outcome.stalled)
     if outcome.result == "waiting":
-        return Result("waiting", str(outcome.gate))
-    return Result("done")
+        return PassResult("waiting", str(outcome.gate))
+    return PassResult("done")
 
 
 def _left_out(looked: Looked) -> list[Body]:
@@ -158,7 +159,7 @@ def _left_out(looked: Looked) -> list[Body]:
     ]
 
 
-def _publication(outcome: PublishOutcome) -> Publication:
+def _publication(outcome: PublishOutcome) -> PublicationState:
     left_out: dict[str, str] = {}
     for problem in outcome.problems:
         key, separator, message = problem.partition(": ")
@@ -167,12 +168,14 @@ def _publication(outcome: PublishOutcome) -> Publication:
     in_force = outcome.kind in ("published", "unchanged")
     reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
     rollouts = {f"{PLURALS['Model']}/{object_name(row.model)}": row for row in outcome.rollouts}
-    return Publication(in_force, reason, outcome.message, left_out, rollouts)
+    return PublicationState(in_force, reason, outcome.message, left_out, rollouts)
 
 
-def _refusals(looked: Looked) -> list[Result]:
+def _refusals(looked: Looked) -> list[PassResult]:
     """Objects that are wrong stall nobody else; that they are is told, and only their change can mend it."""
     first = next(iter(looked.problems), "")
     return (
-        [Result("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")] if looked.refusals else []
+        [PassResult("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")]
+        if looked.refusals
+        else []
     )

@@ -44,7 +44,7 @@ class LeaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaseObservation:
     """A record, and since when, on the local clock, it has looked like this."""
 
     record: LeaseRecord | None
@@ -94,14 +94,14 @@ class Wait:
 Action = Create | Take | Renew | Wait
 
 
-def observe(seen: Seen | None, record: LeaseRecord | None, now_s: float) -> Seen:
+def observe(seen: LeaseObservation | None, record: LeaseRecord | None, now_s: float) -> LeaseObservation:
     """The stopwatch starts again whenever the record has changed in any way."""
     if seen is not None and seen.record == record:
         return seen
-    return Seen(record, now_s)
+    return LeaseObservation(record, now_s)
 
 
-def decide(me: str, seen: Seen, term: Term | None, now_s: float, timing: LeaseTiming) -> Action:
+def decide(me: str, seen: LeaseObservation, term: Term | None, now_s: float, timing: LeaseTiming) -> Action:
     record = seen.record
     if record is None:
         return Create()

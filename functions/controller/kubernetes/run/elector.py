@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.run.election import (
     Create,
+    LeaseObservation,
     LeaseRecord,
     Renew,
-    Seen,
     Take,
     Term,
     Wait,
@@ -84,7 +84,7 @@ class Elector:
         self._on_change = on_change
         self._lowest_token = lowest_token
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests; guards nothing
-        self._seen: Seen | None = None
+        self._seen: LeaseObservation | None = None
         self._term: Term | None = None
         self._stopped = threading.Event()
         self._ended = threading.Event()  # `run` is over

@@ -19,13 +19,12 @@ from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
-from functions.controller.kubernetes.outcome import Outcome
-from functions.controller.kubernetes.record_store import RecordStore
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.pace import Result, together
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 
@@ -35,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _DesiredRevision:
     revision: str
     loaded: Loaded
 
@@ -43,10 +42,10 @@ class _Wanted:
 class GitSide:
     """Owned by one event loop."""
 
-    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_news: Callable[[], None]) -> None:
+    def __init__(self, settings: KubernetesSettings, publishing: Publishing, on_change: Callable[[], None]) -> None:
         self._settings = settings
         self._publishing = publishing
-        self._on_news = on_news
+        self._on_change = on_change
         self._remote = Remote(
             settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
         )
@@ -54,8 +53,8 @@ class GitSide:
         self._looking = asyncio.Lock()
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
         self._observed: Observed | None = None
-        self._wanted: _Wanted | None = None
-        self._good: _Wanted | None = None  # what the API server took last
+        self._wanted: _DesiredRevision | None = None
+        self._good: _DesiredRevision | None = None  # what the API server took last
         self._applying = ""  # the revision
         self._published = ""  # the revision
         self._trouble = "the branch was not read yet"
@@ -70,7 +69,7 @@ class GitSide:
             before = self._observed
             await self._look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
-                self._on_news()
+                self._on_change()
             await asyncio.sleep(self._settings.git_poll_s)
 
     async def _look(self) -> None:
@@ -85,37 +84,37 @@ class GitSide:
                     _log.warning("the branch cannot be followed: %s", error)
                 self._trouble = str(error)
 
-    async def reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         if guard.token != self._looked_for:
             if ahead := await self._overtaken(api):
-                return Result("waiting", ahead)
+                return PassResult("waiting", ahead)
             self._looked_for, self._published = guard.token, ""
         observed = self._observed
         if observed is None:
-            return Result("waiting", self._trouble)
+            return PassResult("waiting", self._trouble)
         refused = self._adopt(observed)
         if self._wanted is None and refused:
             await self._fall_back(api)
         wanted = self._wanted
         if wanted is None:
-            return refused or Result("waiting", self._trouble)
-        kept = [Result("refused", refused.message)] if refused else []
+            return refused or PassResult("waiting", self._trouble)
+        kept = [PassResult("refused", refused.message)] if refused else []
         result, taken = await self._converge(guard, api, wanted)
         if taken:
             self._good = wanted
         elif self._good is not None and self._good is not wanted:
-            kept.append(result if result.kind == "contested" else Result("refused", result.message))
+            kept.append(result if result.kind == "contested" else PassResult("refused", result.message))
             result, _ = await self._converge(guard, api, self._good)
         return together([result, *kept])
 
-    def _adopt(self, observed: Observed) -> Result | None:
+    def _adopt(self, observed: Observed) -> PassResult | None:
         """Take the tip as wanted where it is good; why not, otherwise."""
         revision = f"{self._settings.git_branch}@{observed.commit}"
         if observed.loaded is None:
             first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
-            return Result("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
+            return PassResult("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
         if self._wanted is None or self._wanted.revision != revision:
-            self._wanted = _Wanted(revision, observed.loaded)
+            self._wanted = _DesiredRevision(revision, observed.loaded)
             _log.info("%s: %s", revision, observed.message)
         return None
 
@@ -150,16 +149,16 @@ class GitSide:
             _log.warning("the revision that was applied last cannot be read: %s", error)
             return
         if observed.loaded is not None:
-            self._wanted = _Wanted(record.last_applied, observed.loaded)
+            self._wanted = _DesiredRevision(record.last_applied, observed.loaded)
 
-    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _Wanted) -> tuple[Result, bool]:
+    async def _converge(self, guard: TermGuard, api: KubeApi, wanted: _DesiredRevision) -> tuple[PassResult, bool]:
         """How it ended, and whether the API server took it."""
         self._applying = wanted.revision
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
             message = f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
-            return Result("stalled", message), False
+            return PassResult("stalled", message), False
         outcome = await asyncio.to_thread(self._apply, api, rendered)
         if outcome.result == "refused":
             return result_of_apply(outcome), False
@@ -170,11 +169,11 @@ class GitSide:
             outcome = await asyncio.to_thread(self._apply, api, rendered)  # now it may prune
         return together([result_of_apply(outcome), result_of(publication)]), True
 
-    def _render(self, api: KubeApi, wanted: _Wanted) -> Rendered:
+    def _render(self, api: KubeApi, wanted: _DesiredRevision) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         return render(wanted.loaded, wanted.revision, namespace=self._settings.models_namespace, budget_kind=kind)
 
-    def _apply(self, api: KubeApi, rendered: Rendered) -> Outcome:
+    def _apply(self, api: KubeApi, rendered: Rendered) -> ApplyOutcome:
         began_s = time.monotonic()
         outcome = self._applier(api).reconcile(rendered.desired)
         if outcome.written or outcome.pruned:

@@ -7,7 +7,7 @@ inside the stream), and every `relist_s`, since even a server may lose an event.
 
 A kind that the server does not know is waited for and told in `problem`; it is no error of the process.
 
-Neighbours: `watch_wire` reads, `object_store` remembers, `loop` is woken through `on_news`.
+Neighbours: `watch_wire` reads, `object_store` remembers, `loop` is woken through `on_change`.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Informer:
         self,
         wire: WatchWire,
         watched: WatchedKind,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
         timing: InformerTiming | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Informer:
         self.problem = f"{watched.kind}: not listed yet"
         self.lists_total = 0
         self._wire = wire
-        self._on_news = on_news
+        self._on_change = on_change
         self._timing = timing or InformerTiming()
         self._rng = rng or random.Random()  # noqa: S311 - spreads connections; guards nothing
         self._version = ""  # where the next watch begins; empty: list first
@@ -134,7 +134,7 @@ class Informer:
         self.lists_total += 1
         self._failures, self.problem = 0, ""
         if self.store.replace_all(listed, self._version):
-            self._on_news()
+            self._on_change()
 
     def _watch(self) -> None:
         watch_s = self._timing.watch_s * self._rng.uniform(0.8, 1.2)  # so that not all watches end at once
@@ -165,7 +165,7 @@ class Informer:
                 is_news = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
         self._version = item["metadata"]["resourceVersion"]  # a bookmark has nothing else
         if is_news:
-            self._on_news()
+            self._on_change()
 
     def _stored(self, item: dict[str, Any]) -> StoredObject:
         return stored(item, self.watched.api_version, self.watched.kind)

@@ -1,4 +1,4 @@
-"""What was last accepted of each object: the entries of the snapshot in force, by the custom resource they came from.
+"""Entries last accepted of each object: those of the snapshot in force, by the custom resource they came from.
 
 A controller that starts while an object is wrong has never seen its good version. The snapshot in force has what that
 version became; its entries stand in for the object and go into the next snapshot as they are, so that no field can be

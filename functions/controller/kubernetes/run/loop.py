@@ -1,4 +1,4 @@
-"""Reconcile loop of one term: look, act, wait. Level-triggered; events and operator orders only wake it.
+"""Reconcile loop of one term: observe, act, wait. Level-triggered; events and operator orders only wake it.
 
 However many things happen during a pass, there is one more pass afterwards, and it looks at everything. One that ended
 badly is repeated at the pace of its error (`pace`); whatever changes ends the wait.
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.inventory import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
-from functions.controller.kubernetes.record_store import RECORD_NAME, RecordStore
+from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, Result, next_look_s
 
 # Operator orders: annotations on the controller's record (the ConfigMap `shoal-controller`).
 #
@@ -40,7 +40,7 @@ _REQUEST_MAX_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class OperatorOrders:
     suspended: bool = False
     requested_at: str = ""
     handled_at: str = ""
@@ -50,20 +50,20 @@ class Orders:
         return bool(self.requested_at) and self.requested_at != self.handled_at
 
 
-def read_orders(api: KubeApi, namespace: str) -> Orders:
+def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
     """Blocks. No record yet is no order."""
     found = api.get(CONFIG_MAP, namespace, RECORD_NAME)
     if found is None:
-        return Orders()
+        return OperatorOrders()
     annotations = mapping_at(found, "metadata", "annotations")
-    return Orders(
+    return OperatorOrders(
         suspended=str(annotations.get(SUSPEND, "")).lower() == "true",
         requested_at=str(annotations.get(REQUESTED_AT, ""))[:_REQUEST_MAX_CHARS],
         handled_at=str(mapping_at(found, "data").get(HANDLED_AT, "")),
     )
 
 
-def mark_handled(api: KubeApi, namespace: str, orders: Orders) -> None:
+def mark_handled(api: KubeApi, namespace: str, orders: OperatorOrders) -> None:
     """Blocks; Stale where the record was written meanwhile."""
     store = RecordStore(api, namespace)
     store.write(replace(store.read(), last_handled_reconcile_at=orders.requested_at))
@@ -71,7 +71,7 @@ def mark_handled(api: KubeApi, namespace: str, orders: Orders) -> None:
 
 _log = logging.getLogger(__name__)
 
-Reconcile = Callable[[TermGuard, KubeApi], Awaitable[Result]]
+Reconcile = Callable[[TermGuard, KubeApi], Awaitable[PassResult]]
 
 
 class Loop:
@@ -90,7 +90,7 @@ class Loop:
         on_suspended: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_suspended` is told when nothing more may be written until somebody resumes or asks."""
-        self.last = Result("waiting", "no reconcile yet")
+        self.last = PassResult("waiting", "no reconcile yet")
         self.suspended = False
         self._reconcile = reconcile
         self._namespace = namespace
@@ -133,7 +133,7 @@ class Loop:
         self.last = result
         return next_look_s(result, self._repeats, self._pace, self._rng.random())
 
-    async def _attempt(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def _attempt(self, guard: TermGuard, api: KubeApi) -> PassResult:
         """Errors by what to do about them; one that nobody foresaw is told with its trace, and may pass."""
         try:
             return await self._reconcile(guard, api)
@@ -141,19 +141,21 @@ class Loop:
             raise
         except Conflict as error:
             self._metrics.failed("conflict")
-            return Result("contested", str(error))
+            return PassResult("contested", str(error))
         except (Terminal, KindMissing) as error:
             self._metrics.failed("terminal" if isinstance(error, Terminal) else "kind_missing")
-            return Result("stalled" if isinstance(error, Terminal) else "contested", str(error))
+            return PassResult("stalled" if isinstance(error, Terminal) else "contested", str(error))
         except (Retryable, Gone) as error:
             self._metrics.failed("retryable")
-            return Result("passing", str(error), getattr(error, "after_s", None))
+            return PassResult("passing", str(error), getattr(error, "after_s", None))
         except Exception as error:
             self._metrics.failed("unforeseen")
             _log.exception("a reconcile failed in a way that nobody foresaw")
-            return Result("passing", f"{type(error).__name__}: {error}")
+            return PassResult("passing", f"{type(error).__name__}: {error}")
 
-    async def _wait(self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: Orders) -> Orders:
+    async def _wait(
+        self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: OperatorOrders
+    ) -> OperatorOrders:
         """Until it is time, or there is news or another order; the orders as they are then."""
         deadline_s = time.monotonic() + wait_s if wait_s is not None else float("inf")
         while True:
@@ -172,7 +174,7 @@ class Loop:
                 return orders
             self._news.clear()
 
-    async def _first_orders(self, guard: TermGuard, api: KubeApi) -> Orders:
+    async def _first_orders(self, guard: TermGuard, api: KubeApi) -> OperatorOrders:
         """Waits until they can be read: an earlier leader may have been told to wait."""
         while True:
             guard.check()
@@ -182,10 +184,10 @@ class Loop:
                 message = f"nothing is done before the orders in the record are known: {error}"
                 if message != self.last.message:
                     _log.warning("%s", message)
-                self.last = Result("waiting", message)
+                self.last = PassResult("waiting", message)
             await asyncio.sleep(self._control_poll_s)
 
-    async def _orders(self, api: KubeApi, before: Orders) -> Orders:
+    async def _orders(self, api: KubeApi, before: OperatorOrders) -> OperatorOrders:
         """As they are now; as they were where they cannot be read."""
         try:
             return await asyncio.to_thread(read_orders, api, self._namespace)
@@ -193,7 +195,7 @@ class Loop:
             _log.debug("the orders cannot be read: %s", error)
             return before
 
-    async def _acknowledge(self, api: KubeApi, orders: Orders) -> None:
+    async def _acknowledge(self, api: KubeApi, orders: OperatorOrders) -> None:
         if not orders.asks_now:
             return
         try:

@@ -29,8 +29,9 @@ from kubernetes.dynamic import DynamicClient
 from functions.controller.kubernetes import inventory
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
+from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
-from functions.controller.kubernetes.record_store import RECORD_NAME
+from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
@@ -38,7 +39,6 @@ from functions.controller.kubernetes.run.git_side import GitSide
 from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, Result
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -224,7 +224,7 @@ class KubernetesController:
             await self._turn.wait()
         return guard
 
-    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> Result:
+    async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         result = await self._side.reconcile(guard, api)
         if result.kind == "done":
             self._metrics.applied(time.time())

@@ -12,8 +12,8 @@ import httpx
 from functions.api.loader import Loaded
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.controller.kubernetes.errors import LeadershipLost
+from functions.controller.kubernetes.outcome import PassResult
 from functions.controller.kubernetes.run.elector import TermGuard
-from functions.controller.kubernetes.run.pace import Result
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.wire import RowsWire
@@ -85,13 +85,13 @@ def _store(settings: KubernetesSettings) -> S3Store | None:
     return S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.s3_bucket))
 
 
-def result_of(outcome: PublishOutcome) -> Result:
+def result_of(outcome: PublishOutcome) -> PassResult:
     """A publication as a part of a reconcile."""
     match outcome.kind:
         case "unavailable":
-            return Result("passing", outcome.message)
+            return PassResult("passing", outcome.message)
         case "refused" | "invalid":
-            return Result("stalled", outcome.message)
+            return PassResult("stalled", outcome.message)
     if outcome.complete:
-        return Result("done", outcome.message)
-    return Result("waiting", "; ".join([outcome.message, *outcome.held, *outcome.problems[:3]]))
+        return PassResult("done", outcome.message)
+    return PassResult("waiting", "; ".join([outcome.message, *outcome.held, *outcome.problems[:3]]))

@@ -7,8 +7,8 @@ One pass, every few seconds while this process leads and nobody has told it to w
     4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
     5  agents are told which replicas serve and which are warm, so that as many serve as should
 
-Which pod is warm is said by nothing but its agent's beats: a pod that is started again comes back serving, and one of
-them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
+Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
+one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
 """
 
 import asyncio
@@ -20,12 +20,10 @@ import httpx
 
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.bounds import SlotDemand, granted
-from functions.controller.autoscaling.policies import Policies
-from functions.controller.autoscaling.scaler import Scaler, Wanted
+from functions.controller.autoscaling.allocation import SlotDemand, granted, orders_for_counts
+from functions.controller.autoscaling.clients import PoolsWire, RoleNotifier
+from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
-from functions.controller.autoscaling.standing import Teller, orders_for_counts
-from functions.controller.autoscaling.wire import PoolsWire
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
@@ -69,22 +67,22 @@ class ScalingSide:
         limits = httpx.Limits(max_keepalive_connections=0)
         token = await asyncio.to_thread(self._settings.internal_token_file.read_text)
         async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
-            teller = Teller(client, token.strip())
+            notifier = RoleNotifier(client, token.strip())
             while True:
                 if not self._is_suspended():
-                    await self._attempt(api, teller)
+                    await self._attempt(api, notifier)
                 await asyncio.sleep(self._settings.scaling_interval_s)
 
-    async def _attempt(self, api: KubeApi, teller: Teller) -> None:
+    async def _attempt(self, api: KubeApi, notifier: RoleNotifier) -> None:
         """What nobody foresaw is told with its trace, and must not end the term for all others."""
         try:
-            await self.step(api, teller)
+            await self.step(api, notifier)
         except LeadershipLost:
             raise
         except Exception:
             _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
 
-    async def step(self, api: KubeApi, teller: Teller) -> None:
+    async def step(self, api: KubeApi, notifier: RoleNotifier) -> None:
         """One pass."""
         revision = self._wanted()
         if revision is None:
@@ -103,7 +101,7 @@ class ScalingSide:
             if pool in services:
                 await asyncio.to_thread(self._write, api, pool, services[pool], wish)
         if report is not None:
-            await self._tell(teller, report, allowed)
+            await self._tell(notifier, report, allowed)
         self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
 
     # inside
@@ -127,7 +125,7 @@ class ScalingSide:
         sizes = {pool: _size(api, live, entries[pool], _warm_of(report, pool)) for pool, live in services.items()}
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
-    def _allowed(self, wanted: dict[str, Wanted], sizes: dict[str, int]) -> dict[str, SlotDemand]:
+    def _allowed(self, wanted: dict[str, DesiredSize], sizes: dict[str, int]) -> dict[str, SlotDemand]:
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         wishes = {pool: SlotDemand(each.replicas, each.warm, least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
@@ -148,13 +146,13 @@ class ScalingSide:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
         self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
 
-    async def _tell(self, teller: Teller, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
+    async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
         orders = [
             order
             for pool, wish in allowed.items()
             for order in orders_for_counts(replicas_of(report, pool), wish.serving, wish.warm)
         ]
-        troubles = await teller.tell(orders)
+        troubles = await notifier.notify(orders)
         self._say("agents", "; ".join(troubles[:3]))
 
     def _say(self, about: str, trouble: str) -> None:

@@ -21,9 +21,9 @@ import orjson
 
 from functions.api import consistency
 from functions.api.declared import Declared
-from functions.api.heads import Ours, PassedOver, Wrong, read_head
+from functions.api.file_result import Ours, PassedOver, Wrong, read_head
 from functions.api.kinds.catalogue import AnyObject
-from functions.api.problems import MAX_PROBLEMS, Place, Problem
+from functions.api.problems import MAX_PROBLEMS, Problem, SourceLocation
 from functions.api.validation import validate
 from functions.api.yaml_documents import Document, Written
 
@@ -36,7 +36,7 @@ from functions.api.yaml_documents import Document, Written
 class ClusterDocument(Document):
     """A document without lines: every place in it is the object, so none has to be searched for."""
 
-    def locate(self, path: Sequence[str | int]) -> Place:
+    def locate(self, path: Sequence[str | int]) -> SourceLocation:
         return self.place
 
 

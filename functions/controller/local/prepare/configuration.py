@@ -21,8 +21,8 @@ from ruamel.yaml.error import YAMLError
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.repository import BRANCH, Repository
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.prepare.demo_keys import DemoKey, ensure_demo_keys, hashed
-from functions.controller.local.prepare.reporting import CannotPrepare
+from functions.controller.local.prepare.secret_files import DemoKey, ensure_demo_keys, hashed
+from functions.controller.local.prepare.steps import CannotPrepare
 
 SHIPPED = "shipped"
 SOURCE_DIRS = ("inferenceservices", "policies", "registry")

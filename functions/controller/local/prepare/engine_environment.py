@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from functions.controller.local.ledger import replace_file
-from functions.controller.local.prepare.commands import exclusive, run_logged
+from functions.controller.local.files import replace_file
 from functions.controller.local.prepare.pip import (
     NotOffered,
     Pip,
@@ -29,7 +28,7 @@ from functions.controller.local.prepare.pip import (
     remove_half_installed,
     size_bytes,
 )
-from functions.controller.local.prepare.reporting import CannotPrepare, Reporter, Step
+from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive, run_logged
 
 STAMP = "shoal-engine.stamp"
 _KEPT = {"pip"}  # the tool itself

@@ -1,4 +1,4 @@
-"""pip in a virtual environment, from a lock with hashes: what it downloads and installs, told while it goes on.
+"""pip in a virtual environment, from a lock with hashes: downloads and installations, reported while they go on.
 
 Everything is pinned by the lock, so pip resolves nothing (`--no-deps`) and takes only files whose hash the lock has.
 Indexes and wheel folders are those that pip is configured with.
@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.controller.local.prepare.commands import run_logged
-from functions.controller.local.prepare.reporting import CannotPrepare, Step
+from functions.controller.local.prepare.steps import CannotPrepare, Step, run_logged
 
 TOLD_EVERY_S = 5.0
 _UNITS = {"bytes": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import PUBLISHED, Standing, is_published, status_of
+from functions.controller.kubernetes.run.conditions import PUBLISHED, ObjectStatus, is_published, status_of
 
 T0, T1 = "2027-01-01T00:00:00Z", "2027-01-02T00:00:00Z"
 
@@ -30,7 +30,7 @@ def test_a_published_object_is_ready_and_nothing_else() -> None:
     "standing",
     [PUBLISHED, conditions.waiting("Away", "the registry is away"), conditions.refused(["bad"], stands_in=True)],
 )
-def test_saying_the_same_again_is_no_write(standing: Standing) -> None:
+def test_saying_the_same_again_is_no_write(standing: ObjectStatus) -> None:
     first = status_of(standing, 1, {}, T0)
     assert first is not None
     assert status_of(standing, 1, first, T1) is None
@@ -83,7 +83,7 @@ def test_a_long_message_is_cut() -> None:
         (conditions.refused(["bad"], stands_in=True), 1, False),
     ],
 )
-def test_what_counts_as_published(standing: Standing, generation: int, published: bool) -> None:
+def test_what_counts_as_published(standing: ObjectStatus, generation: int, published: bool) -> None:
     status = status_of(standing, 1, {}, T0)
     assert status is not None
     assert is_published(status, generation) is published

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from functions.controller.kubernetes.run.election import (
     Create,
+    LeaseObservation,
     LeaseRecord,
     LeaseTiming,
     Renew,
-    Seen,
     Take,
     Term,
     Wait,
@@ -47,7 +47,7 @@ def test_what_a_candidate_does(
     record: LeaseRecord | None, seen_for_s: float, term: Term | None, action: object
 ) -> None:
     now_s = 100.0
-    assert decide("me", Seen(record, now_s - seen_for_s), term, now_s, TIMING) == action
+    assert decide("me", LeaseObservation(record, now_s - seen_for_s), term, now_s, TIMING) == action
 
 
 def test_the_stopwatch_starts_again_with_every_renewal() -> None:
@@ -60,7 +60,7 @@ def test_the_stopwatch_starts_again_with_every_renewal() -> None:
 def test_the_old_term_ends_before_the_next_begins() -> None:
     """The prologue's example: renewed at 0 s, seen by the other at 2 s."""
     term = term_after(OURS, sent_s=0.0, timing=TIMING)
-    seen = Seen(OURS, since_s=2.0)
+    seen = LeaseObservation(OURS, since_s=2.0)
     assert not term.holds(10.0)
     assert decide("other", seen, None, 16.9, TIMING) == Wait("me")
     assert decide("other", seen, None, 17.0, TIMING) == Take(OURS)
@@ -80,7 +80,7 @@ class _Candidate:
     name: str
     offset_s: float
     rate: float
-    seen: Seen | None = None
+    seen: LeaseObservation | None = None
     term: Term | None = None
 
     def clock(self, true_s: float) -> float:
@@ -180,4 +180,4 @@ def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rate
 
 def test_a_token_is_never_the_same_for_two_terms() -> None:
     """Also the same process, taking the Lease again after its term ran out, gets a higher one."""
-    assert decide("me", Seen(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == Take(OURS)
+    assert decide("me", LeaseObservation(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == Take(OURS)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from functions.controller.kubernetes.errors import Conflict, KindMissing, LeadershipLost, Retryable, Terminal
+from functions.controller.kubernetes.outcome import Pace, PassResult
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.pace import Pace, Result
 
 NEVER_S = 1e6
 PATIENT = Pace(resync_s=NEVER_S, poll_s=NEVER_S, slowest_poll_s=NEVER_S, contested_s=NEVER_S)
@@ -49,7 +49,7 @@ class Api:
 class Scene:
     """A loop whose reconciles end as the test says."""
 
-    def __init__(self, *ends: Result | Exception, pace: Pace = PATIENT) -> None:
+    def __init__(self, *ends: PassResult | Exception, pace: Pace = PATIENT) -> None:
         self.passes = self.told = 0
         self.guard, self.api = Guard(), Api()
         self.metrics = ControllerMetrics()
@@ -68,7 +68,7 @@ class Scene:
     def _told(self) -> None:
         self.told += 1
 
-    async def _reconcile(self, _guard: Any, _api: Any) -> Result:
+    async def _reconcile(self, _guard: Any, _api: Any) -> PassResult:
         self.passes += 1
         end = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
         if isinstance(end, Exception):
@@ -109,7 +109,7 @@ async def test_what_an_error_means(error: Exception, kind: str) -> None:
 
 
 async def test_news_end_a_wait_that_would_never_end() -> None:
-    async with Scene(Terminal("invalid"), Result("done")) as scene:
+    async with Scene(Terminal("invalid"), PassResult("done")) as scene:
         await scene.until(lambda: scene.passes == 1)
         await asyncio.sleep(0.1)
         assert scene.passes == 1, "what cannot work is not tried again by itself"
@@ -118,7 +118,7 @@ async def test_news_end_a_wait_that_would_never_end() -> None:
 
 
 async def test_news_during_a_pass_make_one_more_pass_not_many() -> None:
-    async with Scene(Result("done")) as scene:
+    async with Scene(PassResult("done")) as scene:
         for _ in range(50):
             scene.loop.wake()
         await scene.until(lambda: scene.passes >= 1)
@@ -129,7 +129,7 @@ async def test_news_during_a_pass_make_one_more_pass_not_many() -> None:
 
 
 async def test_suspended_nothing_is_done_until_somebody_asks_or_resumes() -> None:
-    scene = Scene(Result("done"))
+    scene = Scene(PassResult("done"))
     scene.api.annotations = {"shoal.dev/suspend": "true"}
     async with scene:
         scene.loop.wake()
@@ -141,7 +141,7 @@ async def test_suspended_nothing_is_done_until_somebody_asks_or_resumes() -> Non
 
 
 async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
-    scene = Scene(Result("done"))
+    scene = Scene(PassResult("done"))
     scene.api.annotations = {"shoal.dev/suspend": "true"}
     async with scene:
         await scene.until(lambda: scene.loop.suspended)
@@ -153,7 +153,7 @@ async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
 
 async def test_nothing_is_done_before_the_orders_are_known() -> None:
     """A leader that takes over while the API server stumbles: its predecessor may have been suspended."""
-    scene = Scene(Result("done"))
+    scene = Scene(PassResult("done"))
     scene.api.broken = True
     async with scene:
         await scene.until(lambda: "orders" in scene.loop.last.message)
@@ -166,7 +166,7 @@ async def test_nothing_is_done_before_the_orders_are_known() -> None:
 
 
 async def test_suspended_what_is_still_to_write_is_not_written() -> None:
-    scene = Scene(Result("done"))
+    scene = Scene(PassResult("done"))
     async with scene:
         await scene.until(lambda: scene.passes == 1)
         assert scene.told == 0
@@ -175,7 +175,7 @@ async def test_suspended_what_is_still_to_write_is_not_written() -> None:
 
 
 async def test_the_end_of_the_term_ends_the_loop() -> None:
-    async with Scene(Result("done")) as scene:
+    async with Scene(PassResult("done")) as scene:
         await scene.until(lambda: scene.passes == 1)
         scene.guard.over = True
         with pytest.raises(LeadershipLost):
@@ -185,6 +185,8 @@ async def test_the_end_of_the_term_ends_the_loop() -> None:
 
 async def test_failures_are_repeated_at_their_pace() -> None:
     quick = Pace(resync_s=NEVER_S, poll_s=0.01, slowest_poll_s=0.02)
-    async with Scene(Result("waiting", "a load"), Result("waiting", "a load"), Result("done"), pace=quick) as scene:
+    async with Scene(
+        PassResult("waiting", "a load"), PassResult("waiting", "a load"), PassResult("done"), pace=quick
+    ) as scene:
         await scene.until(lambda: scene.loop.last.kind == "done")
         assert scene.passes == 3

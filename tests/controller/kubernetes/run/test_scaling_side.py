@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.standing import Teller
+from functions.controller.autoscaling.clients import RoleNotifier
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
@@ -22,7 +22,7 @@ from functions.fleet import pool_heartbeat
 from functions.fleet.pool_heartbeat import PoolHeartbeat, PoolStats
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, Leader, load, pool
-from tests.fleet.builders import beat
+from tests.fleet.builders import beat as heartbeat
 from tests.registry.world import TOKEN, World, serving
 
 pytestmark = pytest.mark.servers
@@ -58,7 +58,7 @@ class Side:
     def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
         self.world.fleet.bus_connected = True
         for number, phase in enumerate(phases):
-            replica = beat(
+            replica = heartbeat(
                 replica_id=f"a-{number}",
                 pool="a",
                 phase=phase,
@@ -72,7 +72,7 @@ class Side:
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""
-        await self.side.step(self.fleet.api, Teller(self.agents, TOKEN))
+        await self.side.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
         return int(self.fleet.replicas("a"))
 
 

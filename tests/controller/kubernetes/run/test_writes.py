@@ -17,15 +17,15 @@ from functions.controller.kubernetes.run.informer import WatchedKind
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.selection import Refusal
 from functions.controller.kubernetes.run.status_writer import StatusWriter
-from functions.controller.kubernetes.run.writes import FINALIZER, Publication, Write, writes_after
+from functions.controller.kubernetes.run.writes import FINALIZER, PublicationState, StatusWrite, writes_after
 from functions.decisions.rollout.events import Breached
 from functions.decisions.rollout.events import Loaded as VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from tests.decisions.rollout.rollouts import rollout, running
 
 SHOAL = "shoal.dev/v1alpha1"
-IN_FORCE = Publication(in_force=True)
-AWAY = Publication(in_force=False, reason="RegistryUnavailable", message="the registry is away")
+IN_FORCE = PublicationState(in_force=True)
+AWAY = PublicationState(in_force=False, reason="RegistryUnavailable", message="the registry is away")
 
 
 def obj(name: str = "acme", **more: Any) -> StoredObject:
@@ -40,11 +40,11 @@ def looked(objects: Mapping[str, SeenObject], **refusals: Refusal) -> Looked:
     return Looked(Loaded(()), "kubernetes@1", objects, {f"tenants/{name}": each for name, each in refusals.items()})
 
 
-def due(look: Looked, publication: Publication, *, protect: bool = True) -> list[Write]:
+def due(look: Looked, publication: PublicationState, *, protect: bool = True) -> list[StatusWrite]:
     return list(writes_after(look, publication, protect=protect))
 
 
-def reasons(writes: list[Write]) -> list[str]:
+def reasons(writes: list[StatusWrite]) -> list[str]:
     return [each.standing.conditions[0].reason if each.standing else ",".join(each.finalizers) for each in writes]
 
 
@@ -70,7 +70,7 @@ def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
 )
 def test_a_model_says_how_its_rollout_goes(row: Rollout, told: list[tuple[str, str, str]]) -> None:
     model = looked(seen("Model", "models", obj("acme.bot", finalizers=(FINALIZER,))))
-    (write,) = due(model, Publication(in_force=True, rollouts={"models/acme.bot": row}))
+    (write,) = due(model, PublicationState(in_force=True, rollouts={"models/acme.bot": row}))
     assert write.standing is not None
     assert [(each.type, each.status, each.reason) for each in write.standing.conditions] == told
     assert "acme/bot:stable" in write.standing.conditions[0].message
@@ -161,8 +161,8 @@ async def drained(writer: StatusWriter, server: Server, rounds: int = 200) -> No
         await asyncio.gather(task, return_exceptions=True)
 
 
-def status_write(stored: StoredObject) -> Write:
-    return Write("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", standing=PUBLISHED)
+def status_write(stored: StoredObject) -> StatusWrite:
+    return StatusWrite("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", standing=PUBLISHED)
 
 
 async def test_a_status_is_written_once_however_often_it_is_due() -> None:
@@ -182,7 +182,7 @@ async def test_a_status_is_written_once_however_often_it_is_due() -> None:
 async def test_a_finalizer_and_a_status_of_one_object_both_arrive() -> None:
     server = Server(obj())
     writer = StatusWriter(server.current, per_second=1000)
-    finalizers = Write("models/acme", Kind(SHOAL, "Model"), obj(), "finalizers", finalizers=(FINALIZER,))
+    finalizers = StatusWrite("models/acme", Kind(SHOAL, "Model"), obj(), "finalizers", finalizers=(FINALIZER,))
     writer.submit([finalizers, replace(status_write(obj()), key="models/acme")])
 
     async def watch() -> None:

@@ -1,0 +1,130 @@
+"""Context of a command: the fleet that it is about, by settings, by state directory, or by the clone it is called in.
+
+A clone of a fleet's repository says so in its remotes: so `shoal diff` and `shoal status` answer where people edit,
+without a setting that says where the fleet's state is.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from functions.cli.refused import Refused
+from functions.controller.gitops import record as records
+from functions.controller.gitops.following import LAST_GOOD
+from functions.controller.gitops.git import GitFailed
+from functions.controller.gitops.source import GitSource
+from functions.controller.gitops.words import problem_lines
+from functions.controller.local.layout import StateLayout
+from functions.controller.local.pools import Pool, PoolUnusable, pools_of
+from functions.controller.local.ports import PortPlan, as_environment, plan_ports, with_kept_ports
+from functions.controller.local.settings import LocalSettings
+
+GIT_TIMEOUT_S = 10.0
+
+
+def remotes_of(root: Path) -> list[Path]:
+    """The remotes of a working copy that are directories of this machine; none where it is no working copy."""
+    command = ["git", "-C", str(root), "config", "--local", "--get-regexp", r"^remote\..*\.url$"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    urls = [line.partition(" ")[2].removeprefix("file://") for line in done.stdout.splitlines()]
+    return [(root / url).resolve() for url in urls if "://" not in url]
+
+
+def is_clone_of(repository: Path, root: Path) -> bool:
+    return repository.resolve() in remotes_of(root)
+
+
+def state_dir_of_clone(root: Path) -> Path | None:
+    """The state directory of the fleet whose repository this is a clone of; None where it is none."""
+    layouts = [StateLayout.at(remote.parent) for remote in remotes_of(root)]
+    return next((layout.root for layout in layouts if layout.gitops_dir.is_dir() and layout.ca_file.is_file()), None)
+
+
+def toplevel_of(start: Path) -> Path | None:
+    """The top of the working copy that a directory lies in; None where it lies in none."""
+    command = ["git", "-C", str(start), "rev-parse", "--show-toplevel"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What the fleet's branch holds, read as the controller will read it: before one runs."""
+
+    pools: tuple[Pool, ...]
+    notes: list[str]
+
+
+def read_branch(layout: StateLayout) -> Branch:
+    """The pools of the branch's tip, or of what was good last; Refused where there is neither."""
+    source = GitSource(layout.gitops_dir)
+    try:
+        tip = source.look()
+        if tip.loaded is not None:
+            return Branch(pools_of(tip.loaded), [])
+        good = records.read(layout.revisions_file).last_good
+        commit = good.rpartition("@")[2] or source.git.commit_of(LAST_GOOD)
+        former = source.at(commit) if commit else None
+        if former is not None and former.loaded is not None:
+            good = f"{source.branch}@{former.commit[:SHORT_COMMIT]}"
+            note = f"{source.branch} has mistakes, so that {good} goes on: `shoal status` shows them"
+            return Branch(pools_of(former.loaded), [note])
+    except GitFailed as error:
+        raise Refused(f"{layout.gitops_dir} cannot be read: {error}") from error
+    except PoolUnusable as error:
+        raise Refused(f"this machine cannot run the configuration: {error}") from error
+    lines = "\n".join(problem_lines(tip.problems, tip.texts))
+    raise Refused(f"the configuration in {layout.gitops_dir} has mistakes:\n{lines}")
+
+
+@dataclass(frozen=True, slots=True)
+class CliContext:
+    settings: LocalSettings
+    layout: StateLayout
+    ports: PortPlan
+
+    @property
+    def gateway_url(self) -> str:
+        """By name: the certificate holds for localhost as well as for the address."""
+        return f"https://localhost:{self.ports.gateway}"
+
+    @property
+    def registry_url(self) -> str:
+        return f"https://localhost:{self.ports.registry}"
+
+    def environment(self) -> dict[str, str]:
+        """For the controller: ours, with the places spelt out, so that it does not matter where it is started."""
+        return {
+            **os.environ,
+            "SHOAL_STATE_DIR": str(self.layout.root),
+            "SHOAL_PROJECT_DIR": str(self.settings.project_dir.resolve()),
+            "SHOAL_ENGINE_VENV": str(self.settings.engine_venv.absolute()),
+            "PYTHONSAFEPATH": "1",
+            **as_environment(self.settings),
+        }
+
+
+def current_context(*, clones: bool = False) -> CliContext:
+    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
+    try:
+        settings = LocalSettings()
+    except ValidationError as error:
+        wrong = "; ".join(f"SHOAL_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
+        raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+    layout = StateLayout.at(settings.state_dir)
+    if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
+        layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.root)
+    settings = with_kept_ports(settings, layout, os.environ)
+    return CliContext(settings, layout, plan_ports(settings))
+
+
+SHORT_COMMIT = 10

@@ -1,0 +1,185 @@
+"""Replica allocation: pools of a full machine, warm replicas of a pool, and changed roles. Pure.
+
+Replicas are numbered from 0 without gaps; `standby` are the numbers of those that are warm. So that nothing is started
+or ended without need, a change touches as few as it can:
+
+    more     ready warm ones are promoted first, the lowest numbers before others, those that sleep after those that do
+             not, and only as many as may be woken; new ones come at the end, as warm ones where enough serve
+    fewer    one at a time; the highest number ends. Where that is a warm one, the highest that serves becomes warm in
+             its place: it is empty of new requests at once, and loaded should it be needed again
+
+Worked example (test_worked_example_of_the_allocation): 0, 1, 2 serve and 3 is warm, four in all. Four are to serve and
+one is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from functions.controller.autoscaling.signals import replicas_of
+from functions.decisions.autoscaling.accelerator_slots import SlotDemand
+from functions.fleet.pool_board import PoolReport, ReplicaReport
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    count: int  # replicas in all
+    standby: frozenset[int] = frozenset()  # the numbers of the warm ones
+
+    def __post_init__(self) -> None:
+        if not all(0 <= number < self.count for number in self.standby):
+            raise ValueError(f"{sorted(self.standby)} are not all below {self.count}")
+
+    @property
+    def serving(self) -> int:
+        return self.count - len(self.standby)
+
+    def up_to(self, count: int) -> "Allocation":
+        """The same without the numbers from `count` on."""
+        return Allocation(min(count, self.count), frozenset(number for number in self.standby if number < count))
+
+
+@dataclass(frozen=True, slots=True)
+class Sleepers:
+    """Of the warm ones, those that sleep, and how many of them may be woken."""
+
+    numbers: frozenset[int] = frozenset()
+    wake: int = 0
+    unheard: frozenset[int] = frozenset()  # that may sleep as well: promoted last
+
+
+_NOBODY = Sleepers()
+
+
+def toward(
+    now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
+) -> Allocation:
+    """The next allocation on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
+    asleep = sorted(now.standby & sleepers.numbers)
+    wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
+    promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
+    if promoted.serving > serving:
+        return _demoted(promoted, warm)
+    if promoted.serving < serving or len(promoted.standby) < warm:
+        return _grown(promoted, serving, warm)
+    if len(promoted.standby) > warm:
+        return _shrunk(promoted, ready - resting)
+    return promoted
+
+
+def _promoted(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
+    """Those of the first set before those of the next; of a set the lowest numbers."""
+    lacking = max(0, serving - now.serving)
+    in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
+    return Allocation(now.count, now.standby - frozenset(in_order[:lacking]))
+
+
+def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
+    """New ones serve until enough do; the rest are warm."""
+    count = max(now.count, serving + max(warm, len(now.standby)))
+    new = range(now.count, count)
+    to_serve = serving - now.serving
+    return Allocation(count, now.standby | frozenset(new[to_serve:]))
+
+
+def _demoted(now: Allocation, warm: int) -> Allocation:
+    """One serves less: the last one ends, or another is warm in the place of the last one."""
+    last = now.count - 1
+    highest = max(number for number in range(now.count) if number not in now.standby)
+    if len(now.standby) < warm:
+        return Allocation(now.count, now.standby | {highest})
+    if last == highest:
+        return Allocation(last, now.standby)
+    return Allocation(last, (now.standby | {highest}) - {last})
+
+
+def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
+    """One is warm less: the last one ends. Where that one serves, a loaded one serves in its place, or nothing ends."""
+    last = now.count - 1
+    if last in now.standby:
+        return Allocation(last, now.standby - {last})
+    loaded = now.standby & ready
+    return Allocation(last, now.standby - {max(loaded)}) if loaded else now
+
+
+__all__ = ["SlotDemand", "granted"]
+
+
+def granted(wishes: Mapping[str, SlotDemand], present: Mapping[str, int], most: int) -> dict[str, SlotDemand]:
+    """What each pool may have of a machine that holds `most` engines; `present` is how many serve now.
+
+        1  what the pools' YAML asks for is theirs, whatever the bound says
+        2  replicas that serve come before warm ones, those that are there before new ones
+        3  what is left is given out one at a time, to the pool that has the smallest part of what it demands
+
+    Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and demands 4 and 1 warm, B has 1 and
+    demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one.
+    """
+    given = {name: min(wish.serving, max(wish.least, present.get(name, 0))) for name, wish in wishes.items()}
+    left = most - sum(given.values())
+    left = _give(given, {name: wish.serving for name, wish in wishes.items()}, left)
+    warm = dict.fromkeys(wishes, 0)
+    _give(warm, {name: wish.warm for name, wish in wishes.items()}, left)
+    return {name: SlotDemand(given[name], warm[name], wish.least) for name, wish in wishes.items()}
+
+
+def _give(given: dict[str, int], wanted: Mapping[str, int], left: int) -> int:
+    """One at a time until nobody wants more or nothing is left; what is left then."""
+    while left > 0:
+        lacking = [name for name in sorted(given) if given[name] < wanted[name]]
+        if not lacking:
+            break
+        given[min(lacking, key=lambda name: (given[name] / wanted[name], name))] += 1
+        left -= 1
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOrder:
+    """One replica's standing from now on, and where its agent listens."""
+
+    replica_id: str
+    host: str
+    port: int
+    standby: bool
+
+
+_MAX_DIGITS = 6
+
+
+def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
+    """For those whose heartbeats say something else than the allocation."""
+    orders = []
+    for replica in replicas_of(report, pool):
+        number = number_of(replica)
+        if number is None or number >= allocation.count or not replica.peer_port:
+            continue
+        standby = number in allocation.standby
+        if replica.phase == ("ready" if standby else "warm"):
+            orders.append(_order(replica, standby=standby))
+    return orders
+
+
+def number_of(replica: ReplicaReport) -> int | None:
+    """Of `pool-3`, 3; None where the id is not made like that."""
+    text = replica.replica_id.removeprefix(f"{replica.pool}-")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
+def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[RoleOrder]:
+    """Where replicas have no numbers: so many of those that are loaded are to serve, then so many to be warm.
+
+    Fewer serve than should: the first warm ones by name are promoted. More do: the last ones by name become warm, as
+    many as there should be; the rest goes on serving until the cluster ends it.
+    Worked example (test_worked_example_of_counts): a, b, c serve and none is warm; 2 and 1 are wanted: c becomes warm.
+    """
+    known = sorted((each for each in replicas if each.peer_port), key=lambda each: each.replica_id)
+    ready = [each for each in known if each.phase == "ready"]
+    loaded = [each for each in known if each.phase == "warm"]
+    if len(ready) < serving:
+        return [_order(each, standby=False) for each in loaded[: serving - len(ready)]]
+    too_many = min(len(ready) - serving, max(0, warm - len(loaded)))
+    return [_order(each, standby=True) for each in ready[len(ready) - too_many :]]
+
+
+def _order(replica: ReplicaReport, *, standby: bool) -> RoleOrder:
+    return RoleOrder(replica.replica_id, replica.host, replica.peer_port, standby)

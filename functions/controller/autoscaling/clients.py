@@ -1,0 +1,77 @@
+"""Clients of the autoscaler: pool reports from the registry and desired sizes to it, roles to the replicas' agents.
+
+Errors of the registry are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again),
+RegistryRefused (it will not). An agent that cannot be reached or refuses gets its role again with the next pass, since
+its heartbeats still say otherwise.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+import httpx
+import msgspec
+
+from functions.controller.autoscaling.allocation import RoleOrder
+from functions.controller.autoscaling.scaler import DesiredSize
+from functions.controller.snapshot.registry_client import RegistryUnavailable, RegistryWire
+from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
+
+NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
+AT_ONCE = 32
+
+_log = logging.getLogger(__name__)
+
+
+class RoleNotifier:
+    """Sends replicas their roles: one short request each, to the port where gateways and peers reach the agent.
+
+    Owned by one event loop.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, token: str) -> None:
+        self._client = client
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def notify(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
+        """All at once; returns why some were not reached."""
+        answers = await asyncio.gather(*(self._notify(order) for order in orders))
+        return tuple(answer for answer in answers if answer)
+
+    async def _notify(self, order: RoleOrder) -> str:
+        url = f"http://{order.host}:{order.port}/standing"
+        try:
+            async with self._places:
+                answer = await self._client.post(
+                    url, json={"standby": order.standby}, headers=self._headers, timeout=NOTIFY_TIMEOUT_S
+                )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"
+        if answer.status_code != 200:
+            return f"{order.replica_id}: {url} answered {answer.status_code}: {answer.text[:200]}"
+        _log.info("%s is told: %s", order.replica_id, "warm" if order.standby else "serve")
+        return ""
+
+
+_TIMEOUT = httpx.Timeout(3.0)  # asked for each second; what comes later is of no use
+
+
+class PoolsWire:
+    def __init__(self, registry: RegistryWire) -> None:
+        self._registry = registry
+
+    async def report(self) -> PoolReport:
+        response = await self._registry.send("GET", REPORT_PATH, timeout=_TIMEOUT)
+        if len(response.content) > REPORT_MAX_BYTES:
+            raise RegistryUnavailable(f"{REPORT_PATH} answers with {len(response.content)} bytes")
+        try:
+            return msgspec.json.decode(response.content, type=PoolReport)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RegistryUnavailable(f"{REPORT_PATH} does not answer as a registry does: {error}") from error
+
+    async def put_desired(self, wanted: Mapping[str, DesiredSize]) -> None:
+        pools = tuple(DesiredPool(pool, each.replicas, each.cause) for pool, each in sorted(wanted.items()))
+        await self._registry.send(
+            "PUT", REPORT_PATH, content=msgspec.json.encode(DesiredPools(pools)), timeout=_TIMEOUT
+        )

@@ -1,0 +1,98 @@
+"""Steps of a preparation: reported to people, and run as long commands with a log, a progress line and a lock.
+
+How a report looks (spinner, plain lines) is up to the command line. The lock's descriptor is inherited by the command:
+where `shoal up` is killed and leaves its pip behind, the next one waits for that pip instead of starting a second one
+in the same directory.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from functions.controller.local.files import LockTaken, last_lines, lock_held, open_log
+
+
+class Step(Protocol):
+    def update(self, what: str) -> None:
+        """What it is doing now; may be called often."""
+
+    def note(self, result: str) -> None:
+        """What came of it, shown when the step ends."""
+
+
+class Reporter(Protocol):
+    def step(self, title: str) -> AbstractContextManager[Step]:
+        """One step; ends with a tick, or with a cross where it raises."""
+
+    def say(self, line: str) -> None:
+        """One line outside any step."""
+
+
+class CannotPrepare(Exception):
+    """A step cannot be done; the message says what to do about it."""
+
+
+LOCK_POLL_S = 0.5
+SHOWN_LOG_LINES = 20
+
+
+@contextmanager
+def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 1800.0) -> Iterator[int]:
+    """Hold the lock, waiting for it; its descriptor is given out for commands to inherit."""
+    with ExitStack() as stack:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                descriptor = stack.enter_context(lock_held(path))
+                break
+            except LockTaken as error:
+                if time.monotonic() > deadline_s:
+                    raise CannotPrepare(f"{error} for {timeout_s:.0f} s now; end it, then try again") from error
+            waiting("waiting for another preparation to end")
+            time.sleep(LOCK_POLL_S)
+        yield descriptor
+
+
+def run_logged(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    lock: int,
+    on_line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Run to its end; CannotPrepare with the end of its output where it fails."""
+    with open_log(log) as output:
+        output.write(f"\n$ {' '.join(argv)}\n".encode())
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env) if env is not None else None,
+            pass_fds=(lock,),
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                output.write(line)
+                text = line.decode(errors="replace").strip()
+                if text:
+                    on_line(text)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            process.stdout.close()
+            code = process.wait()
+    if code != 0:
+        raise CannotPrepare(failed(argv[0], code, log))
+
+
+def failed(program: str, code: int, log: Path) -> str:
+    tail = "\n".join("    " + line for line in last_lines(log, SHOWN_LOG_LINES))
+    hint = "\nThe disk is full." if "No space left on device" in tail else ""
+    return f"{Path(program).name} ended with status {code}; the end of {log}:\n{tail}{hint}"

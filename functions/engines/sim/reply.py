@@ -1,0 +1,151 @@
+"""A reply: what the model says, and token by token what is sent of it and why it ends, before any of it is sent.
+
+The simulator is an echo that can be checked, with an accent for every adapter. A reply repeats the last user message,
+so any client can tell a right stream from a crossed one. An adapter puts its mark in front: its name and a digest of
+its weights, so a test sees which adapter answered and from which bytes. The capital of France is known to all.
+
+The rules of ending are vLLM's (v1/engine/detokenizer.py): the end-of-sequence token counts and adds no text;
+`ignore_eos` goes on until the length; a stop string ends the reply at the token that completes it and is cut off; while
+stop strings are watched for, a stream lags by the longest of them less one character, so that no part of one is sent.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from functions.engines.sim.templates import ChatMessage
+from functions.engines.sim.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When a reply stops."""
+
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    ids: tuple[int, ...]
+    deltas: tuple[str, ...]
+    """Text that a stream sends with each token."""
+    pieces: tuple[str, ...]
+    """Text of each token by itself; differs from `deltas` where a stop string is watched for."""
+    finish_reason: str
+    stop_reason: str | int | None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.deltas)
+
+
+def plan_reply(text: str, tokenizer: Tokenizer, ending: Ending) -> ReplyPlan:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = tokenizer.pieces(ids)
+    wanted = ending.max_tokens if ending.ignore_eos else max(len(ids), min(ending.min_tokens, ending.max_tokens))
+    if ids and wanted > len(ids):
+        ids, pieces = list(islice(cycle(ids), wanted)), list(islice(cycle(pieces), wanted))
+    if not ending.ignore_eos or not ids:
+        ids, pieces = [*ids, tokenizer.eos_id], [*pieces, ""]
+    plan = _cut_to_length(ids, pieces, ending, eos_id=tokenizer.eos_id)
+    plan = _cut_at_stop_token(plan, ending)
+    return _cut_at_stop_string(plan, ending) if ending.stop else plan
+
+
+def _cut_to_length(ids: Sequence[int], pieces: Sequence[str], ending: Ending, *, eos_id: int) -> ReplyPlan:
+    kept = tuple(ids[: ending.max_tokens])
+    text = tuple(pieces[: ending.max_tokens])
+    ended_itself = kept[-1] == eos_id and len(kept) == len(ids) and not ending.ignore_eos
+    return ReplyPlan(kept, text, text, "stop" if ended_itself else "length", None)
+
+
+def _cut_at_stop_token(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
+    for index, token in enumerate(plan.ids):
+        if token in ending.stop_token_ids and index + 1 >= ending.min_tokens:
+            pieces = (*plan.pieces[:index], "")
+            return ReplyPlan(plan.ids[: index + 1], pieces, pieces, "stop", token)
+    return plan
+
+
+def _cut_at_stop_string(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
+    text = ""
+    for index, piece in enumerate(plan.pieces):
+        text += piece
+        found = _first_stop(text, len(piece), ending.stop) if index + 1 > ending.min_tokens else None
+        if found is not None:
+            stop, at = found
+            kept = text[: at + len(stop) if ending.include_stop else at]
+            cut = replace(
+                plan,
+                ids=plan.ids[: index + 1],
+                pieces=plan.pieces[: index + 1],
+                finish_reason="stop",
+                stop_reason=stop,
+            )
+            return _lagging(cut, kept, ending)
+    return _lagging(plan, text, ending)
+
+
+def _first_stop(text: str, new_chars: int, stops: Sequence[str]) -> tuple[str, int] | None:
+    """The first stop string (in the order given) that the newest `new_chars` characters complete."""
+    for stop in stops:
+        at = text.find(stop, max(0, len(text) - new_chars - len(stop) + 1))
+        if at >= 0:
+            return stop, at
+    return None
+
+
+def _lagging(plan: ReplyPlan, text: str, ending: Ending) -> ReplyPlan:
+    lag = 0 if ending.include_stop else max(map(len, ending.stop)) - 1
+    deltas: list[str] = []
+    sent = seen = 0
+    for piece in plan.pieces[:-1]:
+        seen += len(piece)
+        upto = max(sent, min(seen - lag, len(text)))
+        deltas.append(text[sent:upto])
+        sent = upto
+    return replace(plan, deltas=(*deltas, text[sent:]))
+
+
+_CAPITAL_OF_FRANCE = re.compile(r"capital of france", re.IGNORECASE)
+_MARK_BYTES = 1 << 20
+"""Enough of the weights to tell two adapters apart, little enough to load a large one at once."""
+
+
+def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, wants_json: bool) -> str:
+    spoken = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
+    heard = spoken[-1]
+    answer = "The capital of France is Paris." if _CAPITAL_OF_FRANCE.search(heard) else heard
+    return _say(answer, mark=mark, wants_json=wants_json)
+
+
+def completion_reply(prompt: str, *, mark: str | None, wants_json: bool) -> str:
+    """What follows the prompt: the prompt again, after a space."""
+    answer = "Paris." if _CAPITAL_OF_FRANCE.search(prompt) else prompt.lstrip()
+    return " " + _say(answer, mark=mark, wants_json=wants_json)
+
+
+def adapter_mark(name: str, directory: Path) -> str:
+    """`[name#digest]`, the digest being of adapter_config.json and the beginning of the weights.
+
+    Raises OSError when the files are not there.
+    """
+    digest = hashlib.sha256((directory / "adapter_config.json").read_bytes())
+    for weights in sorted(directory.glob("adapter_model.*")):
+        with weights.open("rb") as file:
+            digest.update(file.read(_MARK_BYTES))
+    return f"[{name}#{digest.hexdigest()[:8]}]"
+
+
+def _say(answer: str, *, mark: str | None, wants_json: bool) -> str:
+    text = f"{mark} {answer}" if mark else answer
+    return json.dumps({"reply": text}, ensure_ascii=False) if wants_json else text

@@ -1,0 +1,189 @@
+"""HTTP conventions of all routes: the internal token, bounded JSON bodies, ETags, pages, clients that leave early.
+
+    put: Annotated[PutVersion, Depends(body_of(PutVersion))]      @router.put(…, openapi_extra=describes(PutVersion))
+
+A body is read within a bound and a time, decoded strictly into a frozen type, and described in the OpenAPI document. A
+thing's `lock_version` is its ETag, and `If-Match` names the one that was seen. A list has `limit` entries after a
+cursor; `next_after` is the cursor of the following page, null on the last one.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import Header, Path, Query, Request
+from starlette.requests import ClientDisconnect
+
+from functions.api.ids import DIGEST_PATTERN, MODEL_ID_PATTERN, NAME_PATTERN, ROLLOUT_ID_PATTERN
+from functions.registry.errors import ApiError
+
+_BEARER = "bearer "
+_BODY_TIMEOUT_S = 60.0
+
+Answer = TypeVar("Answer")
+
+
+def require_token(token: str) -> Callable[[Request], None]:
+    """A dependency that lets only holders of the token pass; the comparison's time tells nothing about it."""
+    expected = hashlib.sha256(token.encode()).digest()
+
+    def check(request: Request) -> None:
+        header = request.headers.get("authorization", "")
+        given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
+        shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+        if not hmac.compare_digest(shown, expected):
+            message = "this route needs the installation's internal token: Authorization: Bearer <token>"
+            raise ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})
+
+    return check
+
+
+async def read_body(request: Request, max_bytes: int) -> list[bytes]:
+    """The whole body in pieces, or ApiError: too large, too slow, or the client left."""
+    too_large = ApiError(413, "body_too_large", f"the body is over the limit of {max_bytes} bytes")
+    declared = request.headers.get("content-length", "0")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise too_large
+    parts: list[bytes] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for part in request.stream():
+                size_bytes += len(part)
+                if size_bytes > max_bytes:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError as error:
+        message = f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s"
+        raise ApiError(408, "body_too_slow", message, headers={"connection": "close"}) from error
+    except ClientDisconnect as error:
+        raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
+    return parts
+
+
+async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer | None:
+    """The result of `work`, or None as soon as the client is gone: nothing goes on for nobody."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work)
+            leaving = group.create_task(_client_gone(request))
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            working.cancel()  # has no effect on one that is done
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None  # what the work raised, as itself
+    return None if working.cancelled() else working.result()
+
+
+async def _client_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the rest of a body that a GET should not have
+
+
+BODY_MAX_BYTES = 64 * 1024
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class JsonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a route takes. A field that is not there is an error, and so is one that nobody reads."""
+
+
+class Nothing(JsonBody, frozen=True):
+    """`{}`, or no body at all."""
+
+
+def body_of(type_: type[Body], max_bytes: int = BODY_MAX_BYTES) -> Callable[[Request], Awaitable[Body]]:
+    """A dependency that reads the request's body as `type_`; an empty body is `{}`."""
+    decoder = msgspec.json.Decoder(type_)
+
+    async def read(request: Request) -> Body:
+        refuse_other_media(request, "application/json")
+        document = b"".join(await read_body(request, max_bytes)) or b"{}"
+        try:
+            return decoder.decode(document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(400, "invalid_body", f"the body cannot be used: {_lowered(str(error))}") from error
+
+    return read
+
+
+def refuse_other_media(request: Request, expected: str) -> None:
+    """Nothing named passes: a body of a few bytes by hand."""
+    given = request.headers.get("content-type", expected).partition(";")[0].strip().lower()
+    if given != expected:
+        message = f"the body's media type is {given[:80]!r}; this route takes {expected}"
+        raise ApiError(415, "unsupported_media_type", message)
+
+
+def describes(type_: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
+    """The body's schema, for `openapi_extra`; the types are flat, so their schema stands alone."""
+    schema = msgspec.json.schema(type_)
+    own = _with_anchors(schema["$defs"][type_.__name__])
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": own}}}}
+
+
+def _with_anchors(schema: Any) -> Any:
+    """Patterns as JSON Schema writes them; ours say \\A and \\Z, since `$` lets a final newline by in Python."""
+    if isinstance(schema, dict):
+        return {name: _with_anchors(value) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_with_anchors(value) for value in schema]
+    if isinstance(schema, str) and schema.startswith("\\A") and schema.endswith("\\Z"):
+        return f"^{schema[2:-2]}$"
+    return schema
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+_TAG = re.compile(r'\s*"?([0-9]{1,12})"?\s*')
+
+IfMatch = Annotated[str, Header(alias="if-match", max_length=100, description="The ETag that was seen; * for any.")]
+
+
+def etag(lock_version: int) -> dict[str, str]:
+    return {"etag": f'"{lock_version}"'}
+
+
+def seen(if_match: str) -> int | None:
+    """The lock version that the header names; None where it names none or any."""
+    if if_match.strip() in ("", "*"):
+        return None
+    match = _TAG.fullmatch(if_match)
+    if match is None:
+        message = f'If-Match is {if_match[:40]!r}; it takes one ETag as this registry gives them, such as "3", or *'
+        raise ApiError(400, "invalid_if_match", message, "if-match")
+    return int(match[1])
+
+
+MAX_LIMIT = 1000
+CURSOR_MAX = 2**53
+
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
+AfterModel = Annotated[
+    str, Query(pattern=rf"^(?:{MODEL_ID_PATTERN})?$", max_length=130, description="The last id of the page before.")
+]
+AfterName = Annotated[
+    str, Query(pattern=rf"^(?:{NAME_PATTERN})?$", max_length=64, description="The last name of the page before.")
+]
+AfterNumber = Annotated[
+    int | None,
+    Query(ge=1, le=CURSOR_MAX, description="The `next_after` of the page before; the list goes back in time."),
+]
+
+TenantName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$")]
+ModelName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$")]
+VersionName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$")]
+ChannelName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$")]
+RolloutName = Annotated[str, Path(pattern=rf"^{ROLLOUT_ID_PATTERN}$")]
+DigestName = Annotated[str, Path(pattern=rf"^{DIGEST_PATTERN}$")]
+
+
+def page_of(data: Sequence[Any], following: Any, **more: Any) -> dict[str, Any]:
+    return {"object": "list", "data": list(data), "has_more": following is not None, "next_after": following, **more}

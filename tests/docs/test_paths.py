@@ -1,0 +1,86 @@
+"""Files and modules that pages and prologues name exist: a file that moved takes its mentions along."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, pages
+
+_OLD = {"CHANGELOG.md", "docs/tests-moved.md"}  # they tell of what was
+_PATH = re.compile(r"(?<![\w./<-])(?:functions|tests|studies|loadtests)/[\w./{},-]*\w[\w./{},*-]*")
+_MODULE = re.compile(r"(?<![\w./-])(?:functions|studies|loadtests|tests)(?:\.[a-z_][a-z0-9_]*)+(?![\w(/])")
+_ROLE = r"(?:api|artifacts|cli|controller|decisions|engines|fleet|gateway|registry|replica|simulator|telemetry)"
+_FILE_OF_A_ROLE = re.compile(rf"(?<=`){_ROLE}/[\w/{{}},*-]+\.py(?=`)")
+_MODULE_OF_A_ROLE = re.compile(rf"(?<![\w./-]){_ROLE}(?:\.[a-z_][a-z0-9_]*)+(?![\w(/])")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def _expanded(path: str) -> Iterator[str]:
+    """`a/{b,c}.py` is two paths."""
+    found = _BRACES.search(path)
+    if found is None:
+        yield path
+        return
+    for part in found[1].split(","):
+        yield from _expanded(path[: found.start()] + part.strip() + path[found.end() :])
+
+
+def _is_there(path: str) -> bool:
+    return any(ROOT.glob(path)) if "*" in path else (ROOT / path).exists()
+
+
+def _module_is_there(name: str) -> bool:
+    """A module, or a name of one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        if path.with_suffix(".py").is_file():
+            return count == len(parts) or parts[count] in path.with_suffix(".py").read_text()
+        if path.is_dir():
+            init = path / "__init__.py"
+            return count == len(parts) or (init.is_file() and parts[count] in init.read_text())
+    return False
+
+
+def _missing(text: str) -> list[str]:
+    """`gateway/lane.py` is short for a file below functions/, or below one folder of it."""
+    paths = (one for found in _PATH.findall(text) for one in _expanded(found.rstrip(".,:/")))
+    gone = [path for path in paths if not _is_there(path)]
+    short = (one for found in _FILE_OF_A_ROLE.findall(text) for one in _expanded(found))
+    gone += [path for path in short if not any(_is_there(f"functions/{folder}{path}") for folder in ("", "*/"))]
+    return [*gone, *(name for name in _MODULE.findall(text) if not _module_is_there(name))]
+
+
+def _missing_in_prologue(text: str) -> list[str]:
+    """`replica.app` is short for a module of functions; in pages it may be a file or a host."""
+    short = (name for name in _MODULE_OF_A_ROLE.findall(text) if not _module_is_there(f"functions.{name}"))
+    return [*_missing(text), *short]
+
+
+def _prologues(folder: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        prologue = ast.get_docstring(ast.parse(path.read_text()))
+        if prologue:
+            yield path.relative_to(ROOT), prologue
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    if str(page.relative_to(ROOT)) not in _OLD:
+        assert _missing(page.read_text()) == []
+
+
+@pytest.mark.parametrize("folder", ["functions", "studies", "tests", "loadtests", "docs"])
+def test_what_prologues_name_is_there(folder: str) -> None:
+    missing = _missing_in_prologue if folder in ("functions", "studies") else _missing
+    assert {str(path): gone for path, text in _prologues(folder) if (gone := missing(text))} == {}
+
+
+def test_what_is_gone_is_found() -> None:
+    text = "`functions/api/gone.py`, tests/docs/{pages,gone}.py, functions.api.gone and functions.api.loader"
+    assert _missing(text) == ["functions/api/gone.py", "tests/docs/gone.py", "functions.api.gone"]
+    assert _missing_in_prologue("see api.gone, `api/gone.py`") == ["api/gone.py", "api.gone"]
+    assert _missing("functions/api/*.py, functions.api.loader.load_texts, tests/docs/pages.py.") == []

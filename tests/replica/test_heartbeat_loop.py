@@ -1,0 +1,118 @@
+"""The heartbeat loop: heartbeats once a second whatever the rest of the agent does, and says goodbye."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+
+from functions.fleet.bus import BusUnavailable
+from functions.fleet.heartbeat import Heartbeat
+from functions.replica.heartbeat_loop import HeartbeatLoop
+from tests.replica.processes import wait_for
+from tests.replica.statuses import Clock, make_status
+
+
+class Recorder:
+    """A bus in this process: it remembers, and can be broken."""
+
+    def __init__(self) -> None:
+        self.heartbeats: list[tuple[float, Heartbeat]] = []
+        self.threads: set[str] = set()
+        self.held = False
+        self.under_way = 0
+        self.error: Exception | None = None
+        self.closed = False
+
+    async def publish(self, heartbeat: Heartbeat) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.under_way += 1
+        while self.held:
+            await asyncio.sleep(0.01)
+        if self.error is not None:
+            raise self.error
+        self.heartbeats.append((time.monotonic(), heartbeat))
+
+    async def latest(self) -> list[bytes]:
+        return []
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        for nothing in ():
+            yield nothing
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
+    bus = Recorder()
+    heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.05)
+
+    async def block() -> None:
+        heartbeat_loop.start()
+        wait_for(lambda: len(bus.heartbeats) >= 20, "a second of heartbeats while this loop stands still")
+
+    asyncio.run(block())
+    heartbeat_loop.stop()
+    assert bus.threads == {"heartbeat_loop"}
+
+
+def test_it_counts_from_zero_and_ends_with_dead() -> None:
+    bus = Recorder()
+    heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
+    heartbeat_loop.start()
+    wait_for(lambda: len(bus.heartbeats) >= 5, "some heartbeats")
+    heartbeat_loop.stop()
+    heartbeats = [heartbeat for _, heartbeat in bus.heartbeats]
+    assert [heartbeat.sequence for heartbeat in heartbeats] == list(range(len(heartbeats)))
+    assert {heartbeat.phase for heartbeat in heartbeats[:-1]} == {"ready"}
+    assert (heartbeats[-1].phase, heartbeats[-1].adapters, heartbeats[-1].reason) == (
+        "dead",
+        (),
+        "the agent has stopped",
+    )
+    assert heartbeat_loop.counts.sent == len(heartbeats)
+    assert bus.closed
+
+
+def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
+    bus = Recorder()
+    heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
+    heartbeat_loop.start()
+    wait_for(lambda: bus.heartbeats, "a first heartbeat")
+    for error in (BusUnavailable("gone"), ZeroDivisionError("a bug")):
+        failed_before = heartbeat_loop.counts.failed
+        bus.error = error
+        wait_for(
+            lambda before=failed_before: heartbeat_loop.counts.failed >= before + 2, f"heartbeats lost to {error!r}"
+        )
+    bus.error = None
+    beats_before = len(bus.heartbeats)
+    wait_for(lambda: len(bus.heartbeats) >= beats_before + 2, "heartbeats again")
+    heartbeat_loop.stop()
+
+
+def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:
+    """An adapter that is withdrawn meanwhile is not unloaded: no gateway has heard of it."""
+    bus, clock = Recorder(), Clock()
+    heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02, clock=clock)
+    heartbeat_loop.start()
+    wait_for(lambda: bus.heartbeats, "a first heartbeat")
+    assert heartbeat_loop.reachable
+    bus.held = True
+    asked_before = bus.under_way
+    wait_for(lambda: bus.under_way > asked_before, "a heartbeat that hangs")
+    clock.now_s += 2.1
+    assert not heartbeat_loop.reachable
+    bus.held = False
+    wait_for(lambda: heartbeat_loop.reachable, "a heartbeat of now is on the bus")
+    heartbeat_loop.stop()
+
+
+def test_stopping_twice_or_before_starting_is_harmless() -> None:
+    bus = Recorder()
+    heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
+    heartbeat_loop.stop()
+    heartbeat_loop.start()
+    heartbeat_loop.stop()
+    heartbeat_loop.stop()
+    assert [heartbeat.phase for _, heartbeat in bus.heartbeats][-1] == "dead"
