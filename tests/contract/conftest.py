@@ -25,8 +25,7 @@ _HOW_TO_GET_IT = (
 LIVE = {
     "test_adapters": ("test_models_shows_the_adapter_with_its_base",
                       "test_two_adapters_and_the_base_answer_differently",
-                      "test_an_unloaded_name_is_unknown_again", "test_a_stream_outlives_the_unloading_of_its_adapter",
-                      "test_an_adapter_beyond_max_loras_waits_as_deferred"),
+                      "test_an_unloaded_name_is_unknown_again"),
     "test_chat": ("test_a_whole_answer", "test_the_capital_of_france_is_paris_and_the_end_token_counts",
                   "test_a_stream_opens_with_the_role_and_closes_with_the_fingerprint", "test_logprobs",
                   "test_a_prompt_seen_before_is_cached_for_the_same_salt_only"),
