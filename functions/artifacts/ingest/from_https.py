@@ -12,7 +12,8 @@ import httpcore
 
 from functions.artifacts.adapters import CONFIG_MAX_BYTES, CONFIG_NAME, WEIGHTS_NAME
 from functions.artifacts.errors import ArtifactError, ArtifactMissing, ArtifactRefused, StoreUnavailable
-from functions.artifacts.ingest.addresses import PinnedBackend, Resolver, Watch, resolve
+from functions.artifacts.ingest.addresses import Resolver, resolve
+from functions.artifacts.ingest.pinned import PinnedBackend, Watch
 from functions.artifacts.ingest.places import HttpsPlace
 from functions.artifacts.ingest.policy import IngestPolicy
 from functions.artifacts.ingest.upload import Upload
