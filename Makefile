@@ -36,12 +36,13 @@ check: $(STAMP) ## lint, types, import law, unit tests: eight to twelve minutes 
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
 	$(BIN)/python -m tests.newest_python
 
-# Tests with servers, fleets and engines mostly wait for each other's processes, so two go at once, those that take
-# longest first (tests/grouping.py). A few that fail are tried once more, alone, and named at the end
-# (docs/decisions/0020).
+# Tests with servers wait for each other's processes, so two go at once, those that take longest first
+# (tests/grouping.py); drills and the real engine have the machine to themselves. A few that fail are tried once more,
+# alone, and named at the end (docs/decisions/0020).
 test: check ## everything, with real servers and the real engine
 	$(SHOAL) prepare
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "(servers or engine or drill) and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "servers and not engine and not drill and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "(engine or drill) and not soak"
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.
 soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release
