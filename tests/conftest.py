@@ -12,16 +12,6 @@ from tests.fleets import Fleet, running_fleet
 pytest_plugins = ["tests.grouping", "tests.property_examples"]
 
 
-@pytest.hookimpl(trylast=True)  # after pytest's own order by fixtures
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with real engines of their own go first.
-
-    The shared ones, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into 24 GiB,
-    and a fleet that has no memory for another replica rightly starts none.
-    """
-    items.sort(key=lambda item: item.get_closest_marker("own_engines") is None)
-
-
 @pytest.fixture(scope="session")
 def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""

