@@ -28,7 +28,6 @@ ENGINE = "engine"
 _ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
 # Groups of half a minute and more on a quiet machine, the longest first.
 LONGEST = (
-    ENGINE,
     "sim_fleet",
     "tests/e2e/test_git_push.py",
     "api_server",
@@ -55,8 +54,10 @@ def group_of(node_id: str) -> str:
 
 
 def rank_of(node_id: str) -> int:
-    """The place of its group in the order."""
+    """The place of its group in the order: the longest first, and last the real engine, which stays until the end."""
     group = group_of(node_id)
+    if group == ENGINE:
+        return len(LONGEST) + 1
     return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
 
@@ -76,10 +77,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order by fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with real engines of their own go first, then the groups that take longest.
+    """Tests with real engines of their own go first, then the groups that take longest, last the shared engines.
 
-    The shared engines, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into
-    24 GiB, and a fleet that has no memory for another replica rightly starts none.
+    These, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into 24 GiB, and a
+    fleet that has no memory for another replica rightly starts none.
     """
     items.sort(key=lambda item: (item.get_closest_marker("own_engines") is None, rank_of(item.nodeid)))
     for item in items:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PLACES = [place for places in SHARED.values() for place in places]
 
 
-@pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each != ENGINE and each not in SHARED)])
+@pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each not in SHARED)])
 def test_every_place_that_is_named_is_there(place: str) -> None:
     assert (ROOT / place).exists()
 
