@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.second_try import MOST
+from tests.soak import sampled
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +36,7 @@ def ran(folder: Path, *options: str, **files: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.rstrip().rpartition("\n\n")[2].splitlines()
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two"])
+@pytest.mark.parametrize("options", sampled([(), ("-n", "2")], keep=[()]), ids=["one process", "two"])
 def test_what_passes_alone_is_named_and_lets_the_run_pass(tmp_path: Path, options: tuple[str, ...]) -> None:
     status, said = ran(tmp_path, *options, first=AT_FIRST, sound=SOUND)
     assert status == 0

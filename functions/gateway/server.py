@@ -40,6 +40,7 @@ from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
+from functions.gateway.services import Watched
 from functions.gateway.settings import GatewaySettings
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.trace_sink import TraceSink
@@ -47,6 +48,7 @@ from functions.telemetry.trace_sink import TraceSink
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
 _LAST_WORDS_S = 2.0
+_HANDSHAKE_INTERVAL_S = 0.02
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
 
@@ -151,6 +153,7 @@ class _Server(uvicorn.Server):
             await asyncio.to_thread(self._metrics_server.close)
         _log.info("draining %d requests", len(self._services.open_requests))
         asyncio.get_running_loop().call_later(self._drain_timeout_s, self._gateway.cut_short)
+        await self._finish_handshakes()
         self.config.timeout_graceful_shutdown = int(self._drain_timeout_s + _AFTER_DRAIN_S)
         await super().shutdown(sockets)
         if self._batches is not None:
@@ -232,16 +235,31 @@ class _Server(uvicorn.Server):
         _log.warning("taking over although not ready: %s", self._gateway.not_ready_reason())
 
     async def _listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        services = self._services
+        handshake_s = services.limits.head_s if tls is not None else None
+
         def make_protocol() -> LaneProtocol:
-            return LaneProtocol(self._gateway, self.config, self.server_state, self.lifespan.state)
+            protocol = LaneProtocol(self._gateway, self.config, self.server_state, self.lifespan.state)
+            if handshake_s is not None:
+                forget_failed(services.handshakes, services.clock() - handshake_s)
+                services.handshakes[protocol] = services.clock()
+            return protocol
 
         loop = asyncio.get_running_loop()
-        handshake_s = self._services.limits.head_s if tls is not None else None
         self.servers.append(
             await loop.create_server(
                 make_protocol, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
             )
         )
+
+    async def _finish_handshakes(self) -> None:
+        """Take nobody else, and wait for whoever was accepted: a connection that has no TLS yet, uvicorn ignores."""
+        services = self._services
+        for server in self.servers:
+            server.close()
+        while services.handshakes:
+            forget_failed(services.handshakes, services.clock() - services.limits.head_s)
+            await asyncio.sleep(_HANDSHAKE_INTERVAL_S)
 
     def _open_handover(self) -> None:
         path = self._settings.handover_socket
@@ -262,6 +280,15 @@ class _Server(uvicorn.Server):
         """A successor serves: take all the time that open streams need."""
         self._drain_timeout_s = self._settings.handover_drain_timeout_s
         self.should_exit = True
+
+
+def forget_failed(handshakes: dict[Watched, float], before_s: float) -> None:
+    """Those that began before that time, the oldest first: a handshake that failed or timed out is not reported."""
+    while handshakes:
+        oldest, since_s = next(iter(handshakes.items()))
+        if since_s >= before_s:
+            return
+        del handshakes[oldest]
 
 
 def _uvicorn_config(settings: GatewaySettings) -> uvicorn.Config:

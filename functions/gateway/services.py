@@ -113,3 +113,4 @@ class Services:
     state: State = field(default_factory=State)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in the order in which they came
     connections: set[Watched] = field(default_factory=set)  # clients'
+    handshakes: dict[Watched, float] = field(default_factory=dict)  # accepted, without TLS yet: since when

@@ -31,11 +31,13 @@ def ran(router: LiveRouterName, asked: list[Asked]) -> dict[str, Any]:
     return figures(Replay(router, Shape(replicas=4)).run(asked, 1.0), 10.0)
 
 
+@pytest.mark.soak
 def test_shoal_is_first_in_the_slowest_answers() -> None:
     found = {name: ran(name, conversations(600))["ttft_p90_ms"] for name in ("shoal", "cache-aware")}
     assert found["shoal"] < found["cache-aware"], found
 
 
+@pytest.mark.soak
 def test_with_more_adapters_than_places_shoal_loads_the_fewest_and_is_first() -> None:
     asked = lora(60.0, 24.0)
     shoal, *others = [ran(name, asked) for name in ("shoal", "cache-aware", "least-loaded")]

@@ -180,6 +180,24 @@ def refused(gateway: GatewayProcess) -> bool:
     return True
 
 
+async def test_a_handshake_under_way_is_finished_and_answered(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
+    """A client that was accepted, and whose line is slow, is no newcomer: it was there before the drain."""
+    async with fleet(gateway.bus_url, well):
+        with gateway.start() as process:
+            await gateway.ready()
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            await asyncio.sleep(0.3)  # nothing tells a client that it was accepted
+            process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(1.0)  # its line
+            await writer.start_tls(trust, server_hostname="localhost")
+            caller = LiveClient(reader, writer)
+            await caller.send(post())
+            answer = await caller.answer()
+            assert answer.status == 200, answer.body
+            caller.leave()
+            assert await exited(process) == 0
+
+
 async def test_a_drain_has_an_end_and_says_so(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     with valkey(tmp_path) as bus_url:
         gateway = GatewayProcess(tmp_path, bus_url, certificate, drain_timeout_s=1.0)

@@ -11,6 +11,7 @@ from functions.gateway.prefix import prompt_tokenizer
 from functions.gateway.prefix.prompt_template import PromptTemplate, load_template
 from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer
 from tests.gateway.prompt_world import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
+from tests.soak import sampled
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,15 @@ def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelTokenizer, messag
     assert list(tokens.ends) == [end for _, end in encoding.offsets]
 
 
-def test_token_ids_are_those_of_the_real_model() -> None:
-    """Thousands of conversations with the base model's own tokenizer and template."""
+@pytest.mark.parametrize("examples", sampled([300, 3000], keep=[300]))
+def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
+    """Many conversations with the base model's own tokenizer and template."""
     directory = real_model_dir()
     tokenizer, template = ModelTokenizer.load(directory), load_template(directory)
     whole = Tokenizer.from_file(str(directory / "tokenizer.json"))
     assert template is not None and tokenizer.in_pieces
 
-    @settings(max_examples=3000, database=None)
+    @settings(max_examples=examples, database=None)
     @given(CONVERSATIONS)
     def same(messages: list[dict[str, str]]) -> None:
         prompt = template.render(messages)

@@ -34,6 +34,7 @@ def test_capacity_is_what_the_oracle_serves_in_time() -> None:
     assert shares[0] >= shares[1] >= IN_TIME_RATIO > shares[2]
 
 
+@pytest.mark.soak
 def test_a_fleet_that_cannot_do_one_request_a_second_has_a_capacity_too() -> None:
     slow = replace(SETTING, replicas=1, profile=replace(SETTING.profile, prefill_ms_per_token=2.0))
     few = replace(CHATS, requests=60)

@@ -39,10 +39,12 @@ def test_what_one_replica_cannot_do_alone_no_number_can() -> None:
         needed(replace(LOAD, itl_slo_s=0.01))
 
 
+@pytest.mark.soak
 def test_a_promise_that_the_longest_prompts_miss_even_alone_is_told() -> None:
     with pytest.raises(Unreachable, match="hardly two requests meet"):
         needed(replace(LOAD, ttft_slo_s=0.705))
 
 
+@pytest.mark.soak
 def test_shorter_gaps_take_more_replicas() -> None:
     assert needed(replace(LOAD, itl_slo_s=0.05)).replicas > needed(LOAD).replicas

@@ -43,6 +43,7 @@ def given(traces: Path, **changed: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.soak
 def test_a_day_as_it_is_typed_with_its_table_and_its_picture(traces: Path, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     words = ["scaling", "--day", "1", "--hours", "1", "--scaler", "hpa", "--scaler", "static", "--plot", str(picture)]

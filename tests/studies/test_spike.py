@@ -17,6 +17,7 @@ def ladder() -> SpikeRun:
     return run(SMALL_SPIKE, "ladder", 1)
 
 
+@pytest.mark.soak
 def test_with_the_ladder_who_is_taken_in_is_answered_in_time(ladder: SpikeRun) -> None:
     with_ladder = figures_of(ladder, SMALL_SPIKE)
     alone = figures_of(run(SMALL_SPIKE, "hpa", 1), SMALL_SPIKE)

@@ -39,6 +39,7 @@ def test_a_table_says_who_recovered_and_who_did_not() -> None:
     assert all(TITLES[arm] in text for arm in recovered_s)
 
 
+@pytest.mark.soak
 def test_a_picture_has_a_column_for_each_way(tmp_path: Path) -> None:
     brief = SpikeSetting(replicas=1, warm=1, small_replicas=1, at_s=4.0, rise_s=1.0, lasts_s=3.0, after_s=1.0)
     simulate_spike.draw(tmp_path / "p.svg", brief, [run(brief, arm, 0) for arm in ARMS[:2]])

@@ -86,6 +86,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._services.handshakes.pop(self, None)
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         if len(self._services.connections) >= self._services.limits.connections:
             self._close_after, self._phase = True, "busy"

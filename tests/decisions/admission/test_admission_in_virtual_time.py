@@ -7,6 +7,7 @@ import pytest
 from functions.api.snapshot import AdmissionEntry, BandEntry
 from loadtests.fairness.traffic import NOISY, QUIET, beside_the_nine, chats
 from loadtests.fairness.virtual import Asked, Shape, VirtualFleet
+from tests.soak import sampled
 
 POLICY = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1)))
 SECONDS = 15.0
@@ -27,6 +28,7 @@ def test_a_flood_of_long_prompts_is_hardly_felt_by_those_who_chat() -> None:
     assert any(each.tenant == NOISY and each.ttft_s is not None for each in beside), "it is served, in its part"
 
 
+@pytest.mark.soak
 def test_long_prompts_are_lent_no_second_replica_where_the_others_would_miss_it() -> None:
     """Above half load, where two long prompts at a time would be a quarter of the pool."""
     policy = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.6, ttft_slo_ms=500), BandEntry("batch", 0.1)))
@@ -36,7 +38,7 @@ def test_long_prompts_are_lent_no_second_replica_where_the_others_would_miss_it(
     assert sum(each.tenant == NOISY and each.ttft_s is not None for each in beside) >= 5, "it has its share"
 
 
-@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("times", sampled([2, 5], keep=[2]))
 def test_under_overload_who_is_refused_is_refused_at_once_and_told_the_truth(times: int) -> None:
     seconds, per_s = 40.0, 60.0 * times
     asked = [
@@ -54,7 +56,7 @@ def test_under_overload_who_is_refused_is_refused_at_once_and_told_the_truth(tim
     assert len(back) > 100 and sum(back) > 0.7 * len(back)
 
 
-@pytest.mark.parametrize("times", [2, 10])
+@pytest.mark.parametrize("times", sampled([2, 10], keep=[2]))
 def test_under_overload_as_much_is_served_in_time_as_at_the_best_of_times(times: int) -> None:
     def goodput(per_s: float) -> int:
         asked = [each for tenant in "abcde" for each in chats(tenant, per_s / 5, SECONDS, Random(f"{tenant} {per_s}"))]

@@ -44,6 +44,7 @@ def test_what_changes_nothing_that_decides_changes_no_figure(tmp_path: Path) -> 
     assert "ask for nothing" in note
 
 
+@pytest.mark.soak
 def test_too_few_replicas_break_the_promise(tmp_path: Path) -> None:
     found = played(tmp_path, "fewer-replicas", 900, 3)
     assert found.verdict == "breaks"

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def study(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "studies", "routers", *words]
@@ -12,6 +14,8 @@ def study(*words: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("--requests", "200", "--replicas", "2", "--seeds", "2", "--load", "0.5")
 
 
+@pytest.mark.soak
+@pytest.mark.soak
 def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
     done = study(*SMALL, "--router", "shoal", "--router", "round-robin")
     assert done.returncode == 0, done.stderr
