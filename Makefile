@@ -13,6 +13,9 @@ ENGINE_VENV ?= $(or $(SHOAL_ENGINE_VENV),$(CURDIR)/.venv-engine)
 STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
+# Where drills are that `make test` runs: to look for them everywhere takes half a minute.
+DRILLS := tests/drills tests/registry/sql tests/replica
+
 # Hundreds of the tests' processes import the same modules: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -36,13 +39,13 @@ check: $(STAMP) ## lint, types, import law, unit tests: eight to twelve minutes 
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
 	$(BIN)/python -m tests.newest_python
 
-# Tests with servers wait for each other's processes, so two go at once, those that take longest first
-# (tests/grouping.py); drills and the real engine have the machine to themselves. A few that fail are tried once more,
-# alone, and named at the end (docs/decisions/0020).
-test: check ## everything, with real servers and the real engine
+# Tests with servers wait for their processes, so three go at once, those that take longest first (tests/grouping.py);
+# drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
+# (docs/decisions/0020).
+test: check ## everything, with real servers and the real engine: fifteen minutes on two cores
 	$(SHOAL) prepare
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "servers and not engine and not drill and not soak"
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "(engine or drill) and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 3 --dist loadfile -m "(servers or engine) and not drill and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.
 soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release

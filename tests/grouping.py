@@ -26,12 +26,15 @@ SHARED = {
 # Whatever asks for the real engine, by its parameter or its file.
 ENGINE = "engine"
 _ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
+# Folders in which `make test` looks for drills (Makefile); what is a drill elsewhere is in soak.
+DRILLS = ("tests/drills/", "tests/registry/sql/", "tests/replica/")
 # Groups of half a minute and more on a quiet machine, the longest first.
 LONGEST = (
     "sim_fleet",
-    "tests/e2e/test_git_push.py",
     "api_server",
     "tests/docs/test_commands_run.py",
+    ENGINE,
+    "tests/e2e/test_git_push.py",
     "tests/e2e/test_adapter_push.py",
     "tests/drills/virtual/test_seeds.py",
     "tests/e2e/test_warm_promotion.py",
@@ -54,10 +57,8 @@ def group_of(node_id: str) -> str:
 
 
 def rank_of(node_id: str) -> int:
-    """The place of its group in the order: the longest first, and last the real engine, which stays until the end."""
+    """The place of its group in the order: the longest first."""
     group = group_of(node_id)
-    if group == ENGINE:
-        return len(LONGEST) + 1
     return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
 
@@ -77,13 +78,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order by fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with real engines of their own go first, then the groups that take longest, last the shared engines.
+    """Tests with real engines of their own go first, then the groups that take longest.
 
-    These, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into 24 GiB, and a
-    fleet that has no memory for another replica rightly starts none.
+    Shared engines, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into 24 GiB,
+    and a fleet that has no memory for another replica rightly starts none.
     """
     items.sort(key=lambda item: (item.get_closest_marker("own_engines") is None, rank_of(item.nodeid)))
     for item in items:
+        if (
+            item.get_closest_marker("drill")
+            and not item.get_closest_marker("soak")
+            and not item.nodeid.startswith(DRILLS)
+        ):
+            raise pytest.UsageError(f"{item.nodeid} is a drill that `make test` does not look for: Makefile, DRILLS")
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != name:
                 raise pytest.UsageError(f"{item.nodeid} asks for {name}: tests/grouping.py is to name its file there")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.grouping import ENGINE, LONGEST, SHARED, group_of, rank_of
+from tests.grouping import DRILLS, ENGINE, LONGEST, SHARED, group_of, rank_of
 
 ROOT = Path(__file__).parents[1]
 PLACES = [place for places in SHARED.values() for place in places]
 
 
-@pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each not in SHARED)])
+@pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each not in (*SHARED, ENGINE))])
 def test_every_place_that_is_named_is_there(place: str) -> None:
     assert (ROOT / place).exists()
 
@@ -29,3 +29,8 @@ def test_those_that_take_long_come_first_and_the_others_stay_in_their_order() ->
         "tests/z.py::a",
     ]
     assert sorted(names, key=rank_of) == [names[1], names[2], names[0], names[3]]
+
+
+def test_the_makefile_looks_for_drills_where_they_may_be() -> None:
+    line = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("DRILLS := "))
+    assert [f"{folder}/" for folder in line.removeprefix("DRILLS := ").split()] == list(DRILLS)

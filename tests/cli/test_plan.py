@@ -12,6 +12,7 @@ import pytest
 from tests.fleets import git
 from tests.roles import run
 from tests.simulator.plan.prepared import PREPARED, written
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
 
@@ -44,7 +45,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return made
 
 
-@pytest.mark.parametrize("name", PREPARED)
+@pytest.mark.parametrize("name", sampled(PREPARED, keep=["fewer-replicas"]))
 def test_prepared_changes_are_judged_right(name: str, checkout: Checkout, tmp_path: Path) -> None:
     case = PREPARED[name]
     written(checkout.root, name)
@@ -91,6 +92,7 @@ def test_revisions_are_read_from_a_bare_repository(checkout: Checkout, tmp_path:
     assert (answer["base"].split()[0], answer["candidate"].split()[0]) == ("main~1", "main")
 
 
+@pytest.mark.soak
 def test_the_hook_of_the_docs_refuses_a_push_that_breaks_a_promise(checkout: Checkout, tmp_path: Path) -> None:
     bare = tmp_path / "bare.git"
     git("clone", "--quiet", "--bare", str(checkout.root), str(bare), at=tmp_path)

@@ -1,7 +1,7 @@
 """One contract, two engines.
 
 Every test here runs against the simulated engine, against what vLLM answered when it was recorded (`recording`), and,
-where there is one, against vLLM itself: those of `LIVE` in `make test`, all in `make soak`.
+in `make soak`, against vLLM itself.
 """
 
 import os
@@ -21,24 +21,6 @@ _HOW_TO_GET_IT = (
     "no real engine: SHOAL_ENGINE_PYTHON (python of a venv with vLLM) and SHOAL_BASE_MODEL_DIR are unset; "
     "`make up` prepares both and prints them"
 )
-# What is looked at live for every change: each route once, and what no recording shows, adapters and metrics at work.
-LIVE = {
-    "test_adapters": ("test_models_shows_the_adapter_with_its_base",
-                      "test_two_adapters_and_the_base_answer_differently",
-                      "test_an_unloaded_name_is_unknown_again"),
-    "test_chat": ("test_a_whole_answer", "test_the_capital_of_france_is_paris_and_the_end_token_counts",
-                  "test_a_stream_opens_with_the_role_and_closes_with_the_fingerprint", "test_logprobs",
-                  "test_a_prompt_seen_before_is_cached_for_the_same_salt_only"),
-    "test_client": ("test_the_metrics_say_how_large_the_engine_is", "test_refusals_carry_the_engines_own_words"),
-    "test_completions": ("test_a_whole_answer",),
-    "test_dialects": ("test_counting_is_what_an_answer_counts",),
-    "test_load": ("test_a_client_that_leaves_a_stream_stops_the_engine_within_a_second",
-                  "test_a_request_beyond_the_queue_limit_is_503"),
-    "test_metrics": ("test_names_types_and_labels", "test_counters_count_what_the_answers_said"),
-    "test_refusals": ("test_a_message_whose_content_is_a_number",),
-    "test_status_routes": ("test_version_and_load_and_event_sources", "test_models_lists_the_base_model_first"),
-    "test_tokenize": ("test_text_becomes_tokens_and_text_again",),
-}  # fmt: skip
 RECORDED = {"test_chat", "test_completions", "test_dialects", "test_refusals", "test_status_routes", "test_tokenize"}
 NOT_RECORDED = {"test_models_lists_the_base_model_first"}  # it names the model's folder
 KEPT = Recordings().functions()
@@ -48,8 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" not in metafunc.fixturenames:
         return
     module, name = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
-    live = [pytest.mark.engine, pytest.mark.timeout(400)]
-    live += [] if name in LIVE.get(module, ()) else [pytest.mark.soak]
+    live = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(400)]
     kinds = [pytest.param("sim", marks=pytest.mark.servers), pytest.param("vllm", marks=live)]
     if f"{module}::{name}" in KEPT:
         kinds.append(pytest.param("recorded"))

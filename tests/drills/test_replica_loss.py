@@ -109,6 +109,7 @@ def test_killed_in_mid_stream_ends_cleanly_and_the_replica_comes_back(fleet: Fle
     print(f"killed replica ready again after {time.monotonic() - killed_s:.1f} s")
 
 
+@pytest.mark.soak
 def test_a_stopped_engine_is_out_of_rotation_within_seconds_and_returns(fleet: Fleet) -> None:
     victim = sorted(phases(fleet))[0]
     group = os.getpgid(fleet.pid("engine", victim))
@@ -133,6 +134,7 @@ def test_a_stopped_engine_is_out_of_rotation_within_seconds_and_returns(fleet: F
     assert {stream.replica for stream in finished} == {replica for replica in phases(fleet) if replica != victim}
 
 
+@pytest.mark.soak
 def test_requests_waiting_on_an_engine_that_stops_go_elsewhere(fleet: Fleet) -> None:
     """They were routed before anyone could know; nothing was sent yet, so they are moved when the agent reports it."""
     fleet.pace(PREFILL_TAKES_SECONDS)

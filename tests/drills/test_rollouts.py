@@ -24,7 +24,7 @@ import valkey
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(900)]
 
 BOT = "acme/support-bot"
 MODELS, POLICIES = "registry/models.yaml", "policies/rollouts.yaml"
@@ -205,7 +205,6 @@ async def test_a_version_that_fails_is_taken_back_in_its_first_stage(fleet: Flee
     await taken_back(fleet, "5 % errors in mid-stream", "error_rate > 2%")
 
 
-@pytest.mark.soak
 async def test_a_version_twice_as_slow_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
     """Of time that engines take: beside steps of 40 ms, how busy the machine is changes little."""
     await asyncio.to_thread(fleet.pace, 5.0)
@@ -237,7 +236,6 @@ async def taken_back(fleet: Fleet, what: str, told: str) -> None:
     assert 0 < watched.served["v2"] < 0.5 * sum(watched.served.values())
 
 
-@pytest.mark.soak
 async def test_a_version_that_nobody_can_load_is_taken_back_unseen(fleet: Fleet) -> None:
     async with traffic(fleet) as watched:
         began_s = time.monotonic()
@@ -250,7 +248,6 @@ async def test_a_version_that_nobody_can_load_is_taken_back_unseen(fleet: Fleet)
     assert not watched.failed["v1"]
 
 
-@pytest.mark.soak
 async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> None:
     """The bus takes heartbeats, and no statistics of rollouts."""
     with statistics_blocked(fleet):
@@ -267,7 +264,6 @@ async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> 
     assert "no gateway has told of it yet" in shown["verdict"]
 
 
-@pytest.mark.soak
 async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet: Fleet) -> None:
     """Nothing is published that was declared; the channel is, where its rollout is."""
     await asyncio.to_thread(point, fleet, "v2")

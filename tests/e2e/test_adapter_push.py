@@ -19,7 +19,7 @@ from tests.e2e.projects import PATIENT, project_with
 from tests.fleets import PROJECT, SHOAL, Fleet, git, running_fleet, wait_until
 from tests.soak import sampled
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(900)]
 
 BOT = PROJECT / "registry" / "adapters" / "acme" / "support-bot" / "v1"
 GOAL_S = 60.0

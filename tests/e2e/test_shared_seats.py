@@ -20,7 +20,7 @@ from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.e2e.promotions import ALWAYS, LIMIT_S, NEVER, POLICY, POOL
 from tests.fleets import Fleet, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(900)]
 
 OTHER = "other"
 POOLS = (POOL, OTHER)

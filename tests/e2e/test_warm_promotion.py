@@ -25,8 +25,9 @@ from tests.e2e.promotions import (
 )
 from tests.fleets import Fleet, running_fleet, wait_until
 
-TRIALS = {"sim": 3, "vllm": int(os.environ.get("SHOAL_PROMOTION_TRIALS", "2"))}
-MANY = 10
+pytestmark = pytest.mark.soak
+
+TRIALS = {"sim": 10, "vllm": int(os.environ.get("SHOAL_PROMOTION_TRIALS", "2"))}
 CLIENTS = {"sim": 4, "vllm": 3}
 ROOM = {"SHOAL_MAX_ENGINES": "3"}
 
@@ -65,14 +66,12 @@ def promoted(fleet: Fleet, engine: str, trials: int) -> list[Promotion]:
 
 @pytest.mark.servers
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("trials", [TRIALS["sim"], pytest.param(MANY, marks=pytest.mark.soak)])
-def test_a_simulated_replica_is_promoted(sim: Fleet, trials: int) -> None:
-    assert {each.replica for each in promoted(sim, "sim", trials)} <= {f"{POOL}-{n}" for n in range(3)}
+def test_a_simulated_replica_is_promoted(sim: Fleet) -> None:
+    assert {each.replica for each in promoted(sim, "sim", TRIALS["sim"])} <= {f"{POOL}-{n}" for n in range(3)}
 
 
 @pytest.mark.engine
 @pytest.mark.own_engines
-@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_replica_with_the_real_engine_is_promoted(vllm: Fleet) -> None:
     assert len(promoted(vllm, "vllm", TRIALS["vllm"])) == TRIALS["vllm"]

@@ -27,7 +27,7 @@ from tests.registry.postgres import Postgres
 from tests.registry.world import TOKEN
 from tests.roles import RoleProcess, start
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(600)]
 LETTERS = "cdef0123456789"
 MODELS = 4
 _READY_TIMEOUT_S = 90.0

@@ -19,7 +19,7 @@ from tests.controller.kubernetes.crashes import InterruptedClient, killed_at_eac
 from tests.controller.kubernetes.fixtures import Space, make_space
 from tests.controller.kubernetes.fleet import Fleet, Leader, autoscaling, pool
 from tests.controller.kubernetes.kserve_double import KServe
-from tests.soak import every, sampled
+from tests.soak import every
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
@@ -54,7 +54,7 @@ def converge(fleet: Fleet, *documents: str) -> None:
     fleet.converge(fleet.desired(*documents))
 
 
-@every(6)
+@every(12)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_request_of_a_reconcile(fleet: Fleet, after: bool, every: int) -> None:
     prepare = partial(converge, fleet, *BEFORE)
@@ -67,7 +67,7 @@ def test_killed_at_every_request_of_a_reconcile(fleet: Fleet, after: bool, every
     assert calls[-1] > 25
 
 
-@every(5)
+@every(9)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_request_of_the_first_install(space: Space, after: bool, every: int) -> None:
     fleet, calls = Fleet(space), []
@@ -87,7 +87,7 @@ def test_killed_at_every_request_of_the_first_install(space: Space, after: bool,
     assert calls[-1] > 10
 
 
-@every(3)
+@every(6)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Fleet, after: bool, every: int) -> None:
     """Somebody deletes a service, the controller makes it again and dies, and the next revision has it no more."""
@@ -104,7 +104,7 @@ def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Flee
         assert outcome.notes == ()
 
 
-@every(6)
+@every(12)
 def test_a_leader_that_is_overtaken_at_any_request_undoes_nothing(fleet: Fleet, every: int) -> None:
     """The old leader is stopped before a request, a new one applies the newer revision, the old one goes on.
 
@@ -172,7 +172,8 @@ def test_a_write_is_not_begun_without_time_to_end_it(space: Space) -> None:
     assert fleet.record() is None
 
 
-@pytest.mark.parametrize("call", sampled([6, 14, 20], keep=[14]))
+@pytest.mark.soak
+@pytest.mark.parametrize("call", [6, 14, 20])
 def test_the_api_server_restarts_in_the_middle(fleet: Fleet, call: int) -> None:
     fleet.converge(fleet.desired(*BEFORE))
     desired = fleet.desired(*AFTER)

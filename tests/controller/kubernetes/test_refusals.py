@@ -114,6 +114,7 @@ def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]
     server.close()
 
 
+@pytest.mark.soak
 def test_a_crd_that_is_missing_at_the_start_is_waited_for(bare_server: ApiServer) -> None:
     fleet = Fleet(make_space(bare_server))
     desired = fleet.desired(pool("a"), autoscaling("a"))

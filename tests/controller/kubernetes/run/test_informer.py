@@ -95,6 +95,7 @@ def test_what_we_write_ourselves_is_no_news(plain_space: Space, in_thread: InThr
     assert watching.has_told(2), "the list, and what somebody else made after our own write"
 
 
+@pytest.mark.soak
 def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: InThread) -> None:
     """After a restart the server's memory of events is empty: what was asked for is too old, 410, and listed again."""
     put(plain_space, "c0")
@@ -160,6 +161,7 @@ def test_a_page_that_expired_begins_the_list_again(plain_space: Space, in_thread
     assert wire.pages == 2 + 3, "two of the list that expired, three of the next"
 
 
+@pytest.mark.soak
 def test_a_watch_from_a_version_that_is_compacted_away_is_gone(plain_space: Space) -> None:
     old = put(plain_space, "c0")["metadata"]["resourceVersion"]
     for number in range(1, 5):

@@ -18,9 +18,8 @@ from tests.controller.kubernetes.run.rig import (
     versions,
 )
 from tests.controller.kubernetes.run.waiting import until
-from tests.soak import every
 
-pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 QUICK = {"LEASE_S": "3", "RENEW_DEADLINE_S": "2", "LEASE_RETRY_S": "0.3"}
 MOST_WRITES = 40
@@ -57,11 +56,10 @@ def token(rig: Rig) -> int:
     return int(rig.record().get("data", {}).get("fencingToken", 0))
 
 
-@every(6)
-def test_killed_after_every_write_it_always_converges(rig: Rig, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+def test_killed_after_every_write_it_always_converges(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     populate(rig, tenants=1, models=1)
     tokens = [0]
-    for number, dies_at in enumerate(range(0, MOST_WRITES, every)):
+    for number, dies_at in enumerate(range(MOST_WRITES)):
         change_everything(rig, number)
         monkeypatch.setenv("MORTAL_AT", str(dies_at))
         victim = rig.controller(module="tests.controller.kubernetes.run.mortal", **QUICK)

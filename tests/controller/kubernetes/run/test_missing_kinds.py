@@ -12,7 +12,7 @@ from tests.controller.kubernetes.fixtures import foreign_crds, kube_assets, make
 from tests.controller.kubernetes.run.rig import SHOAL_CRDS, Rig, installation, populate, settled
 from tests.controller.kubernetes.run.waiting import until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 @pytest.fixture

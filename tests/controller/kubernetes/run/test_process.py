@@ -134,6 +134,7 @@ def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
     until(lambda: "t3" in rig.tenants())
 
 
+@pytest.mark.soak
 def test_suspended_a_rollout_that_is_taken_back_is_published_all_the_same(rig: Rig) -> None:
     """By a controller that was not there when it began: all that it knows is what is published, and the rows."""
     stages = [{"percent": 50, "duration": "1h"}, {"percent": 100}]

@@ -12,7 +12,7 @@ from functions.controller.snapshot.registry_client import FENCE_HEADER
 from tests.controller.kubernetes.run.rig import TOKEN, ControllerProcess, Rig, populate, settled, tenant_spec, versions
 from tests.controller.kubernetes.run.waiting import until
 
-pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(600)]
 
 QUICK = {"LEASE_S": "12", "RENEW_DEADLINE_S": "8", "LEASE_RETRY_S": "0.5"}
 
