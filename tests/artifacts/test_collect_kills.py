@@ -117,7 +117,7 @@ def world(s3_settings: S3Settings, tmp_path: Path) -> Iterator[World]:
     store.close()
 
 
-@every(9)
+@every(18)
 def test_an_ingest_killed_at_every_step(world: World, every: int) -> None:
     sources: list[Path] = []
 
@@ -147,7 +147,7 @@ def test_an_ingest_killed_at_every_step(world: World, every: int) -> None:
         assert every > 1 or sum(step.startswith(kind) for step in steps) >= at_least
 
 
-@every(5)
+@every(10)
 def test_a_collection_killed_at_every_step(world: World, every: int) -> None:
     keeps, goes = (make_adapter(world.folder / name, seed=seed) for name, seed in (("keeps", 2), ("goes", 3)))
     kept: list[Digest] = []
@@ -179,7 +179,7 @@ def test_a_collection_killed_at_every_step(world: World, every: int) -> None:
     assert every > 1 or sum(step.startswith("http.client.send") for step in steps) >= 4
 
 
-@every(5)
+@every(10)
 def test_a_collection_killed_at_every_step_while_its_garbage_is_published_again(world: World, every: int) -> None:
     source = make_adapter(world.folder / "source", seed=4)
 

@@ -71,7 +71,7 @@ def test_assembling(tmp_path: Path, every: int) -> None:
     assert every > 1 or any(step.startswith("os.rename") and "/sha256/" in step for step in steps)
 
 
-@every(3)
+@every(6)
 @pytest.mark.parametrize("how", ["evict", "discard"])
 def test_removing(tmp_path: Path, how: str, every: int) -> None:
     cache = ArtifactCache(tmp_path)
@@ -123,7 +123,7 @@ def test_fetching_goes_on_with_the_chunks_that_were_there(s3_settings: S3Setting
     forked.close()
 
 
-@every(3)
+@every(6)
 def test_publishing_points_at_nothing_that_is_not_there(s3_settings: S3Settings, tmp_path: Path, every: int) -> None:
     own, forked = S3Store(s3_settings), S3Store(s3_settings)
     numbers = count(1000)

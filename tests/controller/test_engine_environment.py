@@ -124,6 +124,7 @@ def installed(environment: EngineEnvironment) -> dict[str, str]:
     return dict(package.name.removesuffix(".dist-info").split("-", 1) for package in packages)
 
 
+@pytest.mark.soak
 @REAL_PIP
 def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: EngineEnvironment, tmp_path: Path) -> None:
     steps = made(environment, tmp_path)

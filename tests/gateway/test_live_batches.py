@@ -178,6 +178,7 @@ async def test_a_killed_gateways_batch_goes_on_at_another_and_every_line_is_ther
     assert len(twice) < asked_before.total(), "what was durable was asked again"
 
 
+@pytest.mark.soak
 async def test_cancelling_from_another_gateway_keeps_what_was_answered(
     one: BatchGateway,
     engine: CountingEngine,
@@ -205,6 +206,7 @@ async def test_cancelling_from_another_gateway_keeps_what_was_answered(
     assert await metric(one, "shoal_open_requests") == 0, "the engine works on for nobody"
 
 
+@pytest.mark.soak
 async def test_a_store_that_is_gone_is_said_and_waited_for(
     engine: CountingEngine,
     tmp_path: Path,

@@ -119,6 +119,7 @@ async def test_fifty_clients_at_once_on_one_cold_adapter(
         assert await quiet(live)
 
 
+@pytest.mark.soak
 async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:

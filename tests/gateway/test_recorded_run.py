@@ -35,6 +35,7 @@ def run(
         yield gateway, asyncio.run(record(gateway, REQUESTS))
 
 
+@pytest.mark.soak
 def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
     found, recorded = list(read_trace(gateway.traces)), list(rows(gateway.traces))

@@ -64,6 +64,7 @@ def test_fifty_who_ask_at_once_cost_one_load(store: S3Store, engine: Engine, bus
         assert len(installed(tmp_path)) == 4
 
 
+@pytest.mark.soak
 def test_more_wants_than_room_are_served_in_turn_as_the_idle_leave(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_more_wants_than_room_are_served_in_turn_as_the_idle_leave(
         assert len(engine.adapters()) <= 4
 
 
+@pytest.mark.soak
 def test_no_room_is_said_at_once_where_everything_is_busy(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_what_cannot_be_loaded_is_said_in_words(store: S3Store, engine: Engine, 
         assert agent.load(bad, token="wrong")[0] == 401
 
 
+@pytest.mark.soak
 def test_a_load_that_takes_longer_than_the_caller_waits_goes_on(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_load_that_takes_longer_than_the_caller_waits_goes_on(
         assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 2
 
 
+@pytest.mark.soak
 def test_a_replica_that_is_not_ready_loads_nothing(store: S3Store, bus: BusProbe, tmp_path: Path) -> None:
     digests = publish_many(store, tmp_path, 1, first=60)
     engine = Engine(tmp_path)

@@ -60,6 +60,7 @@ def test_an_idle_replica_leaves_within_seconds(engine: Engine, bus: BusProbe, tm
         assert agent.running.wait(60) == 0
 
 
+@pytest.mark.soak
 def test_the_timeout_ends_a_drain_that_does_not_finish(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url, settings={**NO_PROBES, "DRAIN_TIMEOUT_S": "3"}).run() as agent:
         assert agent.running is not None
@@ -75,6 +76,7 @@ def test_the_timeout_ends_a_drain_that_does_not_finish(engine: Engine, bus: BusP
         request.join()
 
 
+@pytest.mark.soak
 def test_a_second_sigterm_does_not_wait(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url, settings=NO_PROBES).run() as agent:
         assert agent.running is not None

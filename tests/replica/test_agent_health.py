@@ -76,6 +76,7 @@ def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
         bus.wait_for_phase("ready")
 
 
+@pytest.mark.soak
 def test_a_stopped_engine_is_hung_and_ready_again_when_it_continues(
     engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_stopped_engine_is_hung_and_ready_again_when_it_continues(
         bus.wait_for_phase("ready")
 
 
+@pytest.mark.soak
 def test_an_engine_hung_for_good_fails_the_liveness_probe_until_it_answers(
     engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
@@ -104,6 +106,7 @@ def test_an_engine_hung_for_good_fails_the_liveness_probe_until_it_answers(
         wait_for(lambda: agent.ask("/engine/livez")[0] == 200, "liveness passes")
 
 
+@pytest.mark.soak
 def test_a_slow_engine_stays_ready(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     settings = {"SILENT_AFTER_S": NEVER_S, "STALLED_AFTER_S": "5", "IDLE_PROBE_INTERVAL_S": NEVER_S}
     with quick_agent(tmp_path, engine, bus, **settings).run():

@@ -174,6 +174,7 @@ def test_the_second_node_gets_it_from_the_first(s3_settings: S3Settings, digest:
         assert first.returncode == 0, err
 
 
+@pytest.mark.soak
 def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     node = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB)
     process = node.start(digest)
@@ -185,12 +186,14 @@ def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest
     assert "Traceback" not in err
 
 
+@pytest.mark.soak
 def test_too_slow_is_given_up_with_words(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     process = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB, timeout_s=1).start(digest)
     _, err = process.communicate(timeout=90)
     assert (process.returncode, "did not come within SHOAL_NODE_FETCH_TIMEOUT_S" in err) == (1, True)
 
 
+@pytest.mark.soak
 def test_the_time_is_for_all_digests_together(s3_settings: S3Settings, store: S3Store, tmp_path: Path) -> None:
     digests = [publish(store, tmp_path / str(seed), seed) for seed in (21, 22)]
     node = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=6 * MIB, timeout_s=6)  # 4 s each
@@ -236,6 +239,7 @@ def test_a_wrong_configuration_is_said(
     assert "Traceback" not in err
 
 
+@pytest.mark.soak
 def test_a_digest_that_nobody_published_is_said(s3_settings: S3Settings, tmp_path: Path) -> None:
     for text, said in (("sha256:" + "0" * 64, "the store has no"), ("latest", "is not a digest")):
         process = NodeFetcher(tmp_path / said.replace(" ", ""), s3_settings).start(Digest(text))

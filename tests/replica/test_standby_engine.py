@@ -88,6 +88,7 @@ async def test_an_engine_whose_routes_are_closed_stays_awake_and_warm(caplog: py
         assert warm.heartbeat == ("warm", False)
 
 
+@pytest.mark.soak
 async def test_an_agent_that_is_started_again_takes_a_sleeping_engine_for_well() -> None:
     async with agent(phase="starting") as warm:
         await warm.client.sleep()

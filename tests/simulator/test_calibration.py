@@ -77,6 +77,7 @@ def test_a_profile_must_be_able_to_read() -> None:
     assert quantile([], 0.5) == 0.0
 
 
+@pytest.mark.soak
 @pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_the_simulated_engines_costs_are_found_by_its_address(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def study(*words: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("--trace", "chats", "--requests", "100", "--seeds", "1", "--load", "0.6", "--router", "shoal")
 
 
+@pytest.mark.soak
 def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     results, report, plot = tmp_path / "runs.jsonl", tmp_path / "table.md", tmp_path / "table.svg"
     first = study(str(results), *SMALL, "-o", "json")
