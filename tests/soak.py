@@ -18,9 +18,13 @@ def every(step: int) -> pytest.MarkDecorator:
     )
 
 
-def sampled(values: Iterable[Any], *, keep: Iterable[Any]) -> list[Any]:
-    """Parameters of which `keep` run in `make test` and the others in soak."""
+def sampled(values: Iterable[Any], *, keep: Iterable[Any], each_is_several: bool = False) -> list[Any]:
+    """Parameters of which `keep` run in `make test` and the others in soak; each may be a tuple of several."""
     kept = list(keep)
-    found = [value if value in kept else pytest.param(value, marks=pytest.mark.soak) for value in values]
+
+    def soaked(value: Any) -> Any:
+        return pytest.param(*value if each_is_several else (value,), marks=pytest.mark.soak)
+
+    found = [value if value in kept else soaked(value) for value in values]
     assert sum(value in kept for value in found) == len(kept), "what is to be kept is among the values"
     return found

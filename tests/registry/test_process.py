@@ -131,7 +131,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "says"), sampled(MISTAKES, keep=[MISTAKES[0], MISTAKES[4]]))
+@pytest.mark.parametrize(("changes", "says"), sampled(MISTAKES, keep=[MISTAKES[0], MISTAKES[4]], each_is_several=True))
 def test_a_mistake_in_the_settings_is_told_in_words(tmp_path: Path, changes: dict[str, str], says: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
