@@ -52,6 +52,7 @@ soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed an
 	$(SHOAL) prepare
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "soak and not engine and not drill"
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"
+	$(BIN)/python -m tests.newest_python --whole
 
 bench: $(STAMP) ## the gateway beside its peers: CPU, latency, memory (a quiet machine; ARGS="--help" for parts of it)
 	$(BIN)/python -m loadtests.bench $(ARGS)
