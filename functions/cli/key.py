@@ -1,27 +1,36 @@
-"""`shoal key`: a tenant's API keys, made and withdrawn in the registry.
+"""`shoal key`: a tenant's API keys, made and withdrawn in the registry, listed, or made here for a Tenant's YAML.
 
-A key is shown once, on standard output and nowhere else: the registry keeps its keyed hash only. Keys that a Tenant's
-YAML lists are git's, and withdrawn there.
+A key is shown once, on standard output and nowhere else: registry and YAML hold its keyed hash only. Keys that a
+Tenant's YAML lists are git's, and withdrawn there.
 """
 
 import json
 import re
+import secrets
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 from rich.markup import escape
+from rich.table import Table
 
+from functions.api import keys
 from functions.api.ids import is_name
 from functions.api.kinds.quota_policy import QuotaLimits
+from functions.api.kinds.tenant import ApiKey
 from functions.cli.context import current_context
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
-from functions.cli.terminal import make_error_console
+from functions.cli.terminal import make_console, make_error_console
 
 _LIMITS = {field.alias or name: name for name, field in QuotaLimits.model_fields.items()}
+_WRITTEN = {name: alias for alias, name in _LIMITS.items()}  # as policies have them
 _WHOLE = re.compile("[1-9][0-9]{0,11}")
+_PEPPER_MIN_BYTES, _PEPPER_MAX_BYTES = 16, 4096
 
 
 def create(
@@ -63,6 +72,92 @@ def revoke(tenant: str, key_id: str, *, as_json: bool) -> None:
         typer.echo(json.dumps({"tenant": tenant, "id": key_id, "revoked": True}, indent=2))
     else:
         typer.echo(f"{key_id} of {tenant} is revoked: gateways refuse it within seconds")
+
+
+def ls(tenant: str, *, as_json: bool) -> None:
+    """Keys that the registry made, revoked ones too; those that YAML lists are in git."""
+    _check(tenant)
+    with Registry(current_context(clones=True)) as registry:
+        found = list(registry.pages(f"/v1/tenants/{tenant}/keys"))
+    if as_json:
+        typer.echo(json.dumps({"tenant": tenant, "keys": found}, indent=2))
+        return
+    if not found:
+        make_console().print(f"the registry made no key for {escape(tenant)}; keys that its YAML lists are in git")
+        return
+    table = Table("key", "may", "best class", "expires", "limits", "", box=None, pad_edge=False)
+    for key in found:
+        expires_s = key["expires_unix_s"]
+        table.add_row(
+            escape(key["id"]),
+            ", ".join(key["scopes"]),
+            key["max_class"],
+            datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%d %H:%M") if expires_s is not None else "never",
+            " ".join(f"{_WRITTEN.get(name, name)}={value}" for name, value in (key["limits"] or {}).items()),
+            "[red]revoked[/]" if key["revoked"] else "",
+        )
+    make_console().print(table)
+
+
+def mint(
+    key_id: str,
+    *,
+    pepper_file: str,
+    environment: str,
+    scopes: Sequence[str],
+    max_class: str,
+    expires: str | None,
+    as_json: bool,
+) -> None:
+    """A key for a Tenant's YAML, without a registry; `pepper_file` is the installation's, - for standard input."""
+    pepper = _pepper(pepper_file)
+    try:
+        key = keys.mint(environment, key_id, secrets.token_bytes(32))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    parsed = keys.parse(key)
+    assert parsed is not None, "what was minted is a key"
+    entry = {
+        "id": key_id,
+        "hmacSha256": keys.keyed_hash(pepper, parsed.secret),
+        "scopes": list(scopes),
+        "maxClass": max_class,
+        **({"expires": expires} if expires is not None else {}),
+    }
+    try:
+        ApiKey.model_validate({**entry, "scopes": tuple(scopes)})
+    except ValidationError as error:
+        raise Refused("; ".join(str(each["msg"]) for each in error.errors())) from None
+    if as_json:
+        typer.echo(json.dumps({"key": key, "entry": entry}, indent=2))
+        return
+    sys.stdout.write(f"{key}\n")
+    shown = "\n    ".join(
+        f"{name}: [{', '.join(value)}]" if isinstance(value, list) else f"{name}: {value}"
+        for name, value in entry.items()
+    )
+    make_error_console().print(
+        f"[dim]keep it now, it is shown this once; what the Tenant lists:[/]\nkeys:\n  - {escape(shown)}",
+        soft_wrap=True,
+    )
+
+
+def _pepper(file: str) -> bytes:
+    """As gateways and registry read it: without white space around it."""
+    try:
+        if file == "-":
+            pepper = sys.stdin.buffer.read(_PEPPER_MAX_BYTES + 2).strip()
+        else:
+            with Path(file).open("rb") as stream:
+                pepper = stream.read(_PEPPER_MAX_BYTES + 2).strip()
+    except OSError as error:
+        raise Refused(f"the pepper cannot be read: {error}") from None
+    if not _PEPPER_MIN_BYTES <= len(pepper) <= _PEPPER_MAX_BYTES:
+        raise Refused(
+            f"the pepper has {len(pepper)} bytes: {_PEPPER_MIN_BYTES} to {_PEPPER_MAX_BYTES} are expected, as the file "
+            "(or the Secret shoal-pepper) of this installation holds"
+        )
+    return pepper
 
 
 def limit_of(text: str) -> tuple[str, int]:

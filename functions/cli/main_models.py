@@ -134,6 +134,43 @@ def key_create(
     )
 
 
+@key_app.command("ls")
+def key_ls(tenant: Annotated[str, typer.Argument(help="Whose keys.")], output: OutputOption = Output.TABLE) -> None:
+    """The keys that the registry made for a tenant; never what they are made of."""
+    from functions.cli import key as command
+
+    command.ls(tenant, as_json=output is Output.JSON)
+
+
+@key_app.command("mint")
+def key_mint(
+    *,
+    key_id: Annotated[str, typer.Option("--id", help="Its public part, unique in the installation.")],
+    pepper_file: Annotated[str, typer.Option(help="The installation's pepper; - reads it from standard input.")],
+    environment: Annotated[str, typer.Option(help="A word in the key's text, for whoever finds one.")] = "live",
+    scopes: Annotated[
+        list[Scope] | None, typer.Option("--scope", help="What it may do; repeat it for several.")
+    ] = None,
+    max_class: Annotated[PriorityClass, typer.Option(help="The best class that it may ask for.")] = (
+        PriorityClass.INTERACTIVE
+    ),
+    expires: Annotated[str | None, typer.Option(help="The last day (2027-06-30) or a moment, in UTC.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a key without a registry, and print what the Tenant's YAML is to list."""
+    from functions.cli import key as command
+
+    command.mint(
+        key_id,
+        pepper_file=pepper_file,
+        environment=environment,
+        scopes=[scope.value for scope in scopes or [Scope.INFERENCE]],
+        max_class=max_class.value,
+        expires=expires,
+        as_json=output is Output.JSON,
+    )
+
+
 @key_app.command("revoke")
 def key_revoke(
     tenant: Annotated[str, typer.Argument(help="Whose key.")],
