@@ -15,7 +15,7 @@ from tests.e2e.background_load import Load, background_load, status_of
 from tests.e2e.projects import PATIENT, project_with, without_scaling
 from tests.fleets import Fleet, git, running_fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(900)]
 
 BASE = "smollm2-135m"
 POOL_FILE = "inferenceservices/smollm2-135m.yaml"
@@ -111,7 +111,6 @@ def _with_output_limit(text: str, tokens: int) -> str:
     return limited
 
 
-@pytest.mark.soak
 def test_a_new_version_is_flipped_to_once_it_is_loaded(fleet: Fleet, load: Load) -> None:
     """v2 is loaded already with the demo; so v1 goes first, and v2 comes as a version that no replica has."""
     text = fleet.read(MODELS)
@@ -129,7 +128,6 @@ def test_a_new_version_is_flipped_to_once_it_is_loaded(fleet: Fleet, load: Load)
     push(fleet, {MODELS: text}, "back to v1")
 
 
-@pytest.mark.soak
 def test_a_bigger_pool_has_more_replicas_and_a_smaller_one_drains(fleet: Fleet, load: Load) -> None:
     push(fleet, edited(fleet, POOL_FILE, "minReplicas: 2", "minReplicas: 3"), "three")
     try:
@@ -150,7 +148,6 @@ def ready_replicas(fleet: Fleet) -> int:
     return len([replica for replica in fleet.replicas() if replica["phase"] == "ready"])
 
 
-@pytest.mark.soak
 def test_changed_arguments_roll_one_replica_at_a_time(fleet: Fleet, load: Load) -> None:
     before = {name: entry["pid"] for name, entry in fleet.processes().items()}
     push(fleet, edited(fleet, POOL_FILE, "--max-num-seqs=32", "--max-num-seqs=16"), "fewer at once")
@@ -171,7 +168,6 @@ def test_a_removed_model_does_not_exist_and_comes_back(fleet: Fleet, load: Load)
         wait_until("it serves again", lambda: status_of(client, "acme/pirate") == 200, 120)
 
 
-@pytest.mark.soak
 def test_an_added_pool_serves_and_a_removed_one_drains_and_goes(fleet: Fleet, load: Load) -> None:
     second = fleet.read(POOL_FILE).replace(f"name: {BASE}", "name: second").replace(f"pool: {BASE}", "pool: second")
     second = second.replace("minReplicas: 2", "minReplicas: 1")
@@ -255,7 +251,6 @@ def controller_pid(fleet: Fleet) -> int:
     return int(json.loads((fleet.state_dir / "run" / "processes.json").read_text())["controller_pid"])
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("when", ["at once", "while one more replica serves"])
 def test_a_controller_killed_in_the_middle_of_a_change_is_followed_by_one_that_ends_it(
     fleet: Fleet, load: Load, when: str
