@@ -28,6 +28,7 @@ from functions.decisions.quota.dimensions import (
     OUTPUT,
     PERIODS_S,
     REQUESTS,
+    WIRE_GRAINS,
     Costs,
     OverLimit,
 )
@@ -134,12 +135,21 @@ class QuotaAccount:
             self.lease.rate(GPU).asked += gpu_units
 
     def is_idle(self, now_us: int) -> bool:
-        """Whether forgetting this would change no decision."""
+        """Whether forgetting this would change no decision: nothing is under way, held or owed.
+
+        What is leased the bus has charged. It is kept until a round has given it back, 2 s after the last use; what is
+        left then is less than the wire can say.
+        """
         if self.in_flight:
             return False
-        for _, bucket in self.limited:
+        lease = self.lease
+        if lease is not None and not lease.is_idle(now_us):
+            return False
+        if lease is not None and lease.places and self.regime is not None and self.regime.step == "leased":
+            return False
+        for index, bucket in self.limited:
             bucket.advance(now_us)
-            if not -bucket.unit < bucket.level <= 0:  # a lease keeps what is less than the wire can say
+            if not -WIRE_GRAINS[index] < bucket.level <= 0:
                 return False
         return True
 

@@ -27,7 +27,7 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     rates = []
     for index, bucket in account.limited:
         period_s = PERIODS_S[index]
-        wanted_micro = int(lease.rate(index).want(bucket, idle) / period_s)
+        wanted_micro = -(-lease.rate(index).want(bucket, idle) // period_s)  # debt is paid to the last of it
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
         rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
@@ -54,13 +54,6 @@ def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_
 def _take_places(account: QuotaAccount, wish: LeaseRequest, places: int) -> None:
     if wish.places_limit != NO_LIMIT and account.slots is not None:
         _lease_of(account).places = account.slots = places
-
-
-def is_done_with(account: QuotaAccount, now_us: int) -> bool:
-    """Nobody has asked for a while, and nothing is held or owed."""
-    lease = _lease_of(account)
-    idle = lease.is_idle(now_us) and not account.in_flight and not lease.places
-    return idle and all(-bucket.unit < bucket.level <= 0 for _, bucket in account.limited)
 
 
 def places_of(entry: RequestQuota) -> tuple[int, ...]:

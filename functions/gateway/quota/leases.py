@@ -33,7 +33,6 @@ from functions.fleet.quota_leases import Group, LeaseAnswer, QuotaBroker
 from functions.fleet.tasks import Supervised
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.lease_requests import (
-    is_done_with,
     judged_here,
     missing,
     owed,
@@ -136,7 +135,7 @@ class QuotaLeases:
                 if account is None:
                     continue
                 take_round(account, wish, granted, self._now_us())
-                if is_done_with(account, now_us):
+                if account.is_idle(now_us):
                     account.regime = None  # the next request has it fitted, and so active, again
                     del self._active[wish.account]
         self._in_touch(answer)
