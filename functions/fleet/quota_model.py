@@ -108,7 +108,8 @@ class _Call:
             level = self._level(wish, rate)
             free, amount = rate.burst_micro - level, rate.wanted_micro
             if amount > 0 and not in_full:
-                amount = 0 if self._learning or free <= 0 else min(amount, free // 2)
+                part = 0 if self._learning or free <= 0 else min(amount, free // 2)
+                amount = part if part == amount else part - part % rate.request_micro
             level = max(0, level + amount)
             account.levels[rate.dimension] = (level, self._now_us)
             granted.append(amount)

@@ -5,8 +5,10 @@ SCRIPT = """
 --
 -- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3.. the accounts asked about
 -- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
---                                             [[dimension, limit, burst, period_s, wanted], ...]], ...]], ...]}
---       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back
+--                                             [[dimension, limit, burst, period_s, wanted, request], ...]], ...]],
+...]}
+--       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back; where a round
+--       gets a part, it is whole requests: parts of one, at each of many gateways, would serve nobody
 -- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
 --
 -- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway.
@@ -112,6 +114,7 @@ local function grant(wish, all)
     local amount = wanted
     if wanted > 0 and not all then
       amount = (learning or free <= 0) and 0 or math.floor(math.min(wanted, free / 2))
+      if amount < wanted then amount = amount - amount % rate[6] end
     end
     level = math.max(0, level + amount)
     account.levels[tostring(rate[1])] = level

@@ -30,7 +30,7 @@ async def broker(valkey_port: int) -> AsyncIterator[ValkeyQuotaBroker]:
 
 def wish(wanted: float, account: str = "acme", dimension: int = 2, burst: int = 100) -> LeaseRequest:
     return LeaseRequest(
-        account, NO_LIMIT, 0, 0, (RateRequest(dimension, SLOW, burst * MICRO, SLOW, int(wanted * MICRO)),)
+        account, NO_LIMIT, 0, 0, (RateRequest(dimension, SLOW, burst * MICRO, SLOW, int(wanted * MICRO), 1),)
     )
 
 
@@ -83,7 +83,7 @@ async def test_what_is_given_back_is_there_for_others(broker: ValkeyQuotaBroker)
 
 
 async def test_a_limit_of_nothing_is_never_granted(broker: ValkeyQuotaBroker) -> None:
-    nothing = LeaseRequest("acme", NO_LIMIT, 0, 0, (RateRequest(0, 0, 0, 60, MICRO),))
+    nothing = LeaseRequest("acme", NO_LIMIT, 0, 0, (RateRequest(0, 0, 0, 60, MICRO, 1),))
     answer = await broker.ask("g0", [Group(True, (nothing,)), Group(False, (nothing,))])
     assert not answer.granted[0].ok and answer.granted[0].wait_us == 60_000_000
     assert answer.granted[1].grants[0].granted_micro == (0,)

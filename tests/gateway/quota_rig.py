@@ -47,7 +47,7 @@ class Broker:
 
     def outstanding(self, account: str, dimension: int, limit: int, burst: int) -> int:
         """Tokens that the bus counts as used up."""
-        rate = RateRequest(dimension, limit, burst * MICRO, 60, 0)
+        rate = RateRequest(dimension, limit, burst * MICRO, 60, 0, 1)
         asked = self.script.ask("", [Group(False, (LeaseRequest(account, NO_LIMIT, 0, 0, (rate,)),))], self._now_us())
         return burst - asked.granted[0].grants[0].left_micro[0] // MICRO
 

@@ -24,12 +24,13 @@ async def drive(shared, seconds, per_s, dice, costs=(1,1), kv=0.0,gpu=0.0):
             for q in shared.quotas: q.forget_idle(at)
             heappush(events,(at+.25,'s',0))
         elif kind=='q':
-            e=await shared.enters(n%len(shared.quotas),costs[1],prompt_tokens=costs[0])
+            c=costs[1]() if callable(costs[1]) else costs[1]
+            e=await shared.enters(n%len(shared.quotas),c,prompt_tokens=costs[0])
             n+=1; heappush(events,(begin+n/per_s,'q',0))
             if e is not None:
-                passed.append(at-begin); ends+=1; heappush(events,(at+.05,'e'+str(ends),e))
+                passed.append((at-begin,c)); ends+=1; heappush(events,(at+.05,'e'+str(ends),(e,c)))
         else:
-            what.settle(None,costs[1],kv,gpu,at,worked=True); what.leave(at)
+            what,c=what; what.settle(None,c,kv,gpu,at,worked=True); what.leave(at)
     return passed,n
 
 async def main():
@@ -42,5 +43,6 @@ async def main():
                 T=120
                 p,n=await drive(sh,T,rate,Random(1))
                 want=min(rate*T,limit+limit*T/60)
-                print(limit,gw,rate,'passed',len(p),'of',n,'want',want,'%.1f%%'%(100*len(p)/want-100),[sum(1 for t in p if k<=t<k+20) for k in range(0,T,20)],'cpu %.2f'%(time.process_time()-c))
+                print(limit,gw,rate,'passed',len(p),'of',n,'want',want,'%.1f%%'%(100*len(p)/want-100),[sum(1 for t,_ in
+                p if k<=t<k+20) for k in range(0,T,20)],'cpu %.2f'%(time.process_time()-c))
 if __name__=='__main__': asyncio.run(main())
