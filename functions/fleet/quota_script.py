@@ -37,7 +37,7 @@ local function account_of(key)
   local found = accounts[key]
   if found then return found end
   local kept = redis.call('HGETALL', key)
-  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, known = #kept > 0, longest_s = 60}
+  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, longest_s = 60}
   for i = 1, #kept, 2 do
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
@@ -60,7 +60,7 @@ local function account_of(key)
   return found
 end
 
--- The level now; what nobody has asked about yet is empty, but for a server that has just begun: it does not know.
+-- The level now; what nobody has asked about yet is empty. Of a server that has just begun gateways ask what they spent.
 local function level_of(account, rate)
   local name, limit, burst, period_s = tostring(rate[1]), rate[2], rate[3], rate[4]
   local level = account.levels[name]
@@ -72,7 +72,7 @@ local function level_of(account, rate)
       local elapsed = math.max(0, now - tonumber(since))  -- a clock that was set back must not add to it
       level = math.max(0, level - math.floor(elapsed * limit / period_s))
     else
-      level = (learning and not account.known) and burst or 0
+      level = 0
     end
     account.levels[name] = level
   end
@@ -113,7 +113,7 @@ local function grant(wish, all)
     local free, wanted = rate[3] - level, rate[5]
     local amount = wanted
     if wanted > 0 and not all then
-      amount = (learning or free <= 0) and 0 or math.floor(math.min(wanted, free / 2))
+      amount = free <= 0 and 0 or math.floor(math.min(wanted, free / 2))
       if amount < wanted then amount = amount - amount % rate[6] end
     end
     level = math.max(0, level + amount)

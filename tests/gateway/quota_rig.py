@@ -12,7 +12,7 @@ from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseAnswer, LeaseRequest, RateRequest
 from functions.fleet.quota_model import QuotaModel
 from functions.fleet.tasks import Supervised
-from functions.gateway.errors import Refused
+from functions.gateway.errors import OverQuota, Refused
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.relay import Usage
@@ -65,13 +65,32 @@ class Shared:
         self.quota = QuotaEntry("enterprise", limits=QuotaLimits(**limits))
         self.quotas = [TenantQuotas() for _ in range(gateways)]
         self.leases: list[QuotaLeases] = []
+        self.retry_after_s = 0.0  # as the last refusal said
+        self._joined = 0
         dice = Random(7)
-        for number, quotas in enumerate(self.quotas):
-            leases = QuotaLeases(
-                self.broker, f"g{number}", clock=self.clock, tasks=self.tasks, dice=dice.random, expected_gateways=2
-            )
-            quotas.leasing = leases
-            self.leases.append(leases)
+        for quotas in self.quotas:
+            self._lease(quotas, dice, expected_gateways=2)
+
+    def join(self) -> None:
+        """One more, that has just started."""
+        self.quotas.append(TenantQuotas())
+        self._lease(self.quotas[-1], Random(len(self.quotas)), expected_gateways=1)
+
+    def leave(self, gateway: int) -> None:
+        """One is gone, with all that it held."""
+        del self.quotas[gateway], self.leases[gateway]
+
+    def _lease(self, quotas: TenantQuotas, dice: Random, expected_gateways: int) -> None:
+        self._joined += 1
+        quotas.leasing = leases = QuotaLeases(
+            self.broker,
+            f"g{self._joined}",
+            clock=self.clock,
+            tasks=self.tasks,
+            dice=dice.random,
+            expected_gateways=expected_gateways,
+        )
+        self.leases.append(leases)
 
     async def rounds(self) -> None:
         for leases in self.leases:
@@ -89,7 +108,8 @@ class Shared:
         quotas = self.quotas[gateway]
         try:
             entry = quotas.enter(ACME, self.quota, self.clock())
-        except Refused:
+        except Refused as refused:
+            self._was_told(refused)
             return None
         features = RequestFeatures(4, prompt_tokens, False, 4096, output_tokens)
         try:
@@ -99,10 +119,15 @@ class Shared:
                 refused = await answered
                 if refused is not None:
                     raise refused
-        except Refused:
+        except Refused as refused:
+            self._was_told(refused)
             entry.leave(self.clock())
             return None
         return entry
+
+    def _was_told(self, refused: Refused) -> None:
+        if isinstance(refused, OverQuota):
+            self.retry_after_s = int(dict(refused.headers)[b"retry-after-ms"]) / 1000.0
 
     def ends(self, entry: RequestQuota, output_tokens: int, prompt_tokens: int = 1) -> None:
         entry.settle(Usage(prompt_tokens, output_tokens), output_tokens, 0.0, 0.0, self.clock())

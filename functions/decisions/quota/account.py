@@ -154,9 +154,12 @@ class QuotaAccount:
         return True
 
 
-def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
-    """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
-    to what the bus grants: that begins with nothing. Debt stays."""
+def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
+    """Keep the account's limits in this way from now on. Debt stays.
+
+    Without the bus, what is in hand stays in hand, and of what the bus had left comes this gateway's share. A lease
+    begins with nothing; where the bus does not know what was spent here, with a debt of that: paying it tells the bus.
+    """
     account.regime = regime
     lease = account.lease
     if lease is None:
@@ -171,14 +174,14 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
         bucket.advance(now_us)
         headroom, was_leased = bucket.headroom, bucket.leased
         if regime.step == "leased":
-            bucket.lease(bucket.level if was_leased else max(0, -headroom))
+            bucket.lease(bucket.level if was_leased or not bus_knows else max(0, -headroom))
             continue
         of_bus = lease.rate(index)
         granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
         bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
         if was_leased:
-            bucket.level = max(0, bucket.capacity - headroom)
+            bucket.level = max(0, bucket.capacity - headroom - of_bus.left // regime.gateways)
 
 
 def _burst(index: int, limits: QuotaLimits, limit: int) -> int:
