@@ -60,7 +60,7 @@ local function account_of(key)
   return found
 end
 
--- The level now; what nobody has asked about yet is empty. Of a server that has just begun gateways ask what they spent.
+-- The level now; what nobody has asked about yet is empty. A server that has just begun is told what gateways spent.
 local function level_of(account, rate)
   local name, limit, burst, period_s = tostring(rate[1]), rate[2], rate[3], rate[4]
   local level = account.levels[name]

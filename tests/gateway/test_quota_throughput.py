@@ -146,9 +146,7 @@ async def test_all_of_a_limit_passes(case: tuple[int, int, float]) -> None:
 _TOKENS = [(limit, gateways, per_s) for limit in (6_000, 60_000) for gateways in GATEWAYS for per_s in (3.0, 20.0)]
 
 
-@pytest.mark.parametrize(
-    "case", sampled(_TOKENS, keep=[(6_000, 8, 3.0), (60_000, 3, 20.0)]), ids=str
-)
+@pytest.mark.parametrize("case", sampled(_TOKENS, keep=[(6_000, 8, 3.0), (60_000, 3, 20.0)]), ids=str)
 async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> None:
     """Requests of very different sizes; a fourth of a burst is for credit."""
     (limit, gateways, per_s), dice = case, Random(3)
