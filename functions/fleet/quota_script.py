@@ -5,8 +5,7 @@ SCRIPT = """
 --
 -- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3.. the accounts asked about
 -- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
---                                             [[dimension, limit, burst, period_s, wanted, request], ...]], ...]],
-...]}
+--                                         [[dimension, limit, burst, period_s, wanted, request], ...]], ...]], ...]}
 --       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back; where a round
 --       gets a part, it is whole requests: parts of one, at each of many gateways, would serve nobody
 -- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
