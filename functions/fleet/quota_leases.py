@@ -4,11 +4,11 @@ One script call carries all that a gateway has to ask in a round; it runs on the
 gateways need not agree on the time. It keeps one level for each limit of each account, which grants raise and time
 lowers: the same bucket as `functions.decisions.quota.token_bucket`. Amounts travel in millionths of a token or second.
 
-    a round's ask     each limit by itself, at most half of what is left; below zero: given back
+    a round's ask     each limit by itself, at most half of what is left, in whole requests; below zero: given back
     an urgent ask     several limits of one request, perhaps of two accounts: all or nothing, and when to come back
 
-A server that has just begun knows of nothing that was spent: for a second (`learning`) accounts that it does not know
-count as used up, grants to rounds are put off, and gateways tell again which places they hold.
+A server that has just begun knows of nothing that was spent. For a second it says so (`learning`), and is told:
+what gateways spent is a debt of theirs, which their next round pays, and places are said anew with each ask.
 
 Neighbours: `functions.decisions.quota.lease` says how much to ask for; `functions.gateway.quota.leases` does so.
 """
@@ -38,6 +38,7 @@ class RateRequest(NamedTuple):
     burst_micro: int
     period_s: int
     wanted_micro: int  # below zero: given back
+    request_micro: int  # what one request takes: a round's ask is granted in whole ones, or in full
 
 
 class LeaseRequest(NamedTuple):

@@ -41,7 +41,7 @@ class QuotaModel:
         if self._born_us is None:
             self._born_us = now_us
         learning = 0 <= now_us - self._born_us < _LEARNING_US
-        call = _Call(self._accounts, gateway, now_us, learning)
+        call = _Call(self._accounts, gateway, now_us)
         granted = tuple(call.answer(group) for group in groups)
         call.keep()
         return LeaseAnswer(len(self._gateways), learning, granted)
@@ -63,9 +63,9 @@ class QuotaModel:
 class _Call:
     """One call of one gateway."""
 
-    def __init__(self, accounts: dict[str, _Account], gateway: str, now_us: int, learning: bool) -> None:
-        self._accounts, self._gateway, self._now_us, self._learning = accounts, gateway, now_us, learning
-        self._touched: dict[str, tuple[_Account, bool]] = {}  # and whether it was known before this call
+    def __init__(self, accounts: dict[str, _Account], gateway: str, now_us: int) -> None:
+        self._accounts, self._gateway, self._now_us = accounts, gateway, now_us
+        self._touched: dict[str, _Account] = {}
         self._longest_s: dict[str, int] = {}
 
     def answer(self, group: Group) -> Granted:
@@ -76,7 +76,7 @@ class _Call:
         return Granted(wait_us == 0, wait_us, grants)
 
     def keep(self) -> None:
-        for name, (account, _) in self._touched.items():
+        for name, account in self._touched.items():
             if account.is_known():
                 account.until_us = self._now_us + self._longest_s.get(name, _LEAST_PERIOD_S) * _KEPT_US_A_PERIOD_S
 
@@ -94,7 +94,7 @@ class _Call:
         return longest_us
 
     def _grant(self, wish: LeaseRequest, in_full: bool) -> Grant:
-        (account, _), places = self._account(wish.account), wish.places_held
+        account, places = self._account(wish.account), wish.places_held
         if wish.places_limit >= 0:
             free = max(0, wish.places_limit - self._others(wish) - places)
             places = max(0, places + min(wish.places_wanted, free))
@@ -108,7 +108,8 @@ class _Call:
             level = self._level(wish, rate)
             free, amount = rate.burst_micro - level, rate.wanted_micro
             if amount > 0 and not in_full:
-                amount = 0 if self._learning or free <= 0 else min(amount, free // 2)
+                part = 0 if free <= 0 else min(amount, free // 2)
+                amount = part if part == amount else part - part % rate.request_micro
             level = max(0, level + amount)
             account.levels[rate.dimension] = (level, self._now_us)
             granted.append(amount)
@@ -120,11 +121,11 @@ class _Call:
         return Grant(wish.places_held, (0,) * len(left), left)
 
     def _level(self, wish: LeaseRequest, rate: RateRequest) -> int:
-        account, was_known = self._account(wish.account)
+        account = self._account(wish.account)
         self._longest_s[wish.account] = max(self._longest_s.get(wish.account, _LEAST_PERIOD_S), rate.period_s)
         kept = account.levels.get(rate.dimension)
         if kept is None:
-            level = rate.burst_micro if self._learning and not was_known else 0
+            level = 0
         else:
             elapsed_us = max(0, self._now_us - kept[1])
             level = min(kept[0], rate.burst_micro + rate.limit * MICRO)
@@ -133,16 +134,16 @@ class _Call:
         return level
 
     def _others(self, wish: LeaseRequest) -> int:
-        account, _ = self._account(wish.account)
+        account = self._account(wish.account)
         return sum(held for name, (held, _) in account.places.items() if name != self._gateway)
 
-    def _account(self, name: str) -> tuple[_Account, bool]:
+    def _account(self, name: str) -> _Account:
         found = self._touched.get(name)
         if found is None:
             account = self._accounts.get(name)
             if account is None or account.until_us <= self._now_us:
                 account = self._accounts[name] = _Account()
-            found = self._touched[name] = (account, account.is_known())
+            found = self._touched[name] = account
             account.places = dict(self._living(account.places.items()))
         return found
 

@@ -5,8 +5,9 @@ SCRIPT = """
 --
 -- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3.. the accounts asked about
 -- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
---                                             [[dimension, limit, burst, period_s, wanted], ...]], ...]], ...]}
---       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back
+--                                         [[dimension, limit, burst, period_s, wanted, request], ...]], ...]], ...]}
+--       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back; where a round
+--       gets a part, it is whole requests: parts of one, at each of many gateways, would serve nobody
 -- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
 --
 -- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway.
@@ -35,7 +36,7 @@ local function account_of(key)
   local found = accounts[key]
   if found then return found end
   local kept = redis.call('HGETALL', key)
-  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, known = #kept > 0, longest_s = 60}
+  found = {kept = {}, levels = {}, places = {}, others = 0, mine = 0, longest_s = 60}
   for i = 1, #kept, 2 do
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
@@ -58,7 +59,7 @@ local function account_of(key)
   return found
 end
 
--- The level now; what nobody has asked about yet is empty, but for a server that has just begun: it does not know.
+-- The level now; what nobody has asked about yet is empty. A server that has just begun is told what gateways spent.
 local function level_of(account, rate)
   local name, limit, burst, period_s = tostring(rate[1]), rate[2], rate[3], rate[4]
   local level = account.levels[name]
@@ -70,7 +71,7 @@ local function level_of(account, rate)
       local elapsed = math.max(0, now - tonumber(since))  -- a clock that was set back must not add to it
       level = math.max(0, level - math.floor(elapsed * limit / period_s))
     else
-      level = (learning and not account.known) and burst or 0
+      level = 0
     end
     account.levels[name] = level
   end
@@ -111,7 +112,8 @@ local function grant(wish, all)
     local free, wanted = rate[3] - level, rate[5]
     local amount = wanted
     if wanted > 0 and not all then
-      amount = (learning or free <= 0) and 0 or math.floor(math.min(wanted, free / 2))
+      amount = free <= 0 and 0 or math.floor(math.min(wanted, free / 2))
+      if amount < wanted then amount = amount - amount % rate[6] end
     end
     level = math.max(0, level + amount)
     account.levels[tostring(rate[1])] = level

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from functions.api.ids import ReplicaId, TenantId
+from functions.api.ids import PoolName, ReplicaId, TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.features import NO_TOKENS
 from functions.decisions.routing.replicas import ReplicaView
@@ -54,6 +54,7 @@ class Gateway:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.interceptors: tuple[Interceptor, ...] = ()
+        self._unheard: list[Exchange] = []  # wait for their pool's first heartbeat
 
     # requests
 
@@ -99,7 +100,7 @@ class Gateway:
     def begin(self, exchange: Exchange, sink: Sink, *, is_reserved: bool) -> None:
         """An admitted request; `is_reserved`: its limits had what it needs."""
         if is_reserved:
-            _start(exchange)
+            self._start(exchange)
         else:  # other gateways may have left some of the tenant's limits
             self.services.quotas.ask(exchange.entry, self.services.clock, partial(self._reserved, exchange, sink))
 
@@ -110,11 +111,33 @@ class Gateway:
         if refused is None:
             exchange.check(self.services.clock())  # its deadline may have passed meanwhile
             if not exchange.ended:
-                _start(exchange)
+                self._start(exchange)
             return
         exchange.ended = True
         admitted = exchange.admitted
         self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
+
+    def _start(self, exchange: Exchange) -> None:
+        """At once; of a gateway that has only just begun to listen, once its pool is heard of, or is not in time."""
+        if self._may_yet_be_heard(exchange.admitted.model.pool):
+            self._unheard.append(exchange)
+        else:
+            _start(exchange)
+
+    def _may_yet_be_heard(self, pool: PoolName) -> bool:
+        """Whether a replica of it that is ready may not have had its turn to say so."""
+        services = self.services
+        if services.clock() >= services.state.fleet_unheard_until_s or services.state.drain_is_over:
+            return False
+        return not any(replica.phase == "ready" for replica in services.fleet.pool(pool).replicas)
+
+    def _start_heard(self, now_s: float) -> None:
+        """Only here, not by the heartbeat itself: who speaks first is not to have all that waited."""
+        waited, self._unheard = self._unheard, []
+        for exchange in waited:
+            _each([exchange], lambda request: request.check(now_s))  # its deadline may have passed
+            if not exchange.ended:
+                self._start(exchange)
 
     def precheck(self, headers: RawHeaders) -> Upload:
         """Before a body is read: may it come, from this caller, and is there memory? Raises Refused."""
@@ -174,6 +197,7 @@ class Gateway:
             _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
+        self._start_heard(now_s)
         due = [request for request in services.open_requests if now_s >= request.due_s]
         _each(due, lambda request: request.check(now_s))
         services.admission.sweep(now_s)
@@ -188,6 +212,7 @@ class Gateway:
     def cut_short(self) -> None:
         """The drain's time is over: end what is still open with an error that says so, and what comes late likewise."""
         self.services.state.drain_is_over = self.services.state.draining
+        self._start_heard(self.services.clock())
         self._each_open(lambda request: request.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:

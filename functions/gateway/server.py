@@ -19,6 +19,7 @@ import uvicorn
 
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ValkeyConversations
+from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
 from functions.fleet.quota_leases import ValkeyQuotaBroker
 from functions.fleet.snapshot_notices import follow_notices
 from functions.fleet.snapshots import SnapshotFollower, SnapshotRefused, SnapshotSourceUnavailable
@@ -48,6 +49,7 @@ from functions.telemetry.trace_sink import TraceSink
 _log = logging.getLogger(__name__)
 _READY_CHECKS, _READY_INTERVAL_S = 200, 0.05
 _LAST_WORDS_S = 2.0
+_FIRST_HEARTBEATS_S = 2.5 * HEARTBEAT_INTERVAL_S  # by then every replica has said twice that it is there
 _HANDSHAKE_INTERVAL_S = 0.02
 _AFTER_DRAIN_S = 5.0  # for the last error events to go out
 
@@ -181,6 +183,7 @@ class _Server(uvicorn.Server):
         )
         follower.load_cached()
         services.state.snapshot_source = follower
+        services.state.fleet_unheard_until_s = services.clock() + _FIRST_HEARTBEATS_S
         bus = self._bus
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
         news = functools.partial(follow_notices, bus, follower.heard)

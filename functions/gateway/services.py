@@ -77,6 +77,7 @@ class State:
     catalogue: Catalogue | None = None  # a request under way keeps the one that it began with
     snapshot_source: SnapshotSource | None = None
     bus_down: bool = False  # then nobody's silence means anything
+    fleet_unheard_until_s: float = 0.0  # monotonic: before this, a pool of which nothing was heard may yet be there
     draining: bool = False
     drain_is_over: bool = False  # nothing begins any more: nobody would be there to end it
 

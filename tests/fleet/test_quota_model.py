@@ -26,8 +26,8 @@ _NEAR_MICRO = 60_000  # a minute of that
 def _draw_wish(dice: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
     account = dice.choice(("acme", "globex", "acme/ci"))
     rates = tuple(
-        RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO))
-        for number, burst in ((1, 50), (2, 100))
+        RateRequest(number, _LIMIT, burst * MICRO, _PERIOD_S, int(dice.choice((0, 0.5, 7, 40, 400, -3)) * MICRO), one)
+        for number, burst, one in ((1, 50, 1), (2, 100, 3 * MICRO))
     )
     limit = dice.choice((NO_LIMIT, 5))
     now_held = held.get((gateway, account), 0) if limit != NO_LIMIT else 0

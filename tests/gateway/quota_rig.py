@@ -6,12 +6,13 @@ from random import Random
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import QuotaEntry, QuotaLimits, ServiceClass
-from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
+from functions.decisions.quota.token_bucket import US_PER_S
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Grant, Granted, Group, LeaseAnswer, LeaseRequest
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseAnswer, LeaseRequest, RateRequest
+from functions.fleet.quota_model import QuotaModel
 from functions.fleet.tasks import Supervised
-from functions.gateway.errors import Refused
+from functions.gateway.errors import OverQuota, Refused
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.relay import Usage
@@ -21,13 +22,12 @@ ACME = TenantId("acme")
 
 
 class Broker:
-    """What the script does, once more: for one server that everybody reaches, or nobody while `away`."""
+    """The model of the bus's script, for one server that everybody reaches, or nobody while `away`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: dict[tuple[str, int], TokenBucket] = {}
-        self._places: dict[str, dict[str, int]] = {}
-        self._heard: dict[str, float] = {}
+        self.script = QuotaModel()
+        self.script.ask("", (), self._now_us() - 60 * US_PER_S)  # it has run for a while
         self.away = False
         self.slow = False
 
@@ -36,62 +36,23 @@ class Broker:
             raise BusUnavailable("away")
         if self.slow:
             await asyncio.Event().wait()
-        self._heard[gateway_id] = self._clock()
-        alive = [name for name, heard_s in self._heard.items() if self._clock() - heard_s < 10.0]
-        return LeaseAnswer(len(alive), False, tuple(self._answer(gateway_id, group) for group in groups))
+        return self.script.ask(gateway_id, groups, self._now_us())
 
     async def close(self) -> None:
         """Nothing to close."""
 
-    def outstanding(self, account: str, dimension: int) -> int:
-        return self._buckets[account, dimension].level // (60 * US_PER_S)
+    def restart(self) -> None:
+        """It knows nothing any more."""
+        self.script = QuotaModel()
 
-    def _answer(self, gateway_id: str, group: Group) -> Granted:
-        wait_us = max((self._wait_us(gateway_id, wish) for wish in group.wishes), default=0) if group.all_or_none else 0
-        granted = tuple(self._grant(gateway_id, wish, group.all_or_none, wait_us == 0) for wish in group.wishes)
-        return Granted(wait_us == 0, wait_us, granted)
+    def outstanding(self, account: str, dimension: int, limit: int, burst: int) -> int:
+        """Tokens that the bus counts as used up."""
+        rate = RateRequest(dimension, limit, burst * MICRO, 60, 0, 1)
+        asked = self.script.ask("", [Group(False, (LeaseRequest(account, NO_LIMIT, 0, 0, (rate,)),))], self._now_us())
+        return burst - asked.granted[0].grants[0].left_micro[0] // MICRO
 
-    def _wait_us(self, gateway_id: str, wish: LeaseRequest) -> int:
-        others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
-        full = wish.places_limit != NO_LIMIT and others + wish.places_held + wish.places_wanted > wish.places_limit
-        waits = [
-            self._bucket(wish, at).wait_us(max(0, rate.wanted_micro) * rate.period_s)
-            for at, rate in enumerate(wish.rates)
-        ]
-        return max([100_000 if full and wish.places_wanted > 0 else 0, *waits])
-
-    def _grant(self, gateway_id: str, wish: LeaseRequest, all_of_it: bool, may: bool) -> Grant:
-        places = wish.places_held
-        if may and wish.places_limit != NO_LIMIT:
-            others = sum(held for name, held in self._of(wish).items() if name != gateway_id)
-            free = max(0, wish.places_limit - others - places)
-            places = max(0, places + min(wish.places_wanted, free))
-            if all_of_it:
-                places = max(places, self._of(wish).get(gateway_id, 0))
-            self._of(wish)[gateway_id] = places
-        amounts, left = [], []
-        for at, rate in enumerate(wish.rates):
-            bucket = self._bucket(wish, at)
-            amount = rate.wanted_micro if may else 0
-            if amount > 0 and not all_of_it:
-                amount = max(0, min(amount, bucket.headroom // rate.period_s // 2))
-            bucket.add(amount * rate.period_s)
-            amounts.append(amount)
-            left.append(bucket.headroom // rate.period_s)
-        return Grant(places, tuple(amounts), tuple(left))
-
-    def _of(self, wish: LeaseRequest) -> dict[str, int]:
-        return self._places.setdefault(wish.account, {})
-
-    def _bucket(self, wish: LeaseRequest, at: int) -> TokenBucket:
-        rate = wish.rates[at]
-        now_us = int(self._clock() * US_PER_S)
-        known = self._buckets.get((wish.account, rate.dimension))
-        if known is None:
-            known = TokenBucket(rate.limit, rate.burst_micro // MICRO, rate.period_s, now_us)
-            self._buckets[wish.account, rate.dimension] = known
-        known.advance(now_us)
-        return known
+    def _now_us(self) -> int:
+        return int(self._clock() * US_PER_S)
 
 
 class Shared:
@@ -104,13 +65,32 @@ class Shared:
         self.quota = QuotaEntry("enterprise", limits=QuotaLimits(**limits))
         self.quotas = [TenantQuotas() for _ in range(gateways)]
         self.leases: list[QuotaLeases] = []
+        self.retry_after_s = 0.0  # as the last refusal said
+        self._joined = 0
         dice = Random(7)
-        for number, quotas in enumerate(self.quotas):
-            leases = QuotaLeases(
-                self.broker, f"g{number}", clock=self.clock, tasks=self.tasks, dice=dice.random, expected_gateways=2
-            )
-            quotas.leasing = leases
-            self.leases.append(leases)
+        for quotas in self.quotas:
+            self._lease(quotas, dice, expected_gateways=2)
+
+    def join(self) -> None:
+        """One more, that has just started."""
+        self.quotas.append(TenantQuotas())
+        self._lease(self.quotas[-1], Random(len(self.quotas)), expected_gateways=1)
+
+    def leave(self, gateway: int) -> None:
+        """One is gone, with all that it held."""
+        del self.quotas[gateway], self.leases[gateway]
+
+    def _lease(self, quotas: TenantQuotas, dice: Random, expected_gateways: int) -> None:
+        self._joined += 1
+        quotas.leasing = leases = QuotaLeases(
+            self.broker,
+            f"g{self._joined}",
+            clock=self.clock,
+            tasks=self.tasks,
+            dice=dice.random,
+            expected_gateways=expected_gateways,
+        )
+        self.leases.append(leases)
 
     async def rounds(self) -> None:
         for leases in self.leases:
@@ -128,7 +108,8 @@ class Shared:
         quotas = self.quotas[gateway]
         try:
             entry = quotas.enter(ACME, self.quota, self.clock())
-        except Refused:
+        except Refused as refused:
+            self._was_told(refused)
             return None
         features = RequestFeatures(4, prompt_tokens, False, 4096, output_tokens)
         try:
@@ -138,10 +119,15 @@ class Shared:
                 refused = await answered
                 if refused is not None:
                     raise refused
-        except Refused:
+        except Refused as refused:
+            self._was_told(refused)
             entry.leave(self.clock())
             return None
         return entry
+
+    def _was_told(self, refused: Refused) -> None:
+        if isinstance(refused, OverQuota):
+            self.retry_after_s = int(dict(refused.headers)[b"retry-after-ms"]) / 1000.0
 
     def ends(self, entry: RequestQuota, output_tokens: int, prompt_tokens: int = 1) -> None:
         entry.settle(Usage(prompt_tokens, output_tokens), output_tokens, 0.0, 0.0, self.clock())

@@ -356,6 +356,62 @@ async def test_nobody_there(play: Playing) -> None:
     assert p.quiet()
 
 
+def just_started(play: Playing) -> Play:
+    """All that it has heard of yet is one replica that loads its weights."""
+    p = play("r9")
+    p.gateway.receive_heartbeat(heartbeat("r9", sequence=2, phase="starting"))
+    p.gateway.services.state.fleet_unheard_until_s = p.world.clock() + 2.5
+    return p
+
+
+async def test_who_comes_before_the_first_heartbeat_waits_for_it(play: Playing) -> None:
+    p = just_started(play)
+    p.ask()
+    p.world.clock.forward(0.9)
+    p.gateway.sweep()
+    assert p.client.status is None
+    for name in ("r0", "r1"):
+        p.gateway.receive_heartbeat(heartbeat(name))
+    assert not p.dials, "who speaks first is not given all that waited"
+    p.gateway.sweep()
+    finishes(await p.connects())
+    assert p.client.body == PUBLIC_HELLO + PUBLIC_END and p.quiet()
+
+
+async def test_an_empty_fleet_is_told_of_once_it_had_its_time_to_speak(play: Playing) -> None:
+    p = just_started(play)
+    p.ask()
+    p.world.clock.forward(2.25)
+    p.gateway.sweep()
+    assert p.client.status is None
+    p.world.clock.forward(0.25)
+    p.gateway.sweep()
+    assert (p.client.status, p.client.error["code"]) == (503, "no_capacity") and p.quiet()
+    p.ask()
+    assert p.client.status == 503, "and from then on at once"
+
+
+async def test_a_deadline_passes_before_the_first_heartbeat(play: Playing) -> None:
+    p = just_started(play)
+    p.ask(header_x_shoal_deadline_ms="1000")
+    p.world.clock.forward(1.1)
+    p.gateway.sweep()
+    assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded") and p.quiet()
+
+
+async def test_who_leaves_or_is_cut_short_before_the_first_heartbeat_leaves_nothing_behind(play: Playing) -> None:
+    p = just_started(play)
+    p.ask().client_left()
+    p.ask()
+    p.gateway.services.state.draining = True
+    p.gateway.cut_short()
+    assert p.client.status == 503 and p.quiet()
+    p.gateway.receive_heartbeat(heartbeat("r0"))
+    p.gateway.sweep()
+    await p.settle()
+    assert not p.dials and p.quiet()
+
+
 # failures after the first byte
 
 

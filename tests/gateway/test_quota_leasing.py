@@ -155,7 +155,7 @@ async def test_idle_gateways_give_back_what_they_hold() -> None:
         await shared.rounds()
     account = shared.quotas[0].accounts[ACME]
     assert account.slots in (0, None) and all(bucket.level == 0 for _, bucket in account.limited)
-    assert shared.broker.outstanding(ACME, OUTPUT) == 0
+    assert shared.broker.outstanding(ACME, OUTPUT, LIMIT, burst_of(LIMIT)) == 0
     shared.clock.forward(1.0)
     assert await shared.enters(0, 100) is not None, "and is asked for again"
 

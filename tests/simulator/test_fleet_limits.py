@@ -104,7 +104,7 @@ def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int,
     assert burst_micro <= bucket.burst * MICRO * 3 // 4
     for number, tokens, wait_us in asks:
         now_us += wait_us
-        rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO)
+        rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO, 1)
         wish = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
         answer = bus.model.ask(f"g{number}", [Group(False, (wish,))], now_us)
         granted += answer.granted[0].grants[0].granted_micro[0]

@@ -28,6 +28,7 @@ from functions.decisions.quota.dimensions import (
     OUTPUT,
     PERIODS_S,
     REQUESTS,
+    WIRE_GRAINS,
     Costs,
     OverLimit,
 )
@@ -134,19 +135,31 @@ class QuotaAccount:
             self.lease.rate(GPU).asked += gpu_units
 
     def is_idle(self, now_us: int) -> bool:
-        """Whether forgetting this would change no decision."""
+        """Whether forgetting this would change no decision: nothing is under way, held or owed.
+
+        What is leased the bus has charged. It is kept until a round has given it back, 2 s after the last use; what is
+        left then is less than the wire can say.
+        """
         if self.in_flight:
             return False
-        for _, bucket in self.limited:
+        lease = self.lease
+        if lease is not None and not lease.is_idle(now_us):
+            return False
+        if lease is not None and lease.places and self.regime is not None and self.regime.step == "leased":
+            return False
+        for index, bucket in self.limited:
             bucket.advance(now_us)
-            if not -bucket.unit < bucket.level <= 0:  # a lease keeps what is less than the wire can say
+            if not -WIRE_GRAINS[index] < bucket.level <= 0:
                 return False
         return True
 
 
-def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
-    """Keep the account's limits in this way from now on. What is in hand stays in hand, but for what a lease would add
-    to what the bus grants: that begins with nothing. Debt stays."""
+def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
+    """Keep the account's limits in this way from now on. Debt stays.
+
+    Without the bus, what is in hand stays in hand, and of what the bus had left comes this gateway's share. A lease
+    begins with nothing; where the bus does not know what was spent here, with a debt of that: paying it tells the bus.
+    """
     account.regime = regime
     lease = account.lease
     if lease is None:
@@ -161,14 +174,14 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int) -> None:
         bucket.advance(now_us)
         headroom, was_leased = bucket.headroom, bucket.leased
         if regime.step == "leased":
-            bucket.lease(bucket.level if was_leased else max(0, -headroom))
+            bucket.lease(bucket.level if was_leased or not bus_knows else max(0, -headroom))
             continue
         of_bus = lease.rate(index)
         granted = Granted(of_bus.granted_per_s, is_scarce=2 * of_bus.left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
         bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
         if was_leased:
-            bucket.level = max(0, bucket.capacity - headroom)
+            bucket.level = max(0, bucket.capacity - headroom - of_bus.left // regime.gateways)
 
 
 def _burst(index: int, limits: QuotaLimits, limit: int) -> int:

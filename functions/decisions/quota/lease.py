@@ -3,15 +3,17 @@
 Each round (250 ms, +-10 %) and for each limit of each account in use:
 
     demand = 0.3 x asked for in this round + 0.7 x demand before            what was refused was asked for as well
-    ask    = min(1.5 x demand x 2 rounds, burst / 4), at least the largest request refused, at most the burst
+    ask    = min(1.5 x demand x 2 rounds, burst / 4), at least the largest request refused, at most the burst,
+             in whole requests of the mean size
     room < ask         want ask - room                debt is part of it
     room > 2 x ask     give back room - ask           hoarding starves the other gateways
     unused for 2 s     give back all
 
 Of a burst the bus shares out three fourths; the last is for those who come while it is slow (`shared_burst`), so that
 both together are never more than the one bucket bears. It grants at most half of what is left to any one ask, so that
-who comes first does not take all. A request that finds no room here asks once, at once, for exactly what is missing in
-all its limits, all or nothing; a refusal is remembered until the time that the bus gave for it.
+who comes first does not take all, and a part in whole requests, too: parts of requests, at each of many gateways,
+serve nobody (test_all_of_a_limit_passes). A request that finds no room here asks once, at once, for exactly what is
+missing in all its limits, all or nothing; a refusal is remembered until the time that the bus gave for it.
 
 All gateways together hold at most what the bus has granted, which is never more than the one bucket bears:
 
@@ -43,6 +45,7 @@ _KEEP_RATIO = 0.7
 _AHEAD = 3.0  # 1.5 x two rounds
 _BURST_DIVISOR = 4
 CREDIT_DIVISOR = 4  # of a burst: what gateways may owe together while the bus is slow
+_REQUESTS_OF_MEAN = 8
 _RATE_KEEP_RATIO = 0.8  # of the granted rate a round: a second's worth of memory
 
 
@@ -59,7 +62,7 @@ class LimitedAccount(Protocol):
 class RateLease:
     """One limit's: what was asked for here, and what the bus said last. Amounts are units."""
 
-    __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "round_us")
+    __slots__ = ("asked", "came", "demand", "granted_per_s", "largest", "left", "request", "round_us")
 
     def __init__(self) -> None:
         self.asked = 0  # since the last round
@@ -67,6 +70,7 @@ class RateLease:
         self.round_us: int | None = None  # when it was; rounds are late where there is too little CPU
         self.demand = 0.0  # a round
         self.largest = 0  # request that was refused since the last round
+        self.request = 0  # what one takes on the mean; 0: nothing before its end
         self.granted_per_s = 0.0
         self.left = 0  # at the bus, for everybody
 
@@ -80,6 +84,7 @@ class RateLease:
             return -headroom  # debt is asked for, to be paid
         burst = bucket.burst * bucket.unit
         ask = min(burst, max(min(int(_AHEAD * self.demand), burst // _BURST_DIVISOR), largest))
+        ask -= ask % max(1, self.request)
         if headroom < ask:
             return ask - headroom
         return ask - headroom if headroom > 2 * ask else 0
@@ -135,6 +140,8 @@ class AccountLease:
             rate = self.rate(index)
             cost = costs[index] if index != REQUESTS else bucket.unit
             rate.asked += cost
+            if cost:
+                rate.request += (cost - rate.request) // _REQUESTS_OF_MEAN if rate.request else cost
             if (not cost and index < KV) or bucket.level + (cost if index != REQUESTS else 0) <= 0:
                 continue
             rate.largest = max(rate.largest, cost)

@@ -16,6 +16,11 @@ worst, where all of a tenant's clients change gateways in that moment,
 and, where the bus is lost within seconds of a burst that several gateways were granted parts of, each of these may go
 on at up to the limit: t x limit x gateways, for the 30 s.
 
+A gateway's share begins with what it has in hand and its part of what the bus had left. A bus that comes back empty is
+told by each gateway what was spent there (`account.fit`). Until its first round has, at most 250 ms, an account may be
+granted what was spent already, never more than a burst
+(test_a_bus_that_restarts_costs_at_most_one_more_burst).
+
 Gateways are those that the bus heard of in its last 10 s; before it was ever reached, as many as the settings say. One
 gateway alone needs nobody: it keeps the whole limit, exactly, with bus or without.
 Worked example (test_worked_example_from_the_prologue): 4 gateways, 60,000 tokens a minute. This one was granted 400

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit
 from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, shared_burst
-from functions.decisions.quota.token_bucket import US_PER_S
+from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseRequest, RateRequest
 from functions.gateway.quota.accounts import RequestQuota
 
@@ -27,10 +27,10 @@ def wish_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
     rates = []
     for index, bucket in account.limited:
         period_s = PERIODS_S[index]
-        wanted_micro = int(lease.rate(index).want(bucket, idle) / period_s)
+        wanted_micro = -(-lease.rate(index).want(bucket, idle) // period_s)  # debt is paid to the last of it
         if wanted_micro < 0:
             lease.rate(index).give_back(bucket, -wanted_micro * period_s)
-        rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, period_s, wanted_micro))
+        rates.append(_rate(account, index, bucket, wanted_micro))
     limit = account.limits.concurrent_requests
     if limit is None:
         return LeaseRequest(key, NO_LIMIT, 0, 0, tuple(rates))
@@ -54,13 +54,6 @@ def take_round(account: QuotaAccount, wish: LeaseRequest, granted: Granted, now_
 def _take_places(account: QuotaAccount, wish: LeaseRequest, places: int) -> None:
     if wish.places_limit != NO_LIMIT and account.slots is not None:
         _lease_of(account).places = account.slots = places
-
-
-def is_done_with(account: QuotaAccount, now_us: int) -> bool:
-    """Nobody has asked for a while, and nothing is held or owed."""
-    lease = _lease_of(account)
-    idle = lease.is_idle(now_us) and not account.in_flight and not lease.places
-    return idle and all(-bucket.unit < bucket.level <= 0 for _, bucket in account.limited)
 
 
 def places_of(entry: RequestQuota) -> tuple[int, ...]:
@@ -105,8 +98,14 @@ def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateReques
         bucket = account.buckets[index]
         if bucket is not None:
             micro = -(-units // PERIODS_S[index])
-            rates.append(RateRequest(index, bucket.limit, shared_burst(index, bucket) * MICRO, PERIODS_S[index], micro))
+            rates.append(_rate(account, index, bucket, micro))
     return tuple(rates)
+
+
+def _rate(account: QuotaAccount, index: int, bucket: TokenBucket, wanted_micro: int) -> RateRequest:
+    burst_micro, period_s = shared_burst(index, bucket) * MICRO, PERIODS_S[index]
+    request_micro = max(1, _lease_of(account).rate(index).request // period_s)
+    return RateRequest(index, bucket.limit, burst_micro, period_s, wanted_micro, request_micro)
 
 
 def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:

@@ -33,7 +33,6 @@ from functions.fleet.quota_leases import Group, LeaseAnswer, QuotaBroker
 from functions.fleet.tasks import Supervised
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.quota.lease_requests import (
-    is_done_with,
     judged_here,
     missing,
     owed,
@@ -78,6 +77,8 @@ class QuotaLeases:
         self.gateways = expected_gateways
         self._lost_s: float | None = None  # since when; None: in touch, or not yet
         self._was_reached = False
+        self._bus_is_new = False
+        self._bus_knows = True  # what was spent here before this regime
         self._active: dict[str, QuotaAccount] = {}
         self._waiting: list[_Pending] = []
         self._calls = 0  # to the bus, under way
@@ -89,7 +90,7 @@ class QuotaLeases:
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         if account.regime is self.regime:
             return
-        fit(account, self.regime, now_us)
+        fit(account, self.regime, now_us, bus_knows=self._bus_knows)
         if self.regime.step == "leased" and (account.limited or account.slots is not None):
             self._active[key] = account
 
@@ -136,7 +137,7 @@ class QuotaLeases:
                 if account is None:
                     continue
                 take_round(account, wish, granted, self._now_us())
-                if is_done_with(account, now_us):
+                if account.is_idle(now_us):
                     account.regime = None  # the next request has it fitted, and so active, again
                     del self._active[wish.account]
         self._in_touch(answer)
@@ -211,10 +212,16 @@ class QuotaLeases:
     # in touch or not
 
     def _in_touch(self, answer: LeaseAnswer) -> None:
-        self._was_reached = True
-        self._lost_s = None
-        self.gateways = max(1, answer.gateways)
-        alone = self.gateways == 1 and not answer.learning  # after a restart, the others may not have asked yet
+        if answer.learning and not self._bus_is_new and self.regime.step == "leased":
+            self._switch(regime_of(0.0, self.gateways))  # it was away, unnoticed
+        is_same_bus = self._lost_s is not None and self._was_reached and not answer.learning
+        bus_knows = is_same_bus and self.regime.gateways > 1
+        self._bus_is_new, self._was_reached, self._lost_s = answer.learning, True, None
+        # after a restart, the others may not have asked yet
+        self.gateways = max(1, answer.gateways, self.gateways if answer.learning else 1)
+        alone = self.gateways == 1 and not answer.learning
+        if self.regime.step != "leased":
+            self._bus_knows = bus_knows
         self._switch(Regime("share", 1) if alone else regime_of(None, self.gateways))
 
     def _lost(self, why: str) -> None:
