@@ -11,7 +11,8 @@ import pytest
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
-pytest_plugins = ["tests.grouping", "tests.property_examples"]
+# Fixtures that several folders share are plugins: imported, each folder would have a server of its own.
+pytest_plugins = ["tests.controller.kubernetes.fixtures", "tests.grouping", "tests.property_examples"]
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,6 +25,8 @@ SHARED = {
 }
 # Whatever asks for the real engine, by its parameter or its file.
 ENGINE = "engine"
+# What ends with its group, by fixture: idle, a fleet costs a fifth of a core and an API server a tenth.
+ENDS_WITH = {**{name: (name,) for name in SHARED}, ENGINE: ("vllm_replica", "vllm_fleet")}
 _ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
 # Folders in which `make test` looks for drills (Makefile); what is a drill elsewhere is in soak.
 DRILLS = ("tests/drills/", "tests/registry/sql/", "tests/replica/")
@@ -94,3 +96,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != name:
                 raise pytest.UsageError(f"{item.nodeid} asks for {name}: tests/grouping.py is to name its file there")
+
+
+@pytest.hookimpl(trylast=True)  # after the test's own fixtures and its module's
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The fixtures that its group shares end with the last test of it, not with the session."""
+    group = group_of(item.nodeid)
+    if nextitem is not None and group_of(nextitem.nodeid) == group:
+        return
+    for name in ENDS_WITH.get(group, ()):
+        for definition in item.session._fixturemanager.getfixturedefs(name, item) or ():
+            definition.finish(item._request)  # type: ignore[attr-defined]

@@ -11,9 +11,7 @@ from functions.api.yaml_documents import read_documents
 from tests.api.sources import FILES, ROOT, demo_files
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import create_crds
-from tests.controller.kubernetes.fixtures import TIMEOUT_S, api_server, kserve_server
-
-__all__ = ["api_server", "kserve_server"]
+from tests.controller.kubernetes.fixtures import TIMEOUT_S
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 

@@ -1,13 +1,11 @@
-"""The two overlays as kustomize renders them, once a session; and the real API server, where there is one."""
+"""The two overlays as kustomize renders them, once a session."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.controller.kubernetes.fixtures import api_server, foreign_crds
+from tests.controller.kubernetes.fixtures import foreign_crds
 from tests.manifests.rendering import OVERLAYS, Rendering, render
-
-__all__ = ["api_server"]
 
 
 @pytest.fixture(scope="session")

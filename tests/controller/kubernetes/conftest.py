@@ -1,12 +1,10 @@
-"""The real API server for this folder's tests; see `fixtures`."""
+"""Time limits of this folder's tests, most of which need the real API server (`fixtures`)."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.controller.kubernetes.fixtures import TIMEOUT_S, api_server, kserve_server, space
-
-__all__ = ["api_server", "kserve_server", "space"]
+from tests.controller.kubernetes.fixtures import TIMEOUT_S
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

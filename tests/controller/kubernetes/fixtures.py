@@ -1,4 +1,4 @@
-"""Fixtures around the real API server; `conftest` here and tests/manifests take them over by import.
+"""Fixtures around the real API server, a plugin of all tests (tests/conftest.py).
 
 One server serves a whole test session: each test gets namespaces of its own (`space`), since without a controller
 manager no namespace can be deleted. A test that stops the server starts it again before it ends.
