@@ -117,8 +117,10 @@ DECLARED_IN = ""  # a model of the API names no file
 
 
 def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot with both, and what was left out and why."""
-    problems: list[str] = []
+    """The snapshot with both, and what was left out and why. A key that the registry revoked is in none, whoever names
+    it: what stands in for a broken Tenant may be older than the revocation."""
+    problems = [f"the key {key.key_id} is left out: it was revoked in the registry" for key in _revoked(snapshot, book)]
+    snapshot = without_revoked(snapshot, book)
     declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
     entries, without_room = fitting(snapshot, declared, splits_bytes(book.active), max_bytes)
     problems += without_room
@@ -137,8 +139,15 @@ def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) 
 def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
     """What is published, less the keys that were revoked since. A key of git's with such a name stays: its hash is
     another, and so is the key."""
-    keys = tuple(key for key in snapshot.keys if book.revoked.get(key.key_id) != key.hmac_sha256)
-    return snapshot if len(keys) == len(snapshot.keys) else msgspec.structs.replace(snapshot, keys=keys)
+    revoked = {key.key_id for key in _revoked(snapshot, book)}
+    keys = tuple(key for key in snapshot.keys if key.key_id not in revoked)
+    return msgspec.structs.replace(snapshot, keys=keys) if revoked else snapshot
+
+
+def _revoked(snapshot: Snapshot, book: Book) -> list[KeyEntry]:
+    if not book.revoked:
+        return []
+    return [key for key in snapshot.keys if book.revoked.get(key.key_id) == key.hmac_sha256]
 
 
 def without_api(snapshot: Snapshot, book: Book) -> Snapshot:

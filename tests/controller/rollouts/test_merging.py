@@ -149,6 +149,17 @@ def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays(
     assert without_revoked(whole, again) == whole
 
 
+def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None:
+    """What stands in for a broken Tenant may have been read before the book knew that the key is the registry's."""
+    rows = folded(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
+    with_key, _ = merged(compiled(), book(keys=(key("ci"),)))
+    assert "ci" in {entry.key_id for entry in with_key.keys}
+    for _ in range(3):
+        whole, problems = merged(with_key, rows)
+        assert [entry.key_id for entry in whole.keys] == ["git-key"]
+        assert problems == ("the key ci is left out: it was revoked in the registry",)
+
+
 async def registered(world: World, version: str) -> None:
     content = digest_of(version)
     row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})

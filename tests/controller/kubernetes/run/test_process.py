@@ -92,6 +92,34 @@ def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
     assert rig.is_ready("Tenant", "t1")
 
 
+def test_a_key_revoked_beside_a_broken_tenant_stays_revoked(rig: Rig) -> None:
+    """By a controller that never saw the Tenant right, over several publications."""
+    populate(rig)
+    first = rig.controller()
+    settled(rig, first)
+    for name in ("test", "kept"):
+        made = registry(rig, "POST", "/v1/tenants/t1/keys", json={"id": name, "scopes": ["inference"]})
+        assert made.status_code == 201, made.text
+    until(lambda: {"test", "kept"} <= key_ids(rig), "both are published")
+    rig.patch("Tenant", "t1", {"spec": {"tier": "nosuch"}})
+    until(lambda: "Stalled" in rig.conditions("Tenant", "t1"))
+    first.end()
+    second = rig.controller()
+    until(lambda: second.leads)
+    assert registry(rig, "DELETE", "/v1/tenants/t1/keys/test").status_code == 204
+    until(lambda: "test" not in key_ids(rig), "it is out of what is published")
+    for number in (7, 8):
+        rig.create("Tenant", f"t{number}", tenant_spec(key=f"k{number}"))
+        until(lambda number=number: f"t{number}" in rig.tenants(), "another publication")  # type: ignore[misc]
+        assert key_ids(rig) >= {"k0", "k1", "kept"}, "the broken Tenant's own, and what was not revoked"
+        assert "test" not in key_ids(rig)
+
+
+def key_ids(rig: Rig) -> set[str]:
+    snapshot = rig.snapshot()
+    return {str(key.key_id) for key in snapshot.keys} if snapshot is not None else set()
+
+
 def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_it(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
