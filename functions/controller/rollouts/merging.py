@@ -1,6 +1,8 @@
 """Models and keys that were declared through the registry's API, merged into the snapshot that git makes. Pure.
 
-Where a name is in both, git's holds, and the other is reported as a problem. A tenant is git's alone: what belongs to
+Where a name is in both, git's holds, and the other is reported: its rows can be deleted. But versions do not change:
+a model that the API serves is taken over by git only where git declares each of its versions with the same content,
+else the declared one is held (`held_back`), and what was served stays. A tenant is git's alone: what belongs to
 none is left out. So is a channel whose name is the controller's own (an older registry took such names), and what the
 snapshot has no room for: above SNAPSHOT_MAX_BYTES it is refused whole, and one tenant with a hundred thousand versions
 would keep everybody's push and every new key from going out. So git's part goes in as it is, and where the rest does
@@ -165,6 +167,7 @@ def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapsho
     """What git would make, and what it leaves of the API's published entries: those whose name it does not take, and
     whose tenant and pool it keeps."""
     is_api = _api_entries(book)
+    candidate, _ = held_back(candidate, published, book)
     tenants = {tenant.name for tenant in candidate.tenants}
     pools = {pool.name for pool in candidate.pools}
     policies = {rollout.name for rollout in candidate.rollouts}
@@ -192,6 +195,34 @@ def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
         return hashes.get(entry.key_id) == entry.hmac_sha256
 
     return is_api
+
+
+def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
+    """Git's part without the models that would change versions that the API serves now; and why, by their files."""
+    served = {model.id for model in (published.models if published is not None else ()) if not model.declared_in}
+    why: dict[str, str] = {}
+    for model in candidate.models:
+        row = book.models.get(model.id) if model.id in served else None
+        if row is not None and (change := _change_of_versions(row, model)):
+            why[model.id] = f"{model.declared_in}: {change}"
+    if not why:
+        return candidate, ()
+    models = tuple(model for model in candidate.models if model.id not in why)
+    return msgspec.structs.replace(candidate, models=models), tuple(why.values())
+
+
+def _change_of_versions(served: ApiModel, declared: ModelEntry) -> str:
+    """What the declaration would change of what the API serves; empty for nothing."""
+    mend = f"declare what is served, or delete it through the API (DELETE /v1/models/{served.id})"
+    rule = "versions do not change, so what the API serves stays"
+    if served.versions and served.base != declared.pool:
+        return f"{served.id} is an adapter of {served.base} in the API and of {declared.pool} here: {rule}; {mend}"
+    digests = {version.name: version.digest for version in declared.versions}
+    for version in served.versions:
+        here = digests.get(version.name, "not declared or has no artifact")
+        if here != version.digest:
+            return f"{served.id}@{version.name} is {version.digest} in the API and {here} here: {rule}; {mend}"
+    return ""
 
 
 def _owner(model: str) -> TenantId:

@@ -1,8 +1,9 @@
 """From YAML objects to the snapshot: pure, total, and the same for the same content.
 
 What is whole goes in. A model version whose artifact has no digest yet is left out, a channel that points at it with
-it, and each is a problem to report; the rest goes on. Everything is sorted by name, so that neither the order of files
-nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
+it, and each is a problem to report; the rest goes on. An adapter without any version stays as a name that nobody can
+call: the registry's API must not take an id that git declares. Everything is sorted by name, so that neither the order
+of files nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
 
 Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `compile_policies` translates the policies;
 `publish` sends the result.
@@ -213,7 +214,8 @@ def _model(declared: Declared[AnyObject], model: Model, frame: _Frame) -> Iterat
     if not versions:
         message = f"{spec.id} is left out: none of its versions has an artifact"
         problems.append(declared.problem(["spec", "id"], message))
-        return
+        if spec.type != "lora":
+            return
     yield ModelEntry(
         id=ModelId(spec.id),
         pool=PoolName(model.pool),

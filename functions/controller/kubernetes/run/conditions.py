@@ -55,6 +55,12 @@ def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
     return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
 
 
+def versions_do_not_change(message: str) -> ObjectStatus:
+    """It would give a version that is served another content; what is served stays until it is changed."""
+    text, reason = _bounded(message), "VersionsDoNotChange"
+    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+
+
 def rolling_out(message: str) -> ObjectStatus:
     """Gateways have it, and a channel of it is on its way."""
     return waiting("RollingOut", message)

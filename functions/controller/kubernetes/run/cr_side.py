@@ -160,15 +160,20 @@ def _left_out(looked: Looked) -> list[Body]:
 
 
 def _publication(outcome: PublishOutcome) -> PublicationState:
-    left_out: dict[str, str] = {}
-    for problem in outcome.problems:
-        key, separator, message = problem.partition(": ")
-        if separator and "/" in key and "://" not in key:
-            left_out[key] = f"{left_out[key]}; {message}" if key in left_out else message
     in_force = outcome.kind in ("published", "unchanged")
     reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
     rollouts = {f"{PLURALS['Model']}/{object_name(row.model)}": row for row in outcome.rollouts}
-    return PublicationState(in_force, reason, outcome.message, left_out, rollouts)
+    left_out, refused = _by_key(outcome.problems), _by_key(outcome.refused)
+    return PublicationState(in_force, reason, outcome.message, left_out, rollouts, refused)
+
+
+def _by_key(problems: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for problem in problems:
+        key, separator, message = problem.partition(": ")
+        if separator and "/" in key and "://" not in key:
+            found[key] = f"{found[key]}; {message}" if key in found else message
+    return found
 
 
 def _refusals(looked: Looked) -> list[PassResult]:

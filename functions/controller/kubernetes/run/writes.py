@@ -36,6 +36,7 @@ class PublicationState:
     message: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)  # by key: valid, but not in the snapshot yet
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)  # by key: under way or halted
+    refused: Mapping[str, str] = field(default_factory=dict)  # by key: would change versions that the API serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,8 @@ def _standing(
         first = ", ".join(seen.held_by[:_NAMED_MAX])
         more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
         return conditions.held(f"deletion waits: {first}{more} still point at it; change or delete them first")
-    if key in looked.refusals:
-        refusal = looked.refusals[key]
-        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+    if (refused := _refused(key, looked, publication)) is not None:
+        return refused
     if left_out:
         return conditions.waiting("ArtifactMissing", left_out)
     if publication.in_force:
@@ -95,6 +95,16 @@ def _standing(
     if conditions.is_published(seen.stored.status, seen.stored.generation):
         return None  # it is in force already; that a later publication is late says nothing about it
     return conditions.waiting(publication.reason, publication.message)
+
+
+def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:
+    """It is wrong by itself or beside other objects, or beside what the registry's API serves."""
+    if key in looked.refusals:
+        refusal = looked.refusals[key]
+        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+    if key in publication.refused:
+        return conditions.versions_do_not_change(publication.refused[key])
+    return None
 
 
 def _in_force(rollout: Rollout | None) -> ObjectStatus:

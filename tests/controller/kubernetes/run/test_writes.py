@@ -52,6 +52,19 @@ def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
     assert reasons(due(looked(seen("Tenant", "tenants", obj())), IN_FORCE)) == ["Published"]
 
 
+def test_a_model_that_would_change_a_version_says_so() -> None:
+    words = "acme/bot@v1 is sha256:1 in the API and sha256:2 here: versions do not change"
+    publication = replace(IN_FORCE, refused={"models/acme.bot": words}, left_out={"models/acme.bot": "no artifact"})
+    stored = obj("acme.bot", finalizers=(FINALIZER,))
+    (write,) = due(looked(seen("Model", "models", stored)), publication)
+    assert write.standing is not None
+    found = {each.type: (each.status, each.reason, each.message) for each in write.standing.conditions}
+    assert found == {
+        "Ready": ("False", "VersionsDoNotChange", words),
+        "Stalled": ("True", "VersionsDoNotChange", words),
+    }
+
+
 @pytest.mark.parametrize(("kind", "plural"), [("Model", "models"), ("QuotaPolicy", "quotapolicies")])
 def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
     writes = due(looked(seen(kind, plural, obj(finalizers=("other/one",)))), IN_FORCE)
