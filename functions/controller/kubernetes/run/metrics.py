@@ -1,5 +1,6 @@
 """Prometheus metrics of the controller (prefix `shoal_controller_`); labels from short fixed lists, and models."""
 
+import math
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -37,8 +38,11 @@ class ControllerMetrics:
             registry=to,
         )
         self._applied = Gauge(
-            f"{prefix}last_applied_timestamp_seconds", "When all that is wanted was last in force.", registry=to
+            f"{prefix}last_applied_timestamp_seconds",
+            "When all that is wanted was last in force, or the term began; not a number on a standby.",
+            registry=to,
         )
+        self.leads(None)
 
     def reconciled(self, result: str, took_s: float) -> None:
         self._reconcile_s.observe(took_s)
@@ -47,9 +51,11 @@ class ControllerMetrics:
     def failed(self, error_class: str) -> None:
         self._errors.labels(**{"class": error_class}).inc()
 
-    def leads(self, token: int | None) -> None:
+    def leads(self, token: int | None, now_unix_s: float = math.nan) -> None:
+        """A standby applies nothing, and no alert is to fire for that: nothing compares with not a number."""
         self._leader.set(token is not None)
         self._token.set(token or 0)
+        self._applied.set(now_unix_s)
 
     def sent(self, counts: Mapping[str, int]) -> None:
         for what, count in counts.items():

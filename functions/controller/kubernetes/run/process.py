@@ -195,7 +195,7 @@ class KubernetesController:
         """Wait for a term, and use it up; LeadershipLost at its end."""
         guard = await self._next_term()
         api = self._api = KubeApi(self._client, guard)
-        self._metrics.leads(guard.token)
+        self._metrics.leads(guard.token, time.time())
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._pacer.lead(guard, api))
