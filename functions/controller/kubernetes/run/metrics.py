@@ -24,7 +24,11 @@ class ControllerMetrics:
         self._token = Gauge(f"{prefix}term_token", "The fencing token of the term; 0: none.", registry=to)
         self._writes = Gauge(f"{prefix}api_requests", "Requests sent in this term.", ["what"], registry=to)
         self._objects = Gauge(f"{prefix}objects", "Objects that the watches show.", ["kind"], registry=to)
-        self._refused = Gauge(f"{prefix}refused_objects", "Objects that are wrong as written.", registry=to)
+        self._refused = Gauge(
+            f"{prefix}refused_objects",
+            "Objects that are wrong as written; of a commit that does not validate, the files that are.",
+            registry=to,
+        )
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)

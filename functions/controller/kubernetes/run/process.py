@@ -126,6 +126,7 @@ class KubernetesController:
             settle_s=settings.settle_s,
             control_poll_s=settings.control_poll_s,
             on_suspended=self._forget_pending,
+            on_request=self._fetch_now,
         )
         self._side: CustomResourceSide | GitSide = self._make_side()
 
@@ -249,6 +250,11 @@ class KubernetesController:
         self._rows_moved.set()
         self._pacer.wake()
 
+    async def _fetch_now(self) -> None:
+        """Somebody asked for a pass: for what the remote has now, not for what the last poll has seen."""
+        if isinstance(self._side, GitSide):
+            await self._side.look()
+
     def _forget_pending(self) -> None:
         """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
         if isinstance(self._side, CustomResourceSide):
@@ -303,7 +309,7 @@ class KubernetesController:
             refused = len(side.looked.refusals) if side.looked is not None else 0
             self._metrics.sees(objects, refused, side.writer.pending, suspended=self._pacer.suspended)
         else:
-            self._metrics.sees({}, 0, 0, suspended=self._pacer.suspended)
+            self._metrics.sees({}, side.refused, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
         self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
 
