@@ -6,7 +6,7 @@ objects that it would have brought say so.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -21,6 +21,7 @@ from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
@@ -51,13 +52,20 @@ class CustomResourceSide:
     """Owned by one event loop; `informers` run in threads of their own."""
 
     def __init__(
-        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_change: Callable[[], None]
+        self,
+        settings: KubernetesSettings,
+        wire: WatchWire,
+        publishing: Publishing,
+        on_change: Callable[[], None],
+        scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
     ) -> None:
+        """`scaling` tells what becomes of each AutoscalingPolicy, by its name."""
         self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
         self._settings = settings
         self._publishing = publishing
+        self._scaling = scaling
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
@@ -80,7 +88,7 @@ class CustomResourceSide:
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
         self.writer.keep_only(looked.seen)
-        self.writer.submit(write for write in writes_after(looked, publication, protect=protect))
+        self.writer.submit(writes_after(looked, publication, protect=protect, scaling=self._scaling()))
         return together([*results, *_refusals(looked)])
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:

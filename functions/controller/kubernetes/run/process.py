@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -32,6 +32,7 @@ from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLo
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
@@ -109,6 +110,7 @@ class KubernetesController:
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
+        self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
         self._elector = self._make_elector()
         self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
         self._driver = RolloutDriver(
@@ -155,7 +157,8 @@ class KubernetesController:
         if self._settings.source == "git":
             return GitSide(self._settings, self._publishing, self._pacer.wake)
         wire = WatchWire(self._client.client)
-        return CustomResourceSide(self._settings, wire, self._publishing, self._from_thread(self._pacer.wake))
+        wake = self._from_thread(self._pacer.wake)
+        return CustomResourceSide(self._settings, wire, self._publishing, wake, lambda: self._scaled)
 
     def _recorded_token(self) -> int:
         """The token in the record: what a Lease that was deleted must begin above."""
@@ -217,7 +220,14 @@ class KubernetesController:
             self._metrics,
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
+            on_standing=self._scaling_changed,
         )
+
+    def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
+        """The statuses of AutoscalingPolicies are others."""
+        self._scaled = standing
+        if isinstance(self._side, CustomResourceSide):
+            self._pacer.wake()
 
     async def _next_term(self) -> TermGuard:
         while (guard := self._elector.guard()) is None:

@@ -11,12 +11,15 @@ them would cost as many writes. InferenceServices are not ours to write on.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
-from functions.controller.kubernetes.objects import Kind
+import orjson
+
+from functions.controller.kubernetes.objects import Kind, list_at
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import ObjectStatus
+from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStanding
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.decisions.rollout.lifecycle import Rollout
@@ -51,8 +54,14 @@ class StatusWrite:
     finalizers: tuple[str, ...] = ()
 
 
-def writes_after(looked: Looked, publication: PublicationState, *, protect: bool = True) -> Iterator[StatusWrite]:
-    """Those that may be due; the writer leaves out what is written already."""
+def writes_after(
+    looked: Looked,
+    publication: PublicationState,
+    *,
+    protect: bool = True,
+    scaling: Mapping[str, ScalingStanding] = MappingProxyType({}),
+) -> Iterator[StatusWrite]:
+    """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
             continue
@@ -63,6 +72,7 @@ def writes_after(looked: Looked, publication: PublicationState, *, protect: bool
         if not stored.deleting or seen.held_by:
             standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
             if standing is not None:
+                standing = _told_more(standing, seen, scaling)
                 yield StatusWrite(key, kind, stored, "status", standing=standing)
 
 
@@ -95,6 +105,17 @@ def _standing(
     if conditions.is_published(seen.stored.status, seen.stored.generation):
         return None  # it is in force already; that a later publication is late says nothing about it
     return conditions.waiting(publication.reason, publication.message)
+
+
+def _told_more(standing: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStanding]) -> ObjectStatus:
+    """With what `kubectl get` shows beside the conditions."""
+    if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
+        return conditions.scaled(standing, scaling[seen.stored.name])
+    if seen.watched.kind == "RolloutPolicy":
+        stages = list_at(orjson.loads(seen.stored.document), "spec", "stages")
+        percents = [str(stage["percent"]) for stage in stages if isinstance(stage, dict) and "percent" in stage]
+        return replace(standing, fields={"stages": ",".join(percents)})
+    return standing
 
 
 def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:
