@@ -19,12 +19,14 @@ from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost
 from functions.controller.kubernetes.inventory import ReconcileAttempt, RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.finalizers import release
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 
@@ -89,6 +91,7 @@ class GitSide:
         if guard.token != self._looked_for:
             if ahead := await self._overtaken(api):
                 return PassResult("waiting", ahead)
+            await self._release(api)
             self._looked_for, self._published = guard.token, ""
         observed = self._observed
         if observed is None:
@@ -110,6 +113,18 @@ class GitSide:
             kept.append(result if result.kind == "contested" else PassResult("refused", result.message))
             result, _ = await self._converge(guard, api, self._good)
         return together([result, *kept])
+
+    async def _release(self, api: KubeApi) -> None:
+        """Custom resources are no source here, and may go; tried again with the next term where that fails."""
+        try:
+            released = await asyncio.to_thread(release, api, self._settings.namespace)
+        except LeadershipLost:
+            raise
+        except KubeError as error:
+            _log.warning("custom resources keep the finalizer that the kubernetes source gave them: %s", error)
+            return
+        if released:
+            _log.info("%d custom resources from before the git source may be deleted", released)
 
     def _adopt(self, observed: Observed) -> PassResult | None:
         """Take the tip as wanted where it is good; why not, otherwise."""

@@ -26,7 +26,7 @@ from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 
 FINALIZER = "shoal.dev/in-force"
-_PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
+PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
 _NAMED_MAX = 3
 
 
@@ -79,7 +79,7 @@ def writes_after(
 def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) -> tuple[str, ...]:
     stored = seen.stored
     others = tuple(each for each in stored.finalizers if each != FINALIZER)
-    if seen.watched.kind not in _PROTECTED:
+    if seen.watched.kind not in PROTECTED:
         return stored.finalizers
     if not protect:
         return others

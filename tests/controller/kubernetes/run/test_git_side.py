@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from functions.controller.kubernetes.run.writes import FINALIZER
 from tests.controller.kubernetes.run.rig import ControllerProcess, Rig, model_spec, service_spec, tenant_spec
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.test_selection import written
@@ -125,6 +126,20 @@ def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, reposi
     mended = repository.push("mended", acme=written("Tenant", "acme", tenant_spec(key="ci")))
     until(lambda: revision(rig) == f"main@{mended}")
     until(lambda: controller.metric("refused_objects") == 0)
+
+
+def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repository) -> None:
+    """With the rights of the manifests; what others hold stays theirs."""
+    token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
+    rig.create("Model", "acme.old", model_spec("acme/old"), finalizers=[FINALIZER])
+    rig.create("QuotaPolicy", "gold", {"weight": 2.0}, finalizers=[FINALIZER, "example.com/theirs"])
+    rig.delete("Model", "acme.old")
+    first = first_push(repository)
+    controller = start(rig, repository, token=token)
+    until(lambda: applied(rig) == f"main@{first}", controller.log)
+    until(lambda: rig.get("Model", "acme.old") is None, "the deletion ends")
+    assert (rig.get("QuotaPolicy", "gold") or {})["metadata"]["finalizers"] == ["example.com/theirs"]
+    rig.patch("QuotaPolicy", "gold", {"metadata": {"finalizers": None}})
 
 
 def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:

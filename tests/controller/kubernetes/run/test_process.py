@@ -1,7 +1,11 @@
 """The controller as a process against a real API server and a real registry: what operators rely on."""
 
+import os
+import shlex
 import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,7 +13,19 @@ import pytest
 
 from functions.api.snapshot import ModelEntry
 from functions.controller.kubernetes.run.writes import FINALIZER
-from tests.controller.kubernetes.run.rig import POOL, TOKEN, Rig, model_spec, populate, settled, tenant_spec, versions
+from tests.controller.kubernetes.run.rig import (
+    PLURALS,
+    POOL,
+    ROOT,
+    TOKEN,
+    Rig,
+    model_spec,
+    names,
+    populate,
+    settled,
+    tenant_spec,
+    versions,
+)
 from tests.controller.kubernetes.run.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
@@ -140,6 +156,28 @@ def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_
         rig.patch("Tenant", tenant, {"spec": {"tier": "gold"}})
     until(lambda: rig.get("QuotaPolicy", "free") is None, "nobody needs it any more")
     until(lambda: [quota.name for quota in rig.snapshot().quotas] == ["gold"])  # type: ignore[union-attr]
+
+
+def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
+    """The objects go while the controller is there; then nothing of ours waits for it any more."""
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 9. Remove it")[2]
+    commands = [line for line in page.partition("```sh")[2].partition("```")[0].splitlines() if line[:7] == "kubectl"]
+    first, *others = [shlex.split(line, comments=True) for line in commands]
+    assert first[:5] == ["kubectl", "-n", "shoal", "delete", "shoal"]
+    assert [command[1:3] for command in others[:1]] == [["delete", "-k"]], "the controller goes only then"
+    rig.create("RolloutPolicy", "careful", {"stages": [{"percent": 100}]})
+    populate(rig)
+    rig.patch("Model", "t0.m0", {"spec": {"rollout": "careful"}})
+    controller = rig.controller()
+    settled(rig, controller)
+    kubeconfig = rig.space.server.kubeconfig(rig.space.server.admin_token, rig.folder / "kubectl")
+    deleting = [str(Path(os.environ["KUBEBUILDER_ASSETS"]) / "kubectl"), "-n", rig.space.system, *first[3:]]
+    done = subprocess.run(
+        [*deleting, f"--kubeconfig={kubeconfig}"], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr + controller.log
+    assert controller.end(signal.SIGTERM) == 0
+    assert {kind: names(rig, kind) for kind in PLURALS} == {kind: [] for kind in PLURALS}
 
 
 def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:

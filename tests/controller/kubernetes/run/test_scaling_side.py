@@ -219,5 +219,5 @@ async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pa
     assert (AUTOSCALER_MANAGER, "Apply") in holders
     seen = side.stood[-1]["a"]
     assert seen.contested.startswith("flux")
-    assert "3 replicas are wanted; leave minReplicas out" in seen.contested
+    assert "4 replicas are wanted; leave minReplicas out" in seen.contested
     assert seen.live == 4
