@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
 from functions.api.problems import Problem, SourceLocation
 from functions.api.snapshot_entries import AnyEntry
 from functions.api.yaml_documents import Document
@@ -36,6 +37,14 @@ class Accepted(Declared[Value]):
     go into the snapshot as they are; `value` has only its name and what it refers to."""
 
     entries: tuple[AnyEntry, ...] = ()
+
+
+def policy_minima(objects: "Iterable[Declared[Any]]") -> dict[str, int]:
+    """By pool, what an AutoscalingPolicy begins with; of two for one pool, the first's."""
+    found: dict[str, int] = {}
+    for policy in of_kind(objects, AutoscalingPolicy):
+        found.setdefault(policy.value.spec.pool, policy.value.spec.replicas.min)
+    return found
 
 
 def of_kind(objects: "Iterable[Declared[Any]]", kind: type[Value]) -> "list[Declared[Value]]":

@@ -118,6 +118,8 @@ def _model(
     held = [flip for flip in seen.held if flip.startswith(f"{id_}:")]
     if held:
         return _held(id_, "; ".join(held), entry, ready)
+    if entry is not None and not entry.versions:
+        entry = None
     if left_out or (entry is None and seen.is_current):
         return ObjectCondition("Model", id_, "Stalled", "LeftOut", left_out or "left out of the snapshot")
     if entry is None or not seen.is_current:

@@ -83,7 +83,7 @@ def _snapshot(publication: Publication, gateway_epoch: int | None) -> dict[str, 
     return {
         "epoch": last.epoch,
         "message": last.message,
-        "problems": [*last.problems[:SHOWN_PROBLEMS], *publication.seed_problems[:SHOWN_PROBLEMS]],
+        "problems": [*last.all_problems[:SHOWN_PROBLEMS], *publication.seed_problems[:SHOWN_PROBLEMS]],
         "held": list(last.held),
         "complete": last.complete,
         "age_s": round(max(0.0, time.time() - snapshot.compiled_unix_s), 1) if snapshot is not None else None,
@@ -105,7 +105,7 @@ def _objects(
     seen = ObservedState(
         snapshot=publication.snapshot,
         is_current=last.revision == desired.revision and last.kind in ("published", "unchanged"),
-        problems=last.problems,
+        problems=last.all_problems,
         held=last.held,
         rollouts=last.rollouts,
         heartbeats=heartbeats,

@@ -176,11 +176,11 @@ class Catalogue:
         )
 
     def callable_models(self, tenant: TenantId) -> list[ModelEntry]:
-        """Every model that the tenant may call, by id."""
+        """Every model that the tenant may call, by id; none of which no version has an artifact yet."""
         entry = self.tenants.get(tenant)
         if entry is None:
             return []
-        found = {model.id: model for pattern in entry.models for model in self._matching(pattern)}
+        found = {model.id: model for pattern in entry.models for model in self._matching(pattern) if model.versions}
         return [found[model_id] for model_id in sorted(found)]
 
     def _matching(self, pattern: str) -> Iterator[ModelEntry]:

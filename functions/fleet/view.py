@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName, PoolName, ReplicaId
-from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaView
+from functions.decisions.routing.replicas import PoolIndex, PoolView, ReplicaPhase, ReplicaView
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat, to_view
 from functions.fleet.outlier_status import OutlierStatus, OutlierTracker
 
@@ -109,9 +109,9 @@ class FleetView:
         self._put(view)
         return True
 
-    def expire(self, now_s: float) -> list[ReplicaId]:
-        """Forget the silent; returns who that was."""
-        silent = [id_ for id_, known in self._known.items() if now_s - known.seen_s > SILENCE_LIMIT_S]
+    def expire(self, now_s: float) -> dict[ReplicaId, ReplicaPhase]:
+        """Forget the silent; returns who that was, and the phase that each was heard in last."""
+        silent = {id_: known.view.phase for id_, known in self._known.items() if now_s - known.seen_s > SILENCE_LIMIT_S}
         for replica_id in silent:
             gone = self._known.pop(replica_id).view
             self.standings.forget(gone.pool, replica_id)

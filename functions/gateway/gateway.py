@@ -193,8 +193,12 @@ class Gateway:
         """A few times a second: silence, deadlines, idle connections."""
         services = self.services
         now_s = services.clock()
-        for replica_id in services.fleet.expire(now_s) if not services.state.bus_down else ():
-            _log.warning("replica %s fell silent and is out", replica_id)
+        gone = services.fleet.expire(now_s) if not services.state.bus_down else {}
+        for replica_id, phase in gone.items():
+            if phase == "draining":
+                _log.info("replica %s has drained and is gone", replica_id)
+            else:
+                _log.warning("replica %s fell silent and is out", replica_id)
             services.prefixes.forget(replica_id)
             self._abandon(replica_id)
         self._start_heard(now_s)

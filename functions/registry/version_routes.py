@@ -26,7 +26,7 @@ from functions.registry.conventions import (
 from functions.registry.errors import ApiError
 from functions.registry.principal import Principal, own_model
 from functions.registry.services import RegistryServices
-from functions.registry.sql import catalogue_writes
+from functions.registry.sql import catalogue, catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.errors import Refused
@@ -113,10 +113,10 @@ def version_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a version away that no channel and no rollout names. Its name stays taken."""
-        model = _writable(services, who, tenant, name)
+        model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
-            catalogue_writes.delete_version(write, catalogue_writes.existing(write, model), version)
+            catalogue_writes.delete_version(write, _made_here(services, write, model), version)
 
         await services.write(request, who, write)
         return Response(status_code=204)
@@ -130,10 +130,10 @@ def version_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a channel away; its versions stay callable by name."""
-        model = _writable(services, who, tenant, name)
+        model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
-            catalogue_writes.delete_channel(write, catalogue_writes.existing(write, model), channel)
+            catalogue_writes.delete_channel(write, _made_here(services, write, model), channel)
 
         await services.write(request, who, write)
         return Response(status_code=204)
@@ -146,10 +146,10 @@ def version_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
         """Take a model away, with its channels and versions; refused while a rollout is under way."""
-        model = _writable(services, who, tenant, name)
+        model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
-            catalogue_writes.delete_model(write, catalogue_writes.existing(write, model))
+            catalogue_writes.delete_model(write, _made_here(services, write, model))
 
         await services.write(request, who, write)
         return Response(status_code=204)
@@ -157,10 +157,12 @@ def version_routes(services: RegistryServices) -> APIRouter:
     return router
 
 
-def _writable(services: RegistryServices, who: Principal, tenant: str, name: str) -> ModelId:
-    model = own_model(who, tenant, name)
-    services.declared.refuse_gits(model)
-    return model
+def _made_here(services: RegistryServices, write: Write, model: ModelId) -> StoredModel:
+    """The model to take something away from. What was made here can be, also where git declares the id by now: it is
+    served no more, and would stand in the way for ever."""
+    if catalogue.model(write.connection, model) is None:
+        services.declared.refuse_gits(model)
+    return catalogue_writes.existing(write, model)
 
 
 def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVersion) -> None:

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import Digest
+from functions.api.ids import Digest, TenantId
 from functions.api.loader import load_texts
 from functions.api.snapshot import Snapshot
 from functions.controller.snapshot.compile import Compiled, compile_snapshot, unpinned_artifacts
+from functions.decisions.catalogue import Catalogue
 from tests.controller.configs import base, load, lora, policies, pool, tenant, tier
 
 V1, V2 = "s3://shoal-models/acme/bot/v1", "s3://shoal-models/acme/bot/v2"
@@ -70,7 +71,9 @@ def test_a_version_without_an_artifact_is_left_out_with_its_channel() -> None:
 def test_a_model_without_any_artifact_is_left_out_and_the_rest_goes_on() -> None:
     result = compiled(pool(), tenant("acme"), base(), lora("acme/bot", "v1"), digests={WEIGHTS: D3})
     assert sound(result.snapshot)
-    assert [model.id for model in result.snapshot.models] == ["base"]
+    assert [(model.id, len(model.versions)) for model in result.snapshot.models] == [("acme/bot", 0), ("base", 1)]
+    assert Catalogue(result.snapshot, "").resolve(TenantId("acme"), "acme/bot") is None
+    assert [model.id for model in Catalogue(result.snapshot, "").callable_models(TenantId("acme"))] == ["base"]
     assert "acme/bot is left out: none of its versions has an artifact" in "\n".join(map(str, result.problems))
 
 

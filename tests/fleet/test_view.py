@@ -71,8 +71,8 @@ def test_a_replica_that_moves_leaves_its_former_pool() -> None:
 def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.fold(beat(sequence=2), 10.0)
-    assert view.expire(SILENCE_LIMIT_S) == []
-    assert view.expire(SILENCE_LIMIT_S + 0.1) == [R1]
+    assert view.expire(SILENCE_LIMIT_S) == {}
+    assert view.expire(SILENCE_LIMIT_S + 0.1) == {R1: "ready"}
     assert (ids(view), view.replica(R1)) == (["r0"], None)
     assert view.fold(beat(replica_id="r1"), 20.0)
     assert ids(view) == ["r0", "r1"]
@@ -81,7 +81,7 @@ def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
 def test_a_stale_beat_does_not_keep_a_replica_alive() -> None:
     view = view_of(beat(sequence=5))
     view.fold(beat(sequence=5), 14.0)
-    assert view.expire(SILENCE_LIMIT_S + 0.1) == [R0]
+    assert list(view.expire(SILENCE_LIMIT_S + 0.1)) == [R0]
 
 
 def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:

@@ -11,7 +11,7 @@ from functions.gateway.request.request import Ended
 from tests.gateway import sse
 from tests.gateway.engine_rig import Play
 from tests.gateway.hello import Playing, finishes
-from tests.gateway.world import BOT_V1
+from tests.gateway.world import BOT_V1, heartbeat
 
 ACME = TenantId("acme")
 
@@ -73,6 +73,16 @@ async def test_a_listener_that_fails_keeps_no_other_from_its_part(
     assert p.quiet() and p.requests(200) == 1 and services.quotas.in_flight(ACME) == 0
     assert services.quotas.settled_by_engine.requests == 1 and len(services.traces.recent) == 1
     assert sum(pool_queue.admission.gate.running for pool_queue in services.admission._pool_queues.values()) == 0
+
+
+async def test_what_failed_before_any_attempt_is_told_with_its_code(
+    play: Playing, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = play("r0")
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
+    p.ask()
+    assert p.client.status == 503
+    assert "ended with 503 (no_capacity)" in caplog.text
 
 
 async def test_an_ended_request_has_every_field(play: Playing) -> None:

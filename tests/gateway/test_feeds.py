@@ -15,7 +15,7 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
 from tests.gateway.hello import Playing
 from tests.gateway.test_exchange_rollouts import ask, engine_of
-from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, in_rollout
+from tests.gateway.world import NOW_UNIX_S, POOL, ROLLOUT, World, heartbeat, in_rollout
 
 
 class Bus:
@@ -141,6 +141,18 @@ class Beats:
     async def listen(self) -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
         yield b""
+
+
+@pytest.mark.parametrize(("phase", "level"), [("ready", "WARNING"), ("draining", "INFO")])
+async def test_that_a_drained_replica_is_gone_is_no_warning(
+    play: Playing, caplog: pytest.LogCaptureFixture, phase: str, level: str
+) -> None:
+    p = play("r0")
+    caplog.set_level("INFO", "functions.gateway.gateway")
+    p.gateway.receive_heartbeat(heartbeat("r0", sequence=9, phase=phase))
+    p.world.clock.forward(SILENCE_LIMIT_S + 0.1)
+    p.gateway.sweep()
+    assert [record.levelname for record in caplog.records if "r0" in record.message] == [level]
 
 
 async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -> None:

@@ -45,6 +45,23 @@ def with_git_source(tmp_path_factory: pytest.TempPathFactory, staging: Rendering
     return Rendering([*render(folder).documents, *others])
 
 
+@pytest.mark.parametrize("overlay", ["staging", "production"])
+def test_nobody_delivers_the_number_of_a_pool_that_a_policy_scales(
+    overlay: str, request: pytest.FixtureRequest
+) -> None:
+    """Who applies it declares it, and the autoscaler has no say for as long as they do."""
+    rendering: Rendering = request.getfixturevalue(overlay)
+    scaled = {policy["spec"]["pool"] for policy in rendering.of("AutoscalingPolicy")}
+    pools = {
+        each["metadata"]["labels"]["shoal.dev/pool"]: each["spec"]["predictor"]
+        for each in rendering.of("InferenceService")
+        if "shoal.dev/pool" in each["metadata"].get("labels", {})
+    }
+    assert scaled
+    assert scaled <= pools.keys()
+    assert [pool for pool, predictor in pools.items() if ("minReplicas" in predictor) == (pool in scaled)] == []
+
+
 @pytest.mark.parametrize("check", CHECKS)
 def test_staging_passes(check: Check, staging: Rendering) -> None:
     assert list(check(staging)) == []

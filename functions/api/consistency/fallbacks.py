@@ -165,9 +165,10 @@ def scaling_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceService]) -> Iterator[Problem]:
-    """The pool starts with the service's minReplicas, and never has more than its maxReplicas."""
+    """The pool starts with the service's minReplicas, where it declares them, and never has more than its maxReplicas.
+    What the autoscaler wrote there is no declaration."""
     replicas = policy.value.spec.replicas
-    start, most = service.value.replica_bounds
+    start, most = service.value.bounds_under(replicas.min)
     if replicas.max > most:
         message = f"found {replicas.max}; allowed: at most {most}, the maxReplicas at {service.source}"
         yield policy.problem(["spec", "replicas", "max"], message)

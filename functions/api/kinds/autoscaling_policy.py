@@ -1,7 +1,8 @@
 """`AutoscalingPolicy`: between which bounds a pool scales, and on which signals.
 
-One policy a pool. A pool with a policy leaves the number of its replicas to the autoscaler; a pool without one keeps
-its InferenceService's `minReplicas`. Expressions are described in `functions.api.expressions`.
+One policy a pool. A pool with a policy leaves the number of its replicas to the autoscaler, and begins with the
+policy's `min` where its InferenceService declares no `minReplicas`; a pool without one keeps that. Expressions are
+described in `functions.api.expressions`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class Replicas(Strict):
     """Bounds that no rule passes."""
 
     min: Annotated[int, Field(ge=0, le=100_000)]
-    """At most the InferenceService's minReplicas, with which the pool starts."""
+    """What the pool starts with; at most the InferenceService's minReplicas, where that declares one."""
     max: Annotated[int, Field(ge=1, le=100_000)]
     """At most the InferenceService's maxReplicas."""
 

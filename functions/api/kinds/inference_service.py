@@ -75,7 +75,7 @@ class DeploymentStrategy(Foreign):
 
 
 class Predictor(Foreign):
-    min_replicas: Count = 1
+    min_replicas: Count | None = None  # what its AutoscalingPolicy begins with, else 1, as KServe has it
     max_replicas: Count | None = None  # 0 is KServe's word for no limit
     deployment_strategy: DeploymentStrategy | None = None
     model: ServedModel | None = None
@@ -121,10 +121,17 @@ class InferenceService(Foreign):
     @property
     def replica_bounds(self) -> tuple[int, int]:
         """Fewest and most replicas; no limit is the largest number that the contract knows."""
+        return self.bounds_under(None)
+
+    def bounds_under(self, policy_min: int | None) -> tuple[int, int]:
+        """The same where an AutoscalingPolicy with that `replicas.min` scales the pool: what nobody declares is what it
+        begins with."""
         predictor = self.spec.predictor
-        if predictor.max_replicas == 0:
-            return predictor.min_replicas, 100_000
-        return predictor.min_replicas, max(predictor.max_replicas or 1, predictor.min_replicas)
+        least = predictor.min_replicas
+        if least is None:
+            least = 1 if policy_min is None else policy_min
+        most = predictor.max_replicas
+        return least, 100_000 if most == 0 else max(most or 1, least)
 
     def findings(self) -> Iterator[Finding]:
         """What is wrong with one of our pools, KServe's webhooks' rules among it, which no schema knows."""
@@ -150,7 +157,7 @@ class InferenceService(Foreign):
 
 def _replica_bounds(predictor: Predictor) -> Iterator[Finding]:
     most = predictor.max_replicas
-    if most and most < predictor.min_replicas:
+    if most and predictor.min_replicas is not None and most < predictor.min_replicas:
         message = f"found {most}; allowed: at least minReplicas, {predictor.min_replicas}"
         yield Finding(("spec", "predictor", "maxReplicas"), message)
 

@@ -7,6 +7,7 @@ tells in the conditions. Defaults stay out and stand in descriptions: written in
 change again.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from functions.api.kinds.base import API_VERSION, Metadata
@@ -34,14 +35,27 @@ _SHOWN: dict[str, tuple[tuple[str, str, str], ...]] = {
     "RoutingPolicy": (("Pools", "string", ".spec.pools"), ("Attempts", "integer", ".spec.retry.maxAttempts")),
     "AdmissionPolicy": (("Pools", "string", ".spec.pools"), ("Queued", "integer", ".spec.maxQueuedTokens")),
     "RolloutPolicy": (
-        ("Stages", "string", ".spec.stages[*].percent"),
+        ("Stages", "string", ".status.stages"),
         ("Min requests", "integer", ".spec.minRequests"),
     ),
     "AutoscalingPolicy": (
         ("Pool", "string", ".spec.pool"),
         ("Min", "integer", ".spec.replicas.min"),
         ("Max", "integer", ".spec.replicas.max"),
+        ("Wanted", "integer", ".status.wantedReplicas"),
+        ("Live", "integer", ".status.liveReplicas"),
+        ("Obeyed", "string", '.status.conditions[?(@.type=="Obeyed")].status'),
     ),
+}
+
+_COUNT = {"type": "integer", "format": "int64"}
+# What statuses say beside their conditions. A column shows one value: of a list in the spec it would be the first.
+_STATUS_FIELDS: dict[str, dict[str, dict[str, str]]] = {
+    "RolloutPolicy": {"stages": {"type": "string", "description": "The stages' percentages, in their order."}},
+    "AutoscalingPolicy": {
+        "wantedReplicas": {**_COUNT, "description": "Replicas that should serve, as the autoscaler has it."},
+        "liveReplicas": {**_COUNT, "description": "Replicas that serve, as they say themselves."},
+    },
 }
 
 
@@ -121,7 +135,7 @@ def _whole(kind: type[OurObject]) -> Schema:
             "kind": {"type": "string"},
             "metadata": metadata,
             "spec": structural(properties["spec"]),
-            "status": _status(),
+            "status": _status(_STATUS_FIELDS.get(kind.__name__, {})),
         },
     }
 
@@ -176,7 +190,7 @@ def _with_format(node: Schema) -> Schema:
     return {**node, "format": "int64"} if node.get("type") == "integer" else node
 
 
-def _status() -> Schema:
+def _status(fields: Mapping[str, Schema]) -> Schema:
     text: Schema = {"type": "string"}
     condition = {
         "type": "object",
@@ -201,5 +215,6 @@ def _status() -> Schema:
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
             },
+            **fields,
         },
     }

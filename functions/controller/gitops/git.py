@@ -11,8 +11,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 TIMEOUT_S = 30.0
@@ -61,7 +62,7 @@ class Git:
         max_bytes: int = OUTPUT_MAX_BYTES,
     ) -> bytes:
         """Standard output, or GitFailed."""
-        command = ["git", f"--git-dir={self.repository}", *arguments]
+        command, name = ["git", f"--git-dir={self.repository}", *arguments], _name_of(arguments)
         with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as said:
             sent.write(send)
             sent.seek(0)
@@ -78,17 +79,17 @@ class Git:
             except FileNotFoundError as error:
                 raise GitFailed("git is not installed: it must be on PATH") from error
             except OSError as error:
-                raise GitFailed(f"git {arguments[0]} could not be started: {error}") from error
+                raise GitFailed(f"git {name} could not be started: {error}") from error
             output, too_late = _ended(process, timeout_s, max_bytes)
             said.seek(0)
             words = _words(said.read(4 * _QUOTED_CHARS))
         if too_late:
-            raise GitFailed(f"git {arguments[0]} did not end within {timeout_s:.0f} s")
+            raise GitFailed(f"git {name} did not end within {timeout_s:.0f} s")
         if len(output) > max_bytes:
-            raise OutputTooLarge(f"git {arguments[0]} printed more than {max_bytes} bytes")
+            raise OutputTooLarge(f"git {name} printed more than {max_bytes} bytes")
         if process.returncode != 0:
             why = words or f"exit status {process.returncode}"
-            raise GitFailed(f"git {arguments[0]} failed: {why}", process.returncode)
+            raise GitFailed(f"git {name} failed: {why}", process.returncode)
         return output
 
     def commit_of(self, reference: str) -> str | None:
@@ -111,6 +112,12 @@ class Git:
             kept["GIT_OBJECT_DIRECTORY"] = str(self.objects)
             kept["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.repository / "objects")
         return kept
+
+
+def _name_of(arguments: Sequence[str]) -> str:
+    """The command, for people: what stands behind the settings (`-c`, and a value each)."""
+    settings = takewhile(lambda pair: pair[0] == "-c", zip(arguments[::2], arguments[1::2], strict=False))
+    return arguments[2 * len(list(settings))]
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:

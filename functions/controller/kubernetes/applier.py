@@ -139,7 +139,7 @@ class _Pass:
             )
         marked = self._mark_outdated(tried, entries)
         self._record = self._record.with_entries(entries)
-        if any(trial.writes for trial in tried):
+        if any(trial.writes for trial in tried) and not self._record.repairs(self.desired.revision):
             self._record = replace(self._record, last_attempted=self.desired.revision)
         creates = any(trial.live is None for trial in tried)
         if (

@@ -98,6 +98,11 @@ class InventoryRecord:
             return self
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
+    def repairs(self, revision: str) -> bool:
+        """Whether that is what stays in force while a later revision is refused: only drift from it is mended."""
+        newest = self.history[:2]
+        return len(newest) > 1 and newest[0].result == "refused" and newest[1].revision == revision
+
     def with_entries(self, entries: Mapping[ObjectRef, InventoryEntry]) -> "InventoryRecord":
         if len(entries) > ENTRIES_MAX:
             raise Terminal(f"the inventory would have {len(entries)} objects; allowed: {ENTRIES_MAX}")

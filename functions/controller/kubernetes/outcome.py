@@ -125,6 +125,7 @@ def together(results: Iterable[PassResult]) -> PassResult:
     beside something that is stalled."""
     parts = list(results)
     worst = max(parts, key=lambda part: _WORST_LAST.index(part.kind))
-    message = "; ".join(part.message for part in parts if part.message and part.kind != "done")
+    told = [part.message for part in parts if part.message and (part.kind != "done" or worst.kind == "done")]
+    message = "; ".join(told)
     after_s = max((part.after_s or 0.0 for part in parts), default=0.0)
     return PassResult(worst.kind, message or worst.message, after_s or None)

@@ -114,6 +114,12 @@ def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
     }
 
 
+def declared_by_autoscaler_alone(live: Mapping[str, Any]) -> bool:
+    """Whether the live number is what our autoscaler wrote, and nobody else's declaration."""
+    declaring = {manager for manager, operation in owners(live, *FIELD) if operation == "Apply"}
+    return declaring == {AUTOSCALER_MANAGER}
+
+
 def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
     """The field of a pool that is no longer autoscaled, still held by the autoscaler."""
     return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)

@@ -15,8 +15,7 @@ then services by the number that their YAML gives them.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from functions.api.declared import Declared
-from functions.api.kinds.autoscaling_policy import AutoscalingPolicy
+from functions.api.declared import Declared, policy_minima
 from functions.api.kinds.inference_service import POOL_LABEL, InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, shown
@@ -39,7 +38,8 @@ BUDGETS_WAVE = -1
 
 @dataclass(frozen=True, slots=True)
 class Autoscaled:
-    """The number of replicas is the autoscaler's; `seed` is where it begins: what the service says itself.
+    """The number of replicas is the autoscaler's; `seed` is where it begins: what the service says itself, else the
+    policy's `min`.
 
     The loader has checked that the policy's bounds hold it."""
 
@@ -89,14 +89,14 @@ class Rendered:
 
 def render(loaded: Loaded, revision: str, *, namespace: str = MODELS_NAMESPACE, budget_kind: Kind = BUDGET) -> Rendered:
     """Everything that the git source puts on the cluster: each pool's service and its budget."""
-    scaled = {policy.value.spec.pool for policy in loaded.of(AutoscalingPolicy)}
+    scaled = policy_minima(loaded.objects)
     objects: list[DesiredObject] = []
     problems: list[Problem] = []
     for service in _pools(loaded.of(InferenceService)):
         body = _service_body(service, namespace)
         problems += [service.problem(path, message) for path, message in findings(body)]
         problems += _annotation_problems(service)
-        objects.append(_service(service, body, autoscaled=service.value.pool in scaled))
+        objects.append(_service(service, body, scaled.get(service.value.pool or "")))
         objects.append(_budget(service, body["metadata"]["namespace"], budget_kind))
     return Rendered(Desired(revision, (budget_kind, INFERENCE_SERVICE), in_order(objects)), tuple(sorted(problems)))
 
@@ -141,10 +141,10 @@ def _service_body(service: Declared[InferenceService], namespace: str) -> Body:
     }
 
 
-def _service(service: Declared[InferenceService], body: Body, *, autoscaled: bool) -> DesiredObject:
+def _service(service: Declared[InferenceService], body: Body, policy_min: int | None) -> DesiredObject:
     annotations = service.value.metadata.annotations
     wave = annotations.get(WAVE_ANNOTATION, "0")
-    if autoscaled:
+    if policy_min is not None:
         predictor = {key: value for key, value in body["spec"]["predictor"].items() if key != "minReplicas"}
         body = {**body, "spec": {**body["spec"], "predictor": predictor}}
     return DesiredObject(
@@ -152,7 +152,7 @@ def _service(service: Declared[InferenceService], body: Body, *, autoscaled: boo
         wave=int(wave) if _is_wave(wave) else 0,
         source=service.source,
         keep=annotations.get(PRUNE_ANNOTATION) == PRUNE_DISABLED,
-        autoscaled=Autoscaled(service.value.spec.predictor.min_replicas) if autoscaled else None,
+        autoscaled=Autoscaled(service.value.bounds_under(policy_min)[0]) if policy_min is not None else None,
     )
 
 

@@ -67,10 +67,11 @@ def bounded(live: Mapping[str, Any], replicas: int) -> int:
 
 
 def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
-    """What the cluster is asked for now; None where nothing says so."""
+    """What the cluster is asked for now; None where nothing says so. KServe takes a missing minReplicas for 1."""
     way = way_of(live)
     if way == "minReplicas":
         number = at(live, *FIELD)
+        number = 1 if number is None else number
     elif way == "scale":
         deployment = api.get(DEPLOYMENT, live["metadata"]["namespace"], child_name(live))
         number = at(deployment, "spec", "replicas") if deployment is not None else None

@@ -5,13 +5,14 @@ minReplicas is what a pool has, until something scales it. The target is kept on
 after.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from functions.api.declared import Declared
+from functions.api.declared import Declared, policy_minima
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import Problem
@@ -70,7 +71,8 @@ class PoolUnusable(Exception):
 
 def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
     """The pools by name; PoolUnusable where one cannot run here."""
-    found = [pool_from(service) for service in loaded.of(InferenceService)]
+    minima = policy_minima(loaded.objects)
+    found = [pool_from(service, minima) for service in loaded.of(InferenceService)]
     return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
 
 
@@ -78,9 +80,10 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
     """Everything that this machine could not run of it."""
     problems: list[Problem] = []
     services: list[tuple[Declared[InferenceService], Pool]] = []
+    minima = policy_minima(loaded.objects)
     for service in loaded.of(InferenceService):
         try:
-            pool = pool_from(service)
+            pool = pool_from(service, minima)
         except PoolUnusable as error:
             problems.append(error.problem)
             continue
@@ -94,8 +97,9 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
     return tuple(sorted(problems))
 
 
-def pool_from(service: Declared[InferenceService]) -> Pool | None:
-    """None for a service without our label; PoolUnusable where the local target cannot run it."""
+def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) -> Pool | None:
+    """None for a service without our label; PoolUnusable where the local target cannot run it. `minima`: by pool, what
+    its AutoscalingPolicy begins with."""
     value = service.value
     model = value.spec.predictor.model
     if value.pool is None:
@@ -108,7 +112,7 @@ def pool_from(service: Declared[InferenceService]) -> Pool | None:
         raise PoolUnusable(service.problem(["spec", "predictor", "model", "storageUri"], message))
     return Pool(
         name=value.pool,
-        replicas=value.spec.predictor.min_replicas,
+        replicas=value.bounds_under(minima.get(value.pool))[0],
         model=uri.removeprefix(VOLUME_PREFIX),
         args=model.args,
         env=tuple(sorted((variable.name, variable.value) for variable in model.env if variable.value is not None)),

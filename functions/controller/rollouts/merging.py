@@ -1,6 +1,8 @@
 """Models and keys that were declared through the registry's API, merged into the snapshot that git makes. Pure.
 
-Where a name is in both, git's holds, and the other is reported as a problem. A tenant is git's alone: what belongs to
+Where a name is in both, git's holds, and the other is reported: its rows can be deleted. But versions do not change:
+a model that the API serves is taken over by git only where git declares each of its versions with the same content,
+else the declared one is held (`held_back`), and what was served stays. A tenant is git's alone: what belongs to
 none is left out. So is a channel whose name is the controller's own (an older registry took such names), and what the
 snapshot has no room for: above SNAPSHOT_MAX_BYTES it is refused whole, and one tenant with a hundred thousand versions
 would keep everybody's push and every new key from going out. So git's part goes in as it is, and where the rest does
@@ -117,8 +119,10 @@ DECLARED_IN = ""  # a model of the API names no file
 
 
 def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot with both, and what was left out and why."""
-    problems: list[str] = []
+    """The snapshot with both, and what was left out and why. A key that the registry revoked is in none, whoever names
+    it: what stands in for a broken Tenant may be older than the revocation."""
+    problems = [f"the key {key.key_id} is left out: it was revoked in the registry" for key in _revoked(snapshot, book)]
+    snapshot = without_revoked(snapshot, book)
     declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
     entries, without_room = fitting(snapshot, declared, splits_bytes(book.active), max_bytes)
     problems += without_room
@@ -137,8 +141,15 @@ def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) 
 def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
     """What is published, less the keys that were revoked since. A key of git's with such a name stays: its hash is
     another, and so is the key."""
-    keys = tuple(key for key in snapshot.keys if book.revoked.get(key.key_id) != key.hmac_sha256)
-    return snapshot if len(keys) == len(snapshot.keys) else msgspec.structs.replace(snapshot, keys=keys)
+    revoked = {key.key_id for key in _revoked(snapshot, book)}
+    keys = tuple(key for key in snapshot.keys if key.key_id not in revoked)
+    return msgspec.structs.replace(snapshot, keys=keys) if revoked else snapshot
+
+
+def _revoked(snapshot: Snapshot, book: Book) -> list[KeyEntry]:
+    if not book.revoked:
+        return []
+    return [key for key in snapshot.keys if book.revoked.get(key.key_id) == key.hmac_sha256]
 
 
 def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
@@ -156,6 +167,7 @@ def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapsho
     """What git would make, and what it leaves of the API's published entries: those whose name it does not take, and
     whose tenant and pool it keeps."""
     is_api = _api_entries(book)
+    candidate, _ = held_back(candidate, published, book)
     tenants = {tenant.name for tenant in candidate.tenants}
     pools = {pool.name for pool in candidate.pools}
     policies = {rollout.name for rollout in candidate.rollouts}
@@ -183,6 +195,34 @@ def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
         return hashes.get(entry.key_id) == entry.hmac_sha256
 
     return is_api
+
+
+def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
+    """Git's part without the models that would change versions that the API serves now; and why, by their files."""
+    served = {model.id for model in (published.models if published is not None else ()) if not model.declared_in}
+    why: dict[str, str] = {}
+    for model in candidate.models:
+        row = book.models.get(model.id) if model.id in served else None
+        if row is not None and (change := _change_of_versions(row, model)):
+            why[model.id] = f"{model.declared_in}: {change}"
+    if not why:
+        return candidate, ()
+    models = tuple(model for model in candidate.models if model.id not in why)
+    return msgspec.structs.replace(candidate, models=models), tuple(why.values())
+
+
+def _change_of_versions(served: ApiModel, declared: ModelEntry) -> str:
+    """What the declaration would change of what the API serves; empty for nothing."""
+    mend = f"declare what is served, or delete it through the API (DELETE /v1/models/{served.id})"
+    rule = "versions do not change, so what the API serves stays"
+    if served.versions and served.base != declared.pool:
+        return f"{served.id} is an adapter of {served.base} in the API and of {declared.pool} here: {rule}; {mend}"
+    digests = {version.name: version.digest for version in declared.versions}
+    for version in served.versions:
+        here = digests.get(version.name, "not declared or has no artifact")
+        if here != version.digest:
+            return f"{served.id}@{version.name} is {version.digest} in the API and {here} here: {rule}; {mend}"
+    return ""
 
 
 def _owner(model: str) -> TenantId:

@@ -16,7 +16,7 @@ from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.model import Model
 from functions.api.snapshot import Snapshot
 from functions.controller.rollouts.following import RowsFollower
-from functions.controller.rollouts.merging import merged
+from functions.controller.rollouts.merging import held_back, merged
 from functions.controller.rollouts.wire import RowsWire
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RegistryWire, RowMoved
 from functions.decisions.rollout.codec import Command as EventCommand
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 class Placed:
     snapshot: Snapshot
     problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # of what the API declares: nothing that git declares waits for it
+    refused: tuple[str, ...] = ()  # declared models that would change a version, by their files
     held: tuple[str, ...] = ()  # moves that wait for the registry
     rollouts: tuple[Rollout, ...] = ()  # under way or halted
 
@@ -51,14 +53,16 @@ async def place(
     await rows.make_sure()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)
-    wanted, problems = await asyncio.to_thread(merged, compiled, rows.book)
-    declared = declared_channels(objects)
+    gits, refused = held_back(compiled, previous, rows.book)
+    wanted, left_out = await asyncio.to_thread(merged, gits, rows.book)
+    is_apis = {model.id for model in compiled.models} - {model.id for model in gits.models}
+    declared = {id_: channels for id_, channels in declared_channels(objects).items() if id_ not in is_apis}
     for last_round in (False,) * (_ROUNDS - 1) + (True,):
         steered = steer(previous, wanted, declared, rows.book.rows)
         if last_round or not steered.commands or not await _carry_out(steered.commands, rows, RowsWire(wire)):
             break
     contradiction = (f"the registry is not followed: {rows.contradiction}",) if rows.contradiction else ()
-    return Placed(steered.snapshot, (*problems, *contradiction), steered.held, steered.rollouts)
+    return Placed(steered.snapshot, contradiction, left_out, refused, steered.held, steered.rollouts)
 
 
 def declared_channels(objects: Iterable[Declared[AnyObject]]) -> Mapping[ModelId, Mapping[str, str]]:

@@ -1,8 +1,9 @@
 """From YAML objects to the snapshot: pure, total, and the same for the same content.
 
 What is whole goes in. A model version whose artifact has no digest yet is left out, a channel that points at it with
-it, and each is a problem to report; the rest goes on. Everything is sorted by name, so that neither the order of files
-nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
+it, and each is a problem to report; the rest goes on. An adapter without any version stays as a name that nobody can
+call: the registry's API must not take an id that git declares. Everything is sorted by name, so that neither the order
+of files nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
 
 Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `compile_policies` translates the policies;
 `publish` sends the result.
@@ -14,7 +15,7 @@ from typing import assert_never
 
 import msgspec
 
-from functions.api.declared import Accepted, Declared, of_kind
+from functions.api.declared import Accepted, Declared, of_kind, policy_minima
 from functions.api.ids import Digest, EngineName, KeyId, ModelId, PoolName, TenantId, engine_name
 from functions.api.kinds.admission_policy import AdmissionPolicy
 from functions.api.kinds.applications import Tool
@@ -65,6 +66,7 @@ class _Frame:
     digests: Mapping[str, Digest]
     pools: Collection[str]
     rollouts: Collection[str]
+    minima: Mapping[str, int]  # by pool, what its AutoscalingPolicy begins with
     problems: list[Problem]
 
 
@@ -81,7 +83,7 @@ def compile_snapshot(
     services = (service.value for service in of_kind(declared, InferenceService))
     pools = frozenset(service.pool for service in services if service.pool is not None)
     rollouts = frozenset(policy.value.metadata.name for policy in of_kind(declared, RolloutPolicy))
-    frame = _Frame(digests, pools, rollouts, [])
+    frame = _Frame(digests, pools, rollouts, policy_minima(declared), [])
     by_type: dict[type, list[AnyEntry]] = {}
     for entry in (entry for each in declared for entry in _entries(each, frame)):
         by_type.setdefault(type(entry), []).append(entry)
@@ -114,7 +116,7 @@ def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]
         case Model():
             yield from _model(declared, declared.value, frame)
         case InferenceService() as service:
-            yield from _pool(service)
+            yield from _pool(service, frame)
         case AutoscalingPolicy() as policy:
             yield from _in_a_pool(declared, autoscaling_entry(policy), frame)
         case QuotaPolicy() as policy:
@@ -190,11 +192,11 @@ def _key(tenant: Tenant, key: ApiKey) -> KeyEntry:
     )
 
 
-def _pool(service: InferenceService) -> Iterator[PoolEntry]:
+def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
     pool, context_window_tokens = service.pool, service.context_window_tokens
     if pool is None or context_window_tokens is None:
         return  # somebody else's service; the loader lets no pool of ours pass without a context window
-    least, most = service.replica_bounds
+    least, most = service.bounds_under(frame.minima.get(pool))
     yield PoolEntry(
         name=PoolName(pool),
         context_window_tokens=context_window_tokens,
@@ -213,7 +215,8 @@ def _model(declared: Declared[AnyObject], model: Model, frame: _Frame) -> Iterat
     if not versions:
         message = f"{spec.id} is left out: none of its versions has an artifact"
         problems.append(declared.problem(["spec", "id"], message))
-        return
+        if spec.type != "lora":
+            return
     yield ModelEntry(
         id=ModelId(spec.id),
         pool=PoolName(model.pool),

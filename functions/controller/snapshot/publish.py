@@ -7,6 +7,8 @@ The one entry for a controller process; call it at the start, for each new revis
     outcome = await publisher.publish(loaded, "main@0123…")
     outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
     outcome.problems      # file and line each: versions left out
+    outcome.left_out      # what of the registry's API is not served, and why
+    outcome.refused       # models that git would take over from the API with other content
     outcome.held          # channels that stay where they are until their new version is loaded; try again at once
     outcome.rollouts      # what is on its way by stages, or was halted
     outcome.complete      # False: something is missing or held; try again soon
@@ -58,11 +60,17 @@ class PublishOutcome:
     epoch: int = 0  # what the registry holds now, as far as is known
     snapshot_hash: str = ""
     problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # of what the registry's API declares; what git declares does not wait for it
+    refused: tuple[str, ...] = ()  # declared models that would change a version that the API serves, by their files
     held: tuple[str, ...] = ()
     rollouts: tuple[Rollout, ...] = ()  # under way or halted
     complete: bool = False
     revision: str = ""
     snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # what the registry holds now
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        return (*self.problems, *self.refused, *self.left_out)
 
 
 class Publisher:
@@ -142,17 +150,27 @@ class Publisher:
         placed = await self._place(compiled, loaded)
         problems = (*(str(problem) for problem in compiled.problems), *resolved.problems, *placed.problems)
         snapshot, flips_held = await self._held_back(placed.snapshot)
-        held, rollouts = (*placed.held, *flips_held), placed.rollouts
+        held = (*placed.held, *flips_held)
         content = await asyncio.to_thread(indexed, snapshot, self._past)
         snapshot_hash = content.content_hash
-        complete = not problems and not held
+        outcome = PublishOutcome(
+            "unchanged",
+            f"unchanged: the registry holds this content as epoch {state.epoch}",
+            state.epoch,
+            snapshot_hash,
+            problems=problems,
+            left_out=placed.left_out,
+            refused=placed.refused,
+            held=held,
+            rollouts=placed.rollouts,
+            complete=not problems and not held and not placed.refused,
+        )
         if _holds(state, snapshot_hash):
-            message = f"unchanged: the registry holds this content as epoch {state.epoch}"
-            return PublishOutcome("unchanged", message, state.epoch, snapshot_hash, problems, held, rollouts, complete)
+            return outcome
         await self._wire.put(content, self._past if self._past_hash == state.snapshot_hash else None)
         self._past, self._past_hash = content, snapshot_hash
         message = f"published epoch {snapshot.epoch}: {_counts(snapshot, len(compiled.problems))}"
-        return PublishOutcome("published", message, snapshot.epoch, snapshot_hash, problems, held, rollouts, complete)
+        return replace(outcome, kind="published", message=message, epoch=snapshot.epoch)
 
     async def _follow_rows(self) -> PublishOutcome:
         if self._rows is None:
@@ -217,4 +235,5 @@ def _digests_in(snapshot: Snapshot) -> dict[str, Digest]:
 
 def _counts(snapshot: Snapshot, problems: int) -> str:
     left_out = f"; {problems} thing(s) left out" if problems else ""
-    return f"{len(snapshot.tenants)} tenants, {len(snapshot.models)} models, {len(snapshot.pools)} pools{left_out}"
+    models = sum(1 for model in snapshot.models if model.versions)
+    return f"{len(snapshot.tenants)} tenants, {models} models, {len(snapshot.pools)} pools{left_out}"

@@ -40,7 +40,7 @@ class ServedPool:
 
 def served_pool(service: InferenceService, document: Mapping[str, Any], shape: ModelShape | None = None) -> ServedPool:
     """ShapeUnknown where the model is not known and no `shape` is given; ValueError for a service that is no pool."""
-    predictor, model = service.spec.predictor, service.spec.predictor.model
+    model = service.spec.predictor.model
     if service.pool is None or model is None:
         raise ValueError(f"{service.metadata.name} is no pool: it has no label shoal.dev/pool, or no model")
     uri = (model.storage_uri or "").rstrip("/").rpartition("/")[2]
@@ -50,7 +50,7 @@ def served_pool(service: InferenceService, document: Mapping[str, Any], shape: M
     count = _accelerators(resources)
     return ServedPool(
         pool=service.pool,
-        replicas=(predictor.min_replicas, service.replica_bounds[1]),
+        replicas=service.replica_bounds,
         product=_product(_at(raw, "nodeSelector")),
         accelerators=count,
         shape=shape or known(told or uri),

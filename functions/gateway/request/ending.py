@@ -44,8 +44,8 @@ def account_for(services: Services, exchange: Ending, status: int, code: str) ->
         except Exception:
             _log.exception("request %s is not accounted for by %r", exchange.admitted.request_id, listener)
     if status >= 500:
-        failures = ",".join(failure.value for failure in ended.failures)
-        _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, failures)
+        why = ",".join(failure.value for failure in ended.failures) or code
+        _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, why)
 
 
 def ended_of(services: Services, exchange: Ending, status: int, code: str) -> Ended:

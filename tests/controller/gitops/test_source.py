@@ -140,6 +140,8 @@ def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSou
     Remote(f"file://{bench.repository.path}").fetch(local)
     with pytest.raises(GitFailed):
         Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
+    with pytest.raises(GitFailed, match=r"^git fetch failed: "):
+        Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
     assert GitSource(local).look().commit == source.look().commit
 
 

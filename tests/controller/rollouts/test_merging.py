@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
-from functions.api.ids import RolloutId
-from functions.api.snapshot import QuotaLimits, Snapshot
+from functions.api.ids import Digest, RolloutId
+from functions.api.snapshot import ModelEntry, QuotaLimits, Snapshot
 from functions.api.snapshot_document import full_lines
+from functions.artifacts.errors import ArtifactMissing
 from functions.controller.rollouts.book import Book, folded
 from functions.controller.rollouts.merging import merged, with_api_of, without_revoked
 from functions.controller.rollouts.wire import ApiKey, ApiModel, ApiVersion
@@ -149,6 +150,17 @@ def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays(
     assert without_revoked(whole, again) == whole
 
 
+def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None:
+    """What stands in for a broken Tenant may have been read before the book knew that the key is the registry's."""
+    rows = folded(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
+    with_key, _ = merged(compiled(), book(keys=(key("ci"),)))
+    assert "ci" in {entry.key_id for entry in with_key.keys}
+    for _ in range(3):
+        whole, problems = merged(with_key, rows)
+        assert [entry.key_id for entry in whole.keys] == ["git-key"]
+        assert problems == ("the key ci is left out: it was revoked in the registry",)
+
+
 async def registered(world: World, version: str) -> None:
     content = digest_of(version)
     row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})
@@ -185,6 +197,82 @@ async def test_a_model_of_the_api_is_published_and_rolled_out(world: World) -> N
     await world.seconds(2)
     api = next(model for model in world.snapshot.models if model.id == "acme/api")
     assert (api.channels, api.splits) == ({"stable": "v2"}, ())
+
+
+async def test_what_the_api_serves_is_not_changed_by_a_declaration(world: World) -> None:
+    """Versions do not change: the declared model is held, in words, until its content is what is served."""
+    controller = world.controller()
+    world.declared = fleet("v1", stable="v1")
+    await world.seconds(2)
+    for version in ("v1", "v2"):
+        await registered(world, version)
+    assert await pointed(world, "v1") == 200
+    await world.seconds(2)
+    before = served(world)
+    world.read_digest = lambda uri: digest("other") if uri.endswith("acme/api/v1") else digest_of(uri)
+    changed_to(world, "v1", "v2")
+    outcome = await controller.publish()
+    assert served(world) == before
+    assert (outcome.kind, outcome.complete) == ("unchanged", False)
+    (why,) = outcome.refused
+    assert why.startswith(
+        f"5.yaml: acme/api@v1 is {digest('v1')} in the API and {digest('other')} here: versions do not"
+    )
+    world.read_digest = digest_of
+    changed_to(world, "v1")
+    (why,) = (await controller.publish()).refused
+    assert "acme/api@v2" in why, "nor do they go away"
+    assert served(world) == before
+    changed_to(world, "v1", "v2")
+    outcome = await controller.publish()
+    assert (outcome.refused, outcome.complete) == ((), True), "the API's rows that are left over hold up nothing"
+    assert "acme/api" in outcome.left_out[0]
+    assert served(world).declared_in == "5.yaml"
+    assert [one.digest for one in served(world).versions] == [one.digest for one in before.versions]
+
+
+async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(world: World) -> None:
+    controller = world.controller()
+    world.declared = fleet("v1", stable="v1")
+    await world.seconds(2)
+    await registered(world, "v1")
+    await world.seconds(2)
+    changed_to(world, "v1")
+    assert len((await controller.publish()).left_out) == 1
+    operator = {"authorization": f"Bearer {TOKEN}"}
+    assert (await world.client.delete("/v1/models/acme/api", headers=operator)).status_code == 204
+    again = await world.client.delete("/v1/models/acme/api", headers=operator)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "declared_in_git")
+    await controller.rows.look()
+    assert (await controller.publish()).left_out == ()
+    assert served(world).declared_in == "5.yaml"
+
+
+async def test_a_declared_models_id_is_taken_while_its_artifact_is_missing(world: World) -> None:
+    def read(uri: str) -> Digest:
+        if "acme/api" in uri:
+            raise ArtifactMissing("nothing there")
+        return digest_of(uri)
+
+    world.read_digest = read
+    controller = world.controller()
+    changed_to(world, "v1")
+    assert not (await controller.publish()).complete
+    body = {"digest": digest_of("v1"), "base_model": "base", "adapter_type": "lora"}
+    operator = {"authorization": f"Bearer {TOKEN}"}
+    answer = await world.client.put("/v1/models/acme/api/versions/v1", json=body, headers=operator)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "declared_in_git")
+    world.read_digest = digest_of
+    assert (await controller.publish()).complete
+    assert [version.name for version in served(world).versions] == ["v1"]
+
+
+def changed_to(world: World, *versions: str) -> None:
+    world.declared = fleet("v1", stable="v1", more=(lora("acme/api", *versions),))
+
+
+def served(world: World) -> ModelEntry:
+    return next(model for model in world.snapshot.models if model.id == "acme/api")
 
 
 async def test_a_revocation_does_not_wait_for_what_is_declared(world: World) -> None:

@@ -3,6 +3,8 @@
     Ready=True                        what is written is in the published snapshot
     Ready=Unknown, Reconciling=True   it will be; something that passes is in the way
     Ready=False, Stalled=True         it cannot be as written; the message says what to change
+    Obeyed=False                      it is in force, and something else keeps it from being done: of an
+                                      AutoscalingPolicy, who holds the number of replicas; since its last transition
 
 Reconciling and Stalled are there only while they are true. Times change only with the status; and a status that would
 say the same again is not written (`None`), so that a fleet at rest costs no write. Messages must not hold what changes
@@ -12,11 +14,12 @@ An object that was published before stays Ready while a later publication is del
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 MESSAGE_MAX_CHARS = 1024
 _OURS = ("Ready", "Reconciling", "Stalled")
+_FIELDS = ("stages", "wantedReplicas", "liveReplicas")  # a new leader that knows nothing yet leaves them as they are
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -34,6 +37,16 @@ class ObjectStatus:
     """How an object of a generation stands."""
 
     conditions: tuple[Condition, ...]
+    fields: Mapping[str, int | str] = field(default_factory=dict)  # of the status beside its conditions
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingStanding:
+    """What becomes of an AutoscalingPolicy."""
+
+    wanted: int  # replicas that should serve
+    live: int  # that do
+    contested: str = ""  # why the number is not written, and what to do
 
 
 PUBLISHED = ObjectStatus(
@@ -55,9 +68,24 @@ def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
     return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
 
 
+def versions_do_not_change(message: str) -> ObjectStatus:
+    """It would give a version that is served another content; what is served stays until it is changed."""
+    text, reason = _bounded(message), "VersionsDoNotChange"
+    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+
+
 def rolling_out(message: str) -> ObjectStatus:
     """Gateways have it, and a channel of it is on its way."""
     return waiting("RollingOut", message)
+
+
+def scaled(standing: ObjectStatus, scaling: ScalingStanding) -> ObjectStatus:
+    """The status of an AutoscalingPolicy, with what becomes of it."""
+    obeyed = Condition("Obeyed", "True", "Scaled", "the number of replicas is the autoscaler's")
+    if scaling.contested:
+        obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
+    fields = {"wantedReplicas": scaling.wanted, "liveReplicas": scaling.live}
+    return replace(standing, conditions=(*standing.conditions, obeyed), fields={**standing.fields, **fields})
 
 
 def halted(message: str) -> ObjectStatus:
@@ -77,10 +105,11 @@ def status_of(standing: ObjectStatus, generation: int, known: Mapping[str, Any],
     """The status to write, or None where `known` says the same. `now` as Kubernetes writes times."""
     before = {str(each.get("type")): each for each in known.get("conditions") or [] if isinstance(each, Mapping)}
     ours = [_written(condition, generation, before.get(condition.type, {}), now) for condition in standing.conditions]
-    others = [dict(each) for type_, each in before.items() if type_ not in _OURS]
-    status = {"observedGeneration": generation, "conditions": [*ours, *others]}
-    same = known.get("observedGeneration") == generation and list(known.get("conditions") or []) == status["conditions"]
-    return None if same else status
+    said = {*_OURS, *(condition.type for condition in standing.conditions)}
+    others = [dict(each) for type_, each in before.items() if type_ not in said]
+    fields = {name: known[name] for name in _FIELDS if name in known} | dict(standing.fields)
+    status = {"observedGeneration": generation, "conditions": [*ours, *others], **fields}
+    return None if all(known.get(name) == value for name, value in status.items()) else status
 
 
 def is_published(status: Mapping[str, Any], generation: int) -> bool:

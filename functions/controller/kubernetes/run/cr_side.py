@@ -6,7 +6,7 @@ objects that it would have brought say so.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -21,6 +21,7 @@ from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import render_budgets
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
@@ -51,13 +52,20 @@ class CustomResourceSide:
     """Owned by one event loop; `informers` run in threads of their own."""
 
     def __init__(
-        self, settings: KubernetesSettings, wire: WatchWire, publishing: Publishing, on_change: Callable[[], None]
+        self,
+        settings: KubernetesSettings,
+        wire: WatchWire,
+        publishing: Publishing,
+        on_change: Callable[[], None],
+        scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
     ) -> None:
+        """`scaling` tells what becomes of each AutoscalingPolicy, by its name."""
         self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
         self._settings = settings
         self._publishing = publishing
+        self._scaling = scaling
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
@@ -80,7 +88,7 @@ class CustomResourceSide:
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
         self.writer.keep_only(looked.seen)
-        self.writer.submit(write for write in writes_after(looked, publication, protect=protect))
+        self.writer.submit(writes_after(looked, publication, protect=protect, scaling=self._scaling()))
         return together([*results, *_refusals(looked)])
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
@@ -88,16 +96,16 @@ class CustomResourceSide:
         it cannot be read: publishing without it would take the last good versions out of force."""
         if self._remembered_for == guard.token:
             return None
-        rows = self._publishing.rows
-        await rows.make_sure()
-        if not rows.book.is_known:
-            return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         try:
             in_force = await self._publishing.wire.current()
         except RegistryUnavailable as error:
             return PublishOutcome("unavailable", f"what is in force cannot be read: {error}")
         except RegistryRefused as error:
             return PublishOutcome("refused", f"what is in force cannot be read: {error}")
+        rows = self._publishing.rows
+        await rows.look()  # after what is in force: a key that was minted just before must not pass for a Tenant's own
+        if not rows.book.is_known:
+            return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         if in_force is not None:
             self._source.remember(without_api(in_force, rows.book))
         self._remembered_for = guard.token
@@ -160,15 +168,20 @@ def _left_out(looked: Looked) -> list[Body]:
 
 
 def _publication(outcome: PublishOutcome) -> PublicationState:
-    left_out: dict[str, str] = {}
-    for problem in outcome.problems:
-        key, separator, message = problem.partition(": ")
-        if separator and "/" in key and "://" not in key:
-            left_out[key] = f"{left_out[key]}; {message}" if key in left_out else message
     in_force = outcome.kind in ("published", "unchanged")
     reason = {"unavailable": "RegistryUnavailable", "refused": "SnapshotRefused"}.get(outcome.kind, "NotPublished")
     rollouts = {f"{PLURALS['Model']}/{object_name(row.model)}": row for row in outcome.rollouts}
-    return PublicationState(in_force, reason, outcome.message, left_out, rollouts)
+    left_out, refused = _by_key(outcome.problems), _by_key(outcome.refused)
+    return PublicationState(in_force, reason, outcome.message, left_out, rollouts, refused)
+
+
+def _by_key(problems: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for problem in problems:
+        key, separator, message = problem.partition(": ")
+        if separator and "/" in key and "://" not in key:
+            found[key] = f"{found[key]}; {message}" if key in found else message
+    return found
 
 
 def _refusals(looked: Looked) -> list[PassResult]:

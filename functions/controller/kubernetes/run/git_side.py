@@ -12,19 +12,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from functions.api.loader import Loaded
 from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.applier import Applier, ApplierSettings
-from functions.controller.kubernetes.inventory import RecordStore
+from functions.controller.kubernetes.errors import KubeError, LeadershipLost
+from functions.controller.kubernetes.inventory import ReconcileAttempt, RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS
 from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
 from functions.controller.kubernetes.render import Rendered, render
 from functions.controller.kubernetes.run.cr_side import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.finalizers import release
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 
@@ -52,6 +54,7 @@ class GitSide:
         self._source = GitSource(settings.git_dir, settings.git_branch)
         self._looking = asyncio.Lock()
         self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
+        self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
         self._observed: Observed | None = None
         self._wanted: _DesiredRevision | None = None
         self._good: _DesiredRevision | None = None  # what the API server took last
@@ -67,12 +70,12 @@ class GitSide:
         """Until cancelled: fetch, look, and tell when there is another tip."""
         while True:
             before = self._observed
-            await self._look()
+            await self.look()
             if before is None or self._observed is None or before.commit != self._observed.commit:
                 self._on_change()
             await asyncio.sleep(self._settings.git_poll_s)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Fetch, and look at the tip; where that fails, what was seen before stays."""
         async with self._looking:
             try:
@@ -88,11 +91,15 @@ class GitSide:
         if guard.token != self._looked_for:
             if ahead := await self._overtaken(api):
                 return PassResult("waiting", ahead)
+            await self._release(api)
             self._looked_for, self._published = guard.token, ""
         observed = self._observed
         if observed is None:
             return PassResult("waiting", self._trouble)
         refused = self._adopt(observed)
+        self.refused = len({problem.place.file for problem in observed.problems}) if refused else 0
+        if refused:
+            await asyncio.to_thread(self._record_refusal, api, self._revision_of(observed), refused.message)
         if self._wanted is None and refused:
             await self._fall_back(api)
         wanted = self._wanted
@@ -107,9 +114,21 @@ class GitSide:
             result, _ = await self._converge(guard, api, self._good)
         return together([result, *kept])
 
+    async def _release(self, api: KubeApi) -> None:
+        """Custom resources are no source here, and may go; tried again with the next term where that fails."""
+        try:
+            released = await asyncio.to_thread(release, api, self._settings.namespace)
+        except LeadershipLost:
+            raise
+        except KubeError as error:
+            _log.warning("custom resources keep the finalizer that the kubernetes source gave them: %s", error)
+            return
+        if released:
+            _log.info("%d custom resources from before the git source may be deleted", released)
+
     def _adopt(self, observed: Observed) -> PassResult | None:
         """Take the tip as wanted where it is good; why not, otherwise."""
-        revision = f"{self._settings.git_branch}@{observed.commit}"
+        revision = self._revision_of(observed)
         if observed.loaded is None:
             first = "; ".join(str(problem) for problem in observed.problems[:_NAMED_MAX])
             return PassResult("stalled", f"{revision} has {len(observed.problems)} problem(s): {first}")
@@ -118,10 +137,22 @@ class GitSide:
             _log.info("%s: %s", revision, observed.message)
         return None
 
+    def _revision_of(self, observed: Observed) -> str:
+        return f"{self._settings.git_branch}@{observed.commit}"
+
+    def _record_refusal(self, api: KubeApi, revision: str, message: str) -> None:
+        """Blocks. In the record, where everybody looks for what became of a push; written once."""
+        store = RecordStore(api, self._settings.namespace)
+        record = store.read()
+        told = record.with_attempt(ReconcileAttempt(revision, "refused", time.time(), message=message))
+        told = replace(told, last_attempted=revision)
+        if told != record:
+            store.write(told)
+
     async def _overtaken(self, api: KubeApi) -> str:
         """At the beginning of a term: why what this process knows may be older than what an earlier leader applied. A
         standby that could not fetch for a week must not take the fleet back by a week."""
-        await self._look()
+        await self.look()
         if not self._trouble or self._observed is None:
             return ""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
@@ -158,9 +189,12 @@ class GitSide:
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
             message = f"{wanted.revision}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            self.refused += len({problem.place.file for problem in rendered.problems})
+            await asyncio.to_thread(self._record_refusal, api, wanted.revision, message)
             return PassResult("stalled", message), False
         outcome = await asyncio.to_thread(self._apply, api, rendered)
         if outcome.result == "refused":
+            self.refused += len(outcome.refusals)
             return result_of_apply(outcome), False
         guard.check()
         publication = await self._publishing.publish(wanted.loaded, wanted.revision)

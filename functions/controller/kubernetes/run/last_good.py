@@ -197,7 +197,7 @@ def _autoscaling(entry: AutoscalingEntry) -> AutoscalingPolicySpec:
 
 def _service(name: str, entry: PoolEntry) -> InferenceService:
     model = _unchecked(ServedModel, args=(f"{MAX_MODEL_LEN}={entry.context_window_tokens}",))
-    predictor = _unchecked(Predictor, min_replicas=entry.min_replicas, max_replicas=entry.max_replicas, model=model)
+    predictor = _unchecked(Predictor, max_replicas=entry.max_replicas, model=model)
     metadata = _unchecked(ServiceMetadata, name=name, labels={POOL_LABEL: entry.name})
     spec = _unchecked(InferenceServiceSpec, predictor=predictor)
     return _unchecked(InferenceService, kind="InferenceService", metadata=metadata, spec=spec)

@@ -74,6 +74,10 @@ _log = logging.getLogger(__name__)
 Reconcile = Callable[[TermGuard, KubeApi], Awaitable[PassResult]]
 
 
+async def _nothing() -> None:
+    """Where a pass looks at all there is by itself."""
+
+
 class Loop:
     """Owned by one event loop; `wake_soon` is for other threads."""
 
@@ -88,8 +92,10 @@ class Loop:
         control_poll_s: float,
         rng: random.Random | None = None,
         on_suspended: Callable[[], None] = lambda: None,
+        on_request: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`on_suspended` is told when nothing more may be written until somebody resumes or asks."""
+        """`on_suspended` is told when nothing more may be written until somebody resumes or asks. `on_request` ends
+        before the pass that somebody asked for: what it fetches is what the pass looks at."""
         self.last = PassResult("waiting", "no reconcile yet")
         self.suspended = False
         self._reconcile = reconcile
@@ -99,6 +105,7 @@ class Loop:
         self._settle_s = settle_s
         self._control_poll_s = control_poll_s
         self._on_suspended = on_suspended
+        self._on_request = on_request
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self._news = asyncio.Event()
         self._repeats = 0
@@ -117,6 +124,8 @@ class Loop:
             self.suspended = orders.suspended
             wait_s: float | None = None
             if not orders.suspended or orders.asks_now:
+                if orders.asks_now:
+                    await self._on_request()
                 wait_s = await self._pass(guard, api)
                 await self._acknowledge(api, orders)
             else:

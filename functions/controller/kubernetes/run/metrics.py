@@ -1,5 +1,6 @@
 """Prometheus metrics of the controller (prefix `shoal_controller_`); labels from short fixed lists, and models."""
 
+import math
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -23,7 +24,11 @@ class ControllerMetrics:
         self._token = Gauge(f"{prefix}term_token", "The fencing token of the term; 0: none.", registry=to)
         self._writes = Gauge(f"{prefix}api_requests", "Requests sent in this term.", ["what"], registry=to)
         self._objects = Gauge(f"{prefix}objects", "Objects that the watches show.", ["kind"], registry=to)
-        self._refused = Gauge(f"{prefix}refused_objects", "Objects that are wrong as written.", registry=to)
+        self._refused = Gauge(
+            f"{prefix}refused_objects",
+            "Objects that are wrong as written; of a commit that does not validate, the files that are.",
+            registry=to,
+        )
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
@@ -37,8 +42,11 @@ class ControllerMetrics:
             registry=to,
         )
         self._applied = Gauge(
-            f"{prefix}last_applied_timestamp_seconds", "When all that is wanted was last in force.", registry=to
+            f"{prefix}last_applied_timestamp_seconds",
+            "When all that is wanted was last in force, or the term began; not a number on a standby.",
+            registry=to,
         )
+        self.leads(None)
 
     def reconciled(self, result: str, took_s: float) -> None:
         self._reconcile_s.observe(took_s)
@@ -47,9 +55,11 @@ class ControllerMetrics:
     def failed(self, error_class: str) -> None:
         self._errors.labels(**{"class": error_class}).inc()
 
-    def leads(self, token: int | None) -> None:
+    def leads(self, token: int | None, now_unix_s: float = math.nan) -> None:
+        """A standby applies nothing, and no alert is to fire for that: nothing compares with not a number."""
         self._leader.set(token is not None)
         self._token.set(token or 0)
+        self._applied.set(now_unix_s)
 
     def sent(self, counts: Mapping[str, int]) -> None:
         for what, count in counts.items():

@@ -2,7 +2,8 @@
 
 An object is kept as the bytes of what its author wrote (head, labels, spec) and, apart from them, what we ourselves
 write (status, finalizers). So our own writes, which come back as events like everybody's, are told from news: only a
-change of the first kind counts as one. Annotations and managed fields are dropped; nothing of ours reads them.
+change of the first kind counts as one. The number of replicas that our autoscaler wrote is no part of it either, as
+long as nobody else declares one. Annotations and managed fields are dropped; nothing of ours reads them.
 
 Laws: a relist replaces everything, so that a deletion that no event told is seen all the same; what is in hand stays
 while the server is away. Any thread may call.
@@ -14,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE
+from functions.controller.kubernetes.ownership import declared_by_autoscaler_alone
 
 MAX_OBJECTS = 200_000  # of one kind; past it the process says so instead of growing
 
@@ -45,6 +49,8 @@ def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject
     metadata = item["metadata"]
     kept = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
     written = {key: value for key, value in item.items() if key not in {"apiVersion", "kind", "metadata", "status"}}
+    if kind == INFERENCE_SERVICE.kind and declared_by_autoscaler_alone(item):
+        written["spec"] = _without_replicas(written["spec"])
     document = {"apiVersion": api_version, "kind": kind, "metadata": kept, **written}
     return StoredObject(
         name=metadata["name"],
@@ -57,6 +63,11 @@ def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject
         finalizers=tuple(metadata.get("finalizers", ())),
         status=item.get("status") or {},
     )
+
+
+def _without_replicas(spec: Mapping[str, Any]) -> dict[str, Any]:
+    predictor = {key: value for key, value in spec["predictor"].items() if key != "minReplicas"}
+    return {**spec, "predictor": predictor}
 
 
 class ObjectStore:

@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -32,6 +32,7 @@ from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLo
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
 from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_side import CustomResourceSide
 from functions.controller.kubernetes.run.election import LeaseTiming
 from functions.controller.kubernetes.run.elector import Elector, TermGuard
@@ -109,6 +110,7 @@ class KubernetesController:
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
+        self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
         self._elector = self._make_elector()
         self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
         self._driver = RolloutDriver(
@@ -126,6 +128,7 @@ class KubernetesController:
             settle_s=settings.settle_s,
             control_poll_s=settings.control_poll_s,
             on_suspended=self._forget_pending,
+            on_request=self._fetch_now,
         )
         self._side: CustomResourceSide | GitSide = self._make_side()
 
@@ -154,7 +157,8 @@ class KubernetesController:
         if self._settings.source == "git":
             return GitSide(self._settings, self._publishing, self._pacer.wake)
         wire = WatchWire(self._client.client)
-        return CustomResourceSide(self._settings, wire, self._publishing, self._from_thread(self._pacer.wake))
+        wake = self._from_thread(self._pacer.wake)
+        return CustomResourceSide(self._settings, wire, self._publishing, wake, lambda: self._scaled)
 
     def _recorded_token(self) -> int:
         """The token in the record: what a Lease that was deleted must begin above."""
@@ -195,7 +199,7 @@ class KubernetesController:
         """Wait for a term, and use it up; LeadershipLost at its end."""
         guard = await self._next_term()
         api = self._api = KubeApi(self._client, guard)
-        self._metrics.leads(guard.token)
+        self._metrics.leads(guard.token, time.time())
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._pacer.lead(guard, api))
@@ -216,7 +220,14 @@ class KubernetesController:
             self._metrics,
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
+            on_standing=self._scaling_changed,
         )
+
+    def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
+        """The statuses of AutoscalingPolicies are others."""
+        self._scaled = standing
+        if isinstance(self._side, CustomResourceSide):
+            self._pacer.wake()
 
     async def _next_term(self) -> TermGuard:
         while (guard := self._elector.guard()) is None:
@@ -248,6 +259,11 @@ class KubernetesController:
         """The registry's rows are others: what is published may be, too."""
         self._rows_moved.set()
         self._pacer.wake()
+
+    async def _fetch_now(self) -> None:
+        """Somebody asked for a pass: for what the remote has now, not for what the last poll has seen."""
+        if isinstance(self._side, GitSide):
+            await self._side.look()
 
     def _forget_pending(self) -> None:
         """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
@@ -303,7 +319,7 @@ class KubernetesController:
             refused = len(side.looked.refusals) if side.looked is not None else 0
             self._metrics.sees(objects, refused, side.writer.pending, suspended=self._pacer.suspended)
         else:
-            self._metrics.sees({}, 0, 0, suspended=self._pacer.suspended)
+            self._metrics.sees({}, side.refused, 0, suspended=self._pacer.suspended)
         self._metrics.published(self._publishing.last_epoch)
         self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
 

@@ -22,6 +22,7 @@ from functions.controller.snapshot.registry_client import RegistryWire
 from functions.controller.snapshot.resolve import DigestReader, Resolver
 
 _TIMEOUT_S = 10.0
+_NAMED_MAX = 3
 
 
 class Publishing:
@@ -86,12 +87,15 @@ def _store(settings: KubernetesSettings) -> S3Store | None:
 
 
 def result_of(outcome: PublishOutcome) -> PassResult:
-    """A publication as a part of a reconcile."""
+    """A publication as a part of a reconcile. What the API declares is not what this waits for."""
     match outcome.kind:
         case "unavailable":
             return PassResult("passing", outcome.message)
         case "refused" | "invalid":
             return PassResult("stalled", outcome.message)
     if outcome.complete:
-        return PassResult("done", outcome.message)
-    return PassResult("waiting", "; ".join([outcome.message, *outcome.held, *outcome.problems[:3]]))
+        return PassResult("done", "; ".join([outcome.message, *outcome.left_out[:_NAMED_MAX]]))
+    if outcome.held or outcome.problems:
+        named = [*outcome.held, *outcome.problems[:_NAMED_MAX], *outcome.refused[:_NAMED_MAX]]
+        return PassResult("waiting", "; ".join([outcome.message, *named]))
+    return PassResult("refused", "; ".join(outcome.refused[:_NAMED_MAX]))

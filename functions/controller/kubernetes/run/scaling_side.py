@@ -14,7 +14,7 @@ one of them is told to be warm. Which pod a smaller Deployment ends is Kubernete
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import httpx
 
@@ -28,6 +28,7 @@ from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, is_being_deleted, mapping_at
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable, RegistryWire
@@ -51,13 +52,17 @@ class ScalingSide:
         *,
         wanted: Callable[[], tuple[str, Loaded] | None],
         is_suspended: Callable[[], bool],
+        on_standing: Callable[[Mapping[str, ScalingStanding]], None] = lambda _: None,
     ) -> None:
-        """`wanted` gives the revision that is published, and what it says."""
+        """`wanted` gives the revision that is published, and what it says. `on_standing` is told what becomes of each
+        policy, by its name, when that is something else than before."""
         self._settings = settings
         self._wire = PoolsWire(registry)
         self._metrics = metrics
         self._wanted = wanted
         self._is_suspended = is_suspended
+        self._on_standing = on_standing
+        self._standing: dict[str, ScalingStanding] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
         self._said: dict[str, str] = {}  # the last trouble of each pool: told once
@@ -97,9 +102,12 @@ class ScalingSide:
             return
         wanted = self._scaler.step(report, self._policies.scaling, self._policies.admission, sizes, time.time())
         allowed = self._allowed(wanted, sizes)
-        for pool, wish in allowed.items():
-            if pool in services:
-                await asyncio.to_thread(self._write, api, pool, services[pool], wish)
+        contested = {
+            pool: await asyncio.to_thread(self._write, api, pool, services[pool], wish)
+            for pool, wish in allowed.items()
+            if pool in services
+        }
+        self._stand(report, allowed, contested)
         if report is not None:
             await self._tell(notifier, report, allowed)
         self._metrics.wants({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
@@ -135,16 +143,30 @@ class ScalingSide:
             self._say(pool, f"{most} replicas of all pools together are allowed; {pool} wants more" if short else "")
         return allowed
 
-    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> None:
-        """Blocks."""
+    def _stand(
+        self, report: PoolReport | None, allowed: Mapping[str, SlotDemand], contested: Mapping[str, str]
+    ) -> None:
+        names = {str(entry.pool): entry.name for entry in self._policies.scaling}
+        standing = {
+            names[pool]: ScalingStanding(wish.serving, _serving(report, pool), contested[pool])
+            for pool, wish in allowed.items()
+            if pool in contested and pool in names
+        }
+        if standing != self._standing:
+            self._standing = standing
+            self._on_standing(standing)
+
+    def _write(self, api: KubeApi, pool: str, live: Body, wish: SlotDemand) -> str:
+        """Blocks. Why the number is not as it should be; empty where it is."""
         try:
             written = scaling.write(api, live, wish.serving + wish.warm, self._settings.conflicts)
         except _KUBE_ERRORS as error:
             self._say(f"{pool}'s number", f"{pool}: {error}")
-            return
+            return str(error) if isinstance(error, (Conflict, Terminal)) else ""  # the others pass
         if written.changed:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, wish.warm)
         self._say(f"{pool}'s number", f"{pool}: {written.contested}" if written.contested else "")
+        return written.contested
 
     async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
         orders = [
@@ -159,6 +181,10 @@ class ScalingSide:
         if trouble and self._said.get(about) != trouble:
             _log.warning("%s", trouble)
         self._said[about] = trouble
+
+
+def _serving(report: PoolReport | None, pool: str) -> int:
+    return sum(each.phase == "ready" for each in replicas_of(report, pool)) if report is not None else 0
 
 
 def _warm_of(report: PoolReport | None, pool: str) -> int:

@@ -11,19 +11,22 @@ them would cost as many writes. InferenceServices are not ours to write on.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
-from functions.controller.kubernetes.objects import Kind
+import orjson
+
+from functions.controller.kubernetes.objects import Kind, list_at
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import ObjectStatus
+from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStanding
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 
 FINALIZER = "shoal.dev/in-force"
-_PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
+PROTECTED = frozenset({"QuotaPolicy", "RolloutPolicy", "Model"})
 _NAMED_MAX = 3
 
 
@@ -36,6 +39,7 @@ class PublicationState:
     message: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)  # by key: valid, but not in the snapshot yet
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)  # by key: under way or halted
+    refused: Mapping[str, str] = field(default_factory=dict)  # by key: would change versions that the API serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,14 @@ class StatusWrite:
     finalizers: tuple[str, ...] = ()
 
 
-def writes_after(looked: Looked, publication: PublicationState, *, protect: bool = True) -> Iterator[StatusWrite]:
-    """Those that may be due; the writer leaves out what is written already."""
+def writes_after(
+    looked: Looked,
+    publication: PublicationState,
+    *,
+    protect: bool = True,
+    scaling: Mapping[str, ScalingStanding] = MappingProxyType({}),
+) -> Iterator[StatusWrite]:
+    """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
             continue
@@ -62,13 +72,14 @@ def writes_after(looked: Looked, publication: PublicationState, *, protect: bool
         if not stored.deleting or seen.held_by:
             standing = _standing(key, seen, looked, publication, publication.left_out.get(key, ""))
             if standing is not None:
+                standing = _told_more(standing, seen, scaling)
                 yield StatusWrite(key, kind, stored, "status", standing=standing)
 
 
 def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) -> tuple[str, ...]:
     stored = seen.stored
     others = tuple(each for each in stored.finalizers if each != FINALIZER)
-    if seen.watched.kind not in _PROTECTED:
+    if seen.watched.kind not in PROTECTED:
         return stored.finalizers
     if not protect:
         return others
@@ -85,9 +96,8 @@ def _standing(
         first = ", ".join(seen.held_by[:_NAMED_MAX])
         more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
         return conditions.held(f"deletion waits: {first}{more} still point at it; change or delete them first")
-    if key in looked.refusals:
-        refusal = looked.refusals[key]
-        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+    if (refused := _refused(key, looked, publication)) is not None:
+        return refused
     if left_out:
         return conditions.waiting("ArtifactMissing", left_out)
     if publication.in_force:
@@ -95,6 +105,27 @@ def _standing(
     if conditions.is_published(seen.stored.status, seen.stored.generation):
         return None  # it is in force already; that a later publication is late says nothing about it
     return conditions.waiting(publication.reason, publication.message)
+
+
+def _told_more(standing: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStanding]) -> ObjectStatus:
+    """With what `kubectl get` shows beside the conditions."""
+    if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
+        return conditions.scaled(standing, scaling[seen.stored.name])
+    if seen.watched.kind == "RolloutPolicy":
+        stages = list_at(orjson.loads(seen.stored.document), "spec", "stages")
+        percents = [str(stage["percent"]) for stage in stages if isinstance(stage, dict) and "percent" in stage]
+        return replace(standing, fields={"stages": ",".join(percents)})
+    return standing
+
+
+def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:
+    """It is wrong by itself or beside other objects, or beside what the registry's API serves."""
+    if key in looked.refusals:
+        refusal = looked.refusals[key]
+        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+    if key in publication.refused:
+        return conditions.versions_do_not_change(publication.refused[key])
+    return None
 
 
 def _in_force(rollout: Rollout | None) -> ObjectStatus:

@@ -201,6 +201,7 @@ class Rig:
 def installation(space: Space, folder: Path) -> Iterator[Rig]:
     """A registry and, at the end, the end of every controller."""
     (folder / "token").write_text(TOKEN + "\n")
+    (folder / "pepper").write_text("p" * 32 + "\n")
     with _registry(folder) as url:
         rig = Rig(space, folder, url)
         try:
@@ -217,6 +218,7 @@ def _registry(folder: Path) -> Iterator[str]:
         **os.environ,
         "SHOAL_REGISTRY_PORT": str(port),
         "SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": str(folder / "token"),
+        "SHOAL_REGISTRY_PEPPER_FILE": str(folder / "pepper"),
         "SHOAL_REGISTRY_STATE_DIR": str(folder / "registry"),
         "SHOAL_REGISTRY_BUS_URL": "valkey://127.0.0.1:1/0",
         "SHOAL_REGISTRY_TLS_CERT_FILE": "",

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from functions.controller.kubernetes.run.writes import FINALIZER
 from tests.controller.kubernetes.run.rig import ControllerProcess, Rig, model_spec, service_spec, tenant_spec
 from tests.controller.kubernetes.run.test_rights import BASE, GIT_SOURCE, grant
 from tests.controller.kubernetes.run.test_selection import written
@@ -105,14 +106,51 @@ def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, reposi
     good = first_push(repository)
     controller = start(rig, repository, RESYNC_S="1")
     until(lambda: applied(rig) == f"main@{good}")
-    repository.push("a mistake", acme=written("Tenant", "acme", tenant_spec(tier="gold")), pool_b=None)
+    bad = repository.push("a mistake", acme=written("Tenant", "acme", tenant_spec(tier="gold")), pool_b=None)
     until(lambda: "problem(s)" in controller.log, "it is told")
     assert "spec.tier" in controller.log
     rig.delete("InferenceService", "pool-b")
     until(lambda: "pool-b" in services(rig), "drift from the last good revision is repaired")
     assert revision(rig) == f"main@{good}"
+    record = rig.record()["data"]
+    assert (record["lastAttemptedRevision"], record["lastAppliedRevision"]) == (f"main@{bad}", f"main@{good}")
+    newest = json.loads(record["history"])[0]
+    assert (newest["revision"], newest["result"]) == (f"main@{bad}", "refused")
+    assert "acme.yaml" in newest["message"]
+    assert "spec.tier" in newest["message"]
+    assert controller.metric("refused_objects") == 1
+    version = rig.record()["metadata"]["resourceVersion"]
+    passes = controller.metric("reconciles_total", result="refused")
+    until(lambda: controller.metric("reconciles_total", result="refused") >= passes + 3)
+    assert rig.record()["metadata"]["resourceVersion"] == version, "a bad commit that stays costs no write"
     mended = repository.push("mended", acme=written("Tenant", "acme", tenant_spec(key="ci")))
     until(lambda: revision(rig) == f"main@{mended}")
+    until(lambda: controller.metric("refused_objects") == 0)
+
+
+def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repository) -> None:
+    """With the rights of the manifests; what others hold stays theirs."""
+    token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
+    rig.create("Model", "acme.old", model_spec("acme/old"), finalizers=[FINALIZER])
+    rig.create("QuotaPolicy", "gold", {"weight": 2.0}, finalizers=[FINALIZER, "example.com/theirs"])
+    rig.delete("Model", "acme.old")
+    first = first_push(repository)
+    controller = start(rig, repository, token=token)
+    until(lambda: applied(rig) == f"main@{first}", controller.log)
+    until(lambda: rig.get("Model", "acme.old") is None, "the deletion ends")
+    assert (rig.get("QuotaPolicy", "gold") or {})["metadata"]["finalizers"] == ["example.com/theirs"]
+    rig.patch("QuotaPolicy", "gold", {"metadata": {"finalizers": None}})
+
+
+def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
+    """Not at the next poll, which is long after this test's patience."""
+    first = first_push(repository)
+    start(rig, repository, GIT_POLL_S="3600")
+    until(lambda: applied(rig) == revision(rig) == f"main@{first}")
+    later = repository.push("later", tier=written("QuotaPolicy", "free", {"weight": 2.0}))
+    rig.annotate(reconcile_requested_at="now-please")
+    until(lambda: rig.record()["data"]["lastHandledReconcileAt"] == "now-please")
+    assert revision(rig) == f"main@{later}", "handled is what was fetched and put in force"
 
 
 def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Rig, repository: Repository) -> None:

@@ -3,6 +3,8 @@
 import pytest
 
 from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s, together
+from functions.controller.kubernetes.run.publishing import result_of
+from functions.controller.snapshot.publish import PublishOutcome
 from functions.decisions.health.backoff import BackoffPolicy
 
 PACE = Pace(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s=1.0, cap_s=120.0))
@@ -38,6 +40,24 @@ def test_what_may_pass_is_tried_again_beside_what_is_stalled() -> None:
         [PassResult("stalled", "bad file"), PassResult("passing", "registry away", 7), PassResult("done", "fine")]
     )
     assert both == PassResult("passing", "bad file; registry away", 7)
+
+
+LEFT = "the registry's key ci is left out: there is no tenant globex"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "words"),
+    [
+        (PublishOutcome("published", "epoch 3", left_out=(LEFT,), complete=True), "done", LEFT),
+        (PublishOutcome("unchanged", "", problems=("models/x: nothing there",)), "waiting", "models/x"),
+        (PublishOutcome("unchanged", "", refused=("models/x: versions do not change",)), "refused", "models/x"),
+    ],
+)
+def test_what_the_api_declares_is_told_and_holds_up_nothing(outcome: PublishOutcome, kind: str, words: str) -> None:
+    result = result_of(outcome)
+    assert result.kind == kind
+    assert words in result.message
+    assert words in together([PassResult("done"), result]).message
 
 
 def test_all_done_keeps_its_words() -> None:

@@ -1,7 +1,11 @@
 """The controller as a process against a real API server and a real registry: what operators rely on."""
 
+import os
+import shlex
 import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,7 +13,19 @@ import pytest
 
 from functions.api.snapshot import ModelEntry
 from functions.controller.kubernetes.run.writes import FINALIZER
-from tests.controller.kubernetes.run.rig import POOL, TOKEN, Rig, model_spec, populate, settled, tenant_spec, versions
+from tests.controller.kubernetes.run.rig import (
+    PLURALS,
+    POOL,
+    ROOT,
+    TOKEN,
+    Rig,
+    model_spec,
+    names,
+    populate,
+    settled,
+    tenant_spec,
+    versions,
+)
 from tests.controller.kubernetes.run.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
@@ -92,6 +108,34 @@ def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
     assert rig.is_ready("Tenant", "t1")
 
 
+def test_a_key_revoked_beside_a_broken_tenant_stays_revoked(rig: Rig) -> None:
+    """By a controller that never saw the Tenant right, over several publications."""
+    populate(rig)
+    first = rig.controller()
+    settled(rig, first)
+    for name in ("test", "kept"):
+        made = registry(rig, "POST", "/v1/tenants/t1/keys", json={"id": name, "scopes": ["inference"]})
+        assert made.status_code == 201, made.text
+    until(lambda: {"test", "kept"} <= key_ids(rig), "both are published")
+    rig.patch("Tenant", "t1", {"spec": {"tier": "nosuch"}})
+    until(lambda: "Stalled" in rig.conditions("Tenant", "t1"))
+    first.end()
+    second = rig.controller()
+    until(lambda: second.leads)
+    assert registry(rig, "DELETE", "/v1/tenants/t1/keys/test").status_code == 204
+    until(lambda: "test" not in key_ids(rig), "it is out of what is published")
+    for number in (7, 8):
+        rig.create("Tenant", f"t{number}", tenant_spec(key=f"k{number}"))
+        until(lambda number=number: f"t{number}" in rig.tenants(), "another publication")  # type: ignore[misc]
+        assert key_ids(rig) >= {"k0", "k1", "kept"}, "the broken Tenant's own, and what was not revoked"
+        assert "test" not in key_ids(rig)
+
+
+def key_ids(rig: Rig) -> set[str]:
+    snapshot = rig.snapshot()
+    return {str(key.key_id) for key in snapshot.keys} if snapshot is not None else set()
+
+
 def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_it(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
@@ -112,6 +156,28 @@ def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_
         rig.patch("Tenant", tenant, {"spec": {"tier": "gold"}})
     until(lambda: rig.get("QuotaPolicy", "free") is None, "nobody needs it any more")
     until(lambda: [quota.name for quota in rig.snapshot().quotas] == ["gold"])  # type: ignore[union-attr]
+
+
+def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
+    """The objects go while the controller is there; then nothing of ours waits for it any more."""
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 9. Remove it")[2]
+    commands = [line for line in page.partition("```sh")[2].partition("```")[0].splitlines() if line[:7] == "kubectl"]
+    first, *others = [shlex.split(line, comments=True) for line in commands]
+    assert first[:5] == ["kubectl", "-n", "shoal", "delete", "shoal"]
+    assert [command[1:3] for command in others[:1]] == [["delete", "-k"]], "the controller goes only then"
+    rig.create("RolloutPolicy", "careful", {"stages": [{"percent": 100}]})
+    populate(rig)
+    rig.patch("Model", "t0.m0", {"spec": {"rollout": "careful"}})
+    controller = rig.controller()
+    settled(rig, controller)
+    kubeconfig = rig.space.server.kubeconfig(rig.space.server.admin_token, rig.folder / "kubectl")
+    deleting = [str(Path(os.environ["KUBEBUILDER_ASSETS"]) / "kubectl"), "-n", rig.space.system, *first[3:]]
+    done = subprocess.run(
+        [*deleting, f"--kubeconfig={kubeconfig}"], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr + controller.log
+    assert controller.end(signal.SIGTERM) == 0
+    assert {kind: names(rig, kind) for kind in PLURALS} == {kind: [] for kind in PLURALS}
 
 
 def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:

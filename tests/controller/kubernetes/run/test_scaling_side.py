@@ -1,6 +1,6 @@
 """One pass of the autoscaler on a cluster: a real API server, a real registry, agents that note what they are told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from functions.controller.autoscaling.clients import RoleNotifier
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, Body
 from functions.controller.kubernetes.ownership import FIELD, owners
+from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -41,13 +42,19 @@ class Side:
     world: World
     settings: KubernetesSettings
     told: list[tuple[int, str]] = field(default_factory=list)
+    stood: list[Mapping[str, ScalingStanding]] = field(default_factory=list)
     wanted: tuple[str, Loaded] | None = None
     metrics: ControllerMetrics = field(default_factory=ControllerMetrics)
 
     def __post_init__(self) -> None:
         registry = RegistryWire(self.world.client, self.world.url, TOKEN)
         self.side = ScalingSide(
-            self.settings, registry, self.metrics, wanted=lambda: self.wanted, is_suspended=lambda: False
+            self.settings,
+            registry,
+            self.metrics,
+            wanted=lambda: self.wanted,
+            is_suspended=lambda: False,
+            on_standing=self.stood.append,
         )
         self.agents = httpx.AsyncClient(transport=httpx.MockTransport(self._agent))
 
@@ -102,6 +109,15 @@ async def test_warm_ones_are_asked_for_beside_those_that_serve(side: Side) -> No
     side.hear("ready", "ready")
     assert await side.step() == 3
     assert side.told == []
+
+
+async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(side: Side) -> None:
+    side.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
+    side.hear("ready")
+    assert await side.step() == 3, "two that serve, one that is warm"
+    assert side.stood == [{"a": ScalingStanding(2, 1)}]
+    assert await side.step() == 3
+    assert len(side.stood) == 1, "the same again is not told"
 
 
 async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(side: Side) -> None:
@@ -201,3 +217,7 @@ async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pa
     assert await side.step() == 5, "shared from the next pass on"
     assert ("flux", "Apply") in (holders := owners(side.fleet.service("a") or {}, *FIELD))
     assert (AUTOSCALER_MANAGER, "Apply") in holders
+    seen = side.stood[-1]["a"]
+    assert seen.contested.startswith("flux")
+    assert "4 replicas are wanted; leave minReplicas out" in seen.contested
+    assert seen.live == 4

@@ -40,11 +40,12 @@ class Registry:
         self.away = False
         self.published: list[Loaded] = []
         self.wire = self.rows = self
-        self.book = Book(is_known=True)
+        self.book = self.rows_now = Book(is_known=True)
         self.trouble = ""
 
-    async def make_sure(self) -> None:
-        """The book is what the test put there."""
+    async def look(self) -> bool:
+        self.book = self.rows_now
+        return True
 
     async def current(self) -> Snapshot | None:
         if self.away:
@@ -178,7 +179,7 @@ async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stan
     whole = snapshot_with("acme/good")
     model = ModelEntry(ModelId("acme/bot"), PoolName(POOL), "lora", (), {})
     scene = Scene(replace(whole, keys=(*whole.keys, key_of_api, revoked), models=(model,)), tmp_path)
-    scene.registry.book = Book(
+    scene.registry.rows_now = Book(
         is_known=True,
         keys={KeyId("api"): ApiKey(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")},
         revoked={KeyId("old"): "2" * 64},
@@ -190,9 +191,21 @@ async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stan
     assert scene.registry.snapshot.models == ()
 
 
+async def test_a_key_that_was_minted_just_before_the_term_does_not_pass_for_a_tenants_own(tmp_path: Path) -> None:
+    """The long poll has not told it yet, and the snapshot in force has it."""
+    whole = snapshot_with("acme/good")
+    minted = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
+    scene = Scene(replace(whole, keys=(*whole.keys, minted)), tmp_path)
+    row = ApiKey(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")
+    scene.registry.rows_now = Book(is_known=True, keys={KeyId("api"): row})
+    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
+    await scene.reconcile(term=1)
+    assert scene.registry.snapshot.keys == whole.keys
+
+
 async def test_nothing_is_published_before_the_registrys_rows_are_known(tmp_path: Path) -> None:
     scene = Scene(snapshot_with("acme/good"), tmp_path)
-    scene.registry.book = Book()
+    scene.registry.rows_now = Book()
     assert await scene.reconcile(term=1) == "passing"
     assert scene.registry.published == []
 

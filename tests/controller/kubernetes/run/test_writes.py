@@ -11,7 +11,7 @@ from functions.api.loader import Loaded
 from functions.controller.kubernetes.errors import LeadershipLost, Retryable, Stale, Terminal
 from functions.controller.kubernetes.objects import Body, Kind
 from functions.controller.kubernetes.run import conditions
-from functions.controller.kubernetes.run.conditions import PUBLISHED
+from functions.controller.kubernetes.run.conditions import PUBLISHED, ScalingStanding
 from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
 from functions.controller.kubernetes.run.informer import WatchedKind
 from functions.controller.kubernetes.run.object_store import StoredObject
@@ -50,6 +50,49 @@ def reasons(writes: list[StatusWrite]) -> list[str]:
 
 def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
     assert reasons(due(looked(seen("Tenant", "tenants", obj())), IN_FORCE)) == ["Published"]
+
+
+HOLDS = "kubectl holds .spec.predictor.minReplicas: 3 replicas are wanted; leave minReplicas out"
+
+
+@pytest.mark.parametrize(("contested", "said"), [("", ("True", "Scaled")), (HOLDS, ("False", "ReplicasContested"))])
+def test_a_policy_that_cannot_be_obeyed_says_so_and_since_when(contested: str, said: tuple[str, str]) -> None:
+    look = looked(seen("AutoscalingPolicy", "autoscalingpolicies", obj("base")))
+    (write,) = writes_after(look, IN_FORCE, scaling={"base": ScalingStanding(3, 2, contested)})
+    assert write.standing is not None
+    status = conditions.status_of(write.standing, 1, {}, "2027-01-01T00:00:00Z")
+    assert status is not None
+    assert (status["wantedReplicas"], status["liveReplicas"]) == (3, 2)
+    found = {each["type"]: each for each in status["conditions"]}
+    assert (found["Obeyed"]["status"], found["Obeyed"]["reason"]) == said
+    assert contested in found["Obeyed"]["message"]
+    assert found["Ready"]["status"] == "True", "it is in force all the same"
+    (later,) = writes_after(look, IN_FORCE)  # a new leader, who has not looked yet
+    assert later.standing is not None
+    assert conditions.status_of(later.standing, 1, status, "2027-01-02T00:00:00Z") is None
+
+
+def test_all_stages_of_a_rollout_policy_are_shown() -> None:
+    document = b'{"spec": {"stages": [{"percent": 1, "duration": "5m"}, {"percent": 10}, {"percent": 100}]}}'
+    stored = replace(obj("careful", finalizers=(FINALIZER,)), document=document)
+    (write,) = due(looked(seen("RolloutPolicy", "rolloutpolicies", stored)), IN_FORCE)
+    assert write.standing is not None
+    status = conditions.status_of(write.standing, 1, {}, "2027-01-01T00:00:00Z")
+    assert status is not None
+    assert status["stages"] == "1,10,100"
+
+
+def test_a_model_that_would_change_a_version_says_so() -> None:
+    words = "acme/bot@v1 is sha256:1 in the API and sha256:2 here: versions do not change"
+    publication = replace(IN_FORCE, refused={"models/acme.bot": words}, left_out={"models/acme.bot": "no artifact"})
+    stored = obj("acme.bot", finalizers=(FINALIZER,))
+    (write,) = due(looked(seen("Model", "models", stored)), publication)
+    assert write.standing is not None
+    found = {each.type: (each.status, each.reason, each.message) for each in write.standing.conditions}
+    assert found == {
+        "Ready": ("False", "VersionsDoNotChange", words),
+        "Stalled": ("True", "VersionsDoNotChange", words),
+    }
 
 
 @pytest.mark.parametrize(("kind", "plural"), [("Model", "models"), ("QuotaPolicy", "quotapolicies")])

@@ -1,0 +1,25 @@
+"""Metrics of the controller: what an alert can be written for."""
+
+import math
+
+from prometheus_client import CollectorRegistry
+
+from functions.controller.kubernetes.run.metrics import ControllerMetrics
+
+
+def test_when_all_was_applied_is_told_by_the_leader_alone() -> None:
+    """`time() - … > 600` fires for a leader that puts nothing in force, and never for a standby."""
+    metrics = ControllerMetrics()
+    assert math.isnan(applied(metrics.registry))
+    metrics.leads(3, 1000.0)
+    assert applied(metrics.registry) == 1000.0
+    metrics.applied(1500.0)
+    assert applied(metrics.registry) == 1500.0
+    metrics.leads(None)
+    assert math.isnan(applied(metrics.registry))
+
+
+def applied(registry: CollectorRegistry) -> float:
+    found = registry.get_sample_value("shoal_controller_last_applied_timestamp_seconds")
+    assert found is not None
+    return found
