@@ -39,12 +39,12 @@ check: $(STAMP) ## lint, types, import law, unit tests: eight to twelve minutes 
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
 	$(BIN)/python -m tests.newest_python
 
-# Tests with servers wait for their processes, so three go at once, those that take longest first (tests/grouping.py);
+# Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
 # drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end
 # (docs/decisions/0020).
 test: check ## everything, with real servers and the real engine: fifteen minutes on two cores
 	$(SHOAL) prepare
-	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 3 --dist loadfile -m "(servers or engine) and not drill and not soak"
+	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 4 --dist loadfile -m "(servers or engine) and not drill and not soak"
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "drill and not soak" $(DRILLS)
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.

@@ -12,7 +12,6 @@ import pytest
 from tests.fleets import git
 from tests.roles import run
 from tests.simulator.plan.prepared import PREPARED, written
-from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
 
@@ -45,7 +44,8 @@ def checkout(tmp_path: Path) -> Checkout:
     return made
 
 
-@pytest.mark.parametrize("name", sampled(PREPARED, keep=["fewer-replicas"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PREPARED)
 def test_prepared_changes_are_judged_right(name: str, checkout: Checkout, tmp_path: Path) -> None:
     case = PREPARED[name]
     written(checkout.root, name)

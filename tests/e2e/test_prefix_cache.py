@@ -18,12 +18,13 @@ from tests.e2e.prefix_turns import (
     use_source,
 )
 from tests.fleets import Fleet
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 REPLICAS, TALKS, ROUNDS = 2, 8, 4
 
 
-@pytest.mark.parametrize("source", ["bloom", "events"])
+@pytest.mark.parametrize("source", sampled(["bloom", "events"], keep=["events"]))
 def test_the_second_turn_goes_where_the_first_one_is(sim_fleet: Fleet, source: str) -> None:
     use_source(sim_fleet, source)  # events last: the fleet is others' too, and that is its policy
     until_known(sim_fleet, source, REPLICAS)

@@ -51,6 +51,7 @@ def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, l
     assert asked_tokens == pytest.approx(served * len(found) / known, rel=0.15)  # the refused: as long as the others
 
 
+@pytest.mark.soak
 def test_simulated_again_as_many_are_served_and_as_much_is_cached(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
     block_tokens = block_tokens_of(gateway.traces)

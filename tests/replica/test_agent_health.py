@@ -13,6 +13,7 @@ from functions.fleet.heartbeat import Heartbeat
 from tests.ports import free_ports
 from tests.replica.conftest import BusProbe, valkey_server
 from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
+from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
@@ -62,7 +63,10 @@ def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_
         wait_for(lambda: ((told := agent.ask("/readyz"))[0], told[1]["not_ready"]) == unknown, unknown[1])
 
 
-@pytest.mark.parametrize(("fault", "other"), [("hang", "STALLED_AFTER_S"), ("freeze", "SILENT_AFTER_S")])
+HUNG = [("hang", "STALLED_AFTER_S"), ("freeze", "SILENT_AFTER_S")]
+
+
+@pytest.mark.parametrize(("fault", "other"), sampled(HUNG, keep=HUNG[:1], each_is_several=True))
 def test_a_hung_engine_is_named_within_seconds_and_returns_after_a_probe(
     engine: Engine, bus: BusProbe, tmp_path: Path, fault: str, other: str
 ) -> None:

@@ -23,6 +23,7 @@ def test_the_answer_keeps_the_promise_and_one_less_does_not() -> None:
     assert any(text.startswith(f"{found.replicas - 1} replicas") for text in tried)
 
 
+@pytest.mark.soak
 def test_a_large_load_is_tried_in_part_and_takes_no_more_than_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is more than four replicas' work is large here: of forty, as shipped, a trial takes ten seconds."""
     monkeypatch.setattr("functions.simulator.replicas_needed.SLICE_REPLICAS", 4)

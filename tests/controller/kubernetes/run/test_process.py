@@ -108,6 +108,7 @@ def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
     assert rig.is_ready("Tenant", "t1")
 
 
+@pytest.mark.soak
 def test_a_key_revoked_beside_a_broken_tenant_stays_revoked(rig: Rig) -> None:
     """By a controller that never saw the Tenant right, over several publications."""
     populate(rig)
@@ -284,6 +285,7 @@ def test_a_pool_that_is_wrong_for_shoal_keeps_its_budget(rig: Rig) -> None:
     until(lambda: rig.budgets() == [POOL])
 
 
+@pytest.mark.soak
 def test_the_api_server_restarts_in_between(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
