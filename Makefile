@@ -14,13 +14,13 @@ STATE_DIR ?= $(or $(SHOAL_STATE_DIR),$(CURDIR)/.shoal)
 WITH_ENGINE := SHOAL_ENGINE_PYTHON="$(ENGINE_VENV)/bin/python" SHOAL_BASE_MODEL_DIR="$(STATE_DIR)/models/smollm2-135m"
 
 # Where drills are that `make test` runs: to look for them everywhere takes half a minute.
-DRILLS := tests/drills tests/registry/sql tests/replica
+DRILLS := tests/drills
 
 # Hundreds of the tests' processes import the same modules: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test soak check bench bench-peers docs seeds fuzz fmt lock
+.PHONY: help up down test soak check types unit bench bench-peers docs seeds fuzz fmt lock
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,13 +31,18 @@ up: $(STAMP) ## a running local fleet with a real model, and a first answer
 down: ## stop the fleet; nothing is left running
 	@if [ -x $(SHOAL) ]; then $(SHOAL) down; else echo "nothing runs: $(VENV) is not there"; fi
 
-check: $(STAMP) ## lint, types, import law, unit tests: eight to twelve minutes on two cores
+check: $(STAMP) ## lint, types, import law, unit tests: six minutes on two cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
+	@$(MAKE) --no-print-directory -j2 types unit
 	$(BIN)/python -m tests.newest_python
+
+types: $(STAMP) # mypy has use for one core
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not servers and not engine and not drill and not soak"
 
 # Tests with servers wait for their processes, so four go at once, those that take longest first (tests/grouping.py);
 # drills have the machine to themselves. A few that fail are tried once more, alone, and named at the end

@@ -29,7 +29,7 @@ ENGINE = "engine"
 ENDS_WITH = {**{name: (name,) for name in SHARED}, ENGINE: ("vllm_replica", "vllm_fleet")}
 _ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
 # Folders in which `make test` looks for drills (Makefile); what is a drill elsewhere is in soak.
-DRILLS = ("tests/drills/", "tests/registry/sql/", "tests/replica/")
+DRILLS = ("tests/drills/",)
 # Groups of half a minute and more on a quiet machine, the longest first.
 LONGEST = (
     "sim_fleet",

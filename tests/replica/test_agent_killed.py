@@ -30,7 +30,7 @@ from tests.replica.processes import AgentProcess, Engine, http, wait_for
 from tests.replica.snapshots import name_of
 from tests.soak import sampled
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 MIB = 2**20
 BIG_MIB = 96
 LARGE = ModelId("acme/zz-large")  # the last by name: never loaded ahead here

@@ -12,7 +12,6 @@ from tests.drills.virtual.mutants import MUTANTS, Mutant
 from tests.drills.virtual.seed import Verdict, run_seed, workplace
 from tests.soak import sampled
 
-pytestmark = pytest.mark.drill
 _SEEDS, _AT_A_TIME = 40, 10
 _BROKEN_ONCE = (34, 403, 950, 967)  # seeds that have found something: they are tried for ever
 

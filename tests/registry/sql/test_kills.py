@@ -22,7 +22,7 @@ from functions.registry.sql.transaction import Write
 from tests.registry.catalogue_world import LIMITS, digest, published
 from tests.soak import every
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 MODEL = ModelId("acme/bot")
 POLICY = published().rollouts[1]
 MAX_STATEMENTS = 80
