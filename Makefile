@@ -54,6 +54,7 @@ test: check ## everything, with real servers and the real engine: fifteen minute
 
 # Every test with the marker `soak` (tests/soak.py) and no other: with `make test`, everything there is.
 soak: $(STAMP) ## what `make test` samples, all of it: every kill point, seed and refusal; before a release
+	$(BIN)/pytest -q -n auto --all-examples -m "hypothesis and not servers and not engine and not drill"
 	$(SHOAL) prepare
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -n 2 --dist loadfile -m "soak and not engine and not drill"
 	$(WITH_ENGINE) $(BIN)/python -m tests.second_try -q -m "soak and (engine or drill)"

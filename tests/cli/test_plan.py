@@ -68,6 +68,7 @@ def test_the_table_says_what_changes_what_was_played_and_what_comes_of_it(checko
     assert "<svg" in picture.read_text()
 
 
+@pytest.mark.soak
 def test_what_is_not_simulated_is_said(checkout: Checkout) -> None:
     routing = checkout.root / "policies" / "routing.yaml"
     routing.write_text(routing.read_text() + "  retry: {hedgeAfter: 2s}\n")

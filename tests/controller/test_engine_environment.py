@@ -140,6 +140,7 @@ def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: Engi
     assert made(environment, tmp_path) == [("Engine environment", "already there")]
 
 
+@pytest.mark.soak
 @REAL_PIP
 def test_elsewhere_the_general_build_is_taken(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
     index.withdraw("torch", "1.0+cpu")

@@ -54,7 +54,8 @@ def converge(fleet: Fleet, *documents: str) -> None:
     fleet.converge(fleet.desired(*documents))
 
 
-@every(12)
+@pytest.mark.soak
+@pytest.mark.parametrize("every", [1], ids=["each"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_request_of_a_reconcile(fleet: Fleet, after: bool, every: int) -> None:
     prepare = partial(converge, fleet, *BEFORE)
@@ -104,7 +105,8 @@ def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Flee
         assert outcome.notes == ()
 
 
-@every(12)
+@pytest.mark.soak
+@pytest.mark.parametrize("every", [1], ids=["each"])
 def test_a_leader_that_is_overtaken_at_any_request_undoes_nothing(fleet: Fleet, every: int) -> None:
     """The old leader is stopped before a request, a new one applies the newer revision, the old one goes on.
 

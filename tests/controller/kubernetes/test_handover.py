@@ -10,7 +10,6 @@ from functions.controller.kubernetes.ownership import FIELD, owners
 from tests.controller.kubernetes.crashes import killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
-from tests.soak import every
 
 pytestmark = pytest.mark.servers
 
@@ -92,7 +91,8 @@ def test_an_edit_by_hand_of_an_autoscaled_number_is_the_autoscalers_to_mend(flee
     assert fleet.replicas("a") == 8
 
 
-@every(4)
+@pytest.mark.soak
+@pytest.mark.parametrize("every", [1], ids=["each"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.timeout(600)
 def test_dies_at_every_write_of_a_handover(fleet: Fleet, after: bool, every: int) -> None:

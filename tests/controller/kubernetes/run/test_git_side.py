@@ -153,6 +153,7 @@ def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
     assert revision(rig) == f"main@{later}", "handled is what was fetched and put in force"
 
 
+@pytest.mark.soak
 def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Rig, repository: Repository) -> None:
     good = first_push(repository)
     controller = start(rig, repository)
@@ -196,6 +197,7 @@ def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository:
     assert rig.record()["metadata"]["resourceVersion"] == record, "a refusal that stays costs no write"
 
 
+@pytest.mark.soak
 def test_a_standby_that_could_not_fetch_does_not_take_the_fleet_back(rig: Rig, repository: Repository) -> None:
     first = first_push(repository)
     leader = start(rig, repository)
@@ -217,6 +219,7 @@ def test_a_standby_that_could_not_fetch_does_not_take_the_fleet_back(rig: Rig, r
     until(lambda: applied(rig) == revision(rig) == f"main@{third}", standby.log)
 
 
+@pytest.mark.soak
 def test_a_remote_that_is_away_costs_freshness_only(rig: Rig, repository: Repository) -> None:
     good = first_push(repository)
     controller = start(rig, repository)

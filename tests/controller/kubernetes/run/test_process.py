@@ -47,6 +47,7 @@ def test_custom_resources_become_the_snapshot_and_say_so(rig: Rig) -> None:
     assert controller.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.soak
 def test_a_fleet_at_rest_costs_no_write_in_ten_resyncs(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller(RESYNC_S="0.3")
@@ -248,6 +249,7 @@ def bot(rig: Rig) -> ModelEntry:
     return next(model for model in snapshot.models if model.id == "t0/m0")
 
 
+@pytest.mark.soak
 def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller(REGISTRY_URL="http://127.0.0.1:1")
@@ -298,6 +300,7 @@ def test_the_api_server_restarts_in_between(rig: Rig) -> None:
     assert controller.process.poll() is None
 
 
+@pytest.mark.soak
 def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Rig) -> None:
     populate(rig)
     unpinned = model_spec("t0/m9")
