@@ -1,8 +1,8 @@
 """pytest, with one more try for the few tests that fail: alone, when the rest is done.
 
-    python -m tests.second_try -n 2 -m "servers and not engine and not drill"
+    python -m tests.second_try -n 4 -m "servers and not engine and not drill"
 
-Tests with servers, two at a time on two cores, wait for each other's processes. One of two thousand that fails beside
+Tests with servers, four at a time on two cores, wait for each other's processes. One of two thousand that fails beside
 others and passes alone says that something is slow or comes in another order than was thought: worth finding, and
 named as the last thing that is printed, but no reason to refuse a change that it has nothing to do with. What fails
 twice fails the run, and so does more than `MOST`: a fault of the product that strikes now and then strikes several.
