@@ -21,7 +21,7 @@ LOCK = ROOT / "requirements" / "dev.txt"
 NEWEST_MINOR = 14
 UNIT = ("-m", "not servers and not engine and not drill and not soak")
 # Addresses, files, YAML, locks, databases in files, clocks: what rests on the standard library rather than on ours.
-QUICK = ("tests/api", "tests/artifacts/ingest", "tests/fleet", "tests/registry/sql", "tests/telemetry")
+QUICK = ("tests/artifacts/ingest", "tests/fleet", "tests/registry/sql", "tests/telemetry")
 _IMPORT_ALL = """
 import importlib, pkgutil, functions
 for module in pkgutil.walk_packages(functions.__path__, "functions."):

@@ -94,6 +94,7 @@ def test_a_mistake_is_refused_to_the_pusher_and_changes_nothing(fleet: Fleet) ->
     assert fleet.shoal("status").returncode == 0
 
 
+@pytest.mark.soak
 def test_another_number_of_replicas_adds_and_drains(fleet: Fleet) -> None:
     before = pids(fleet)
     assert fleet.shoal("up", "--engine", "sim", "--replicas", "3").returncode == 0

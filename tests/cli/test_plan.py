@@ -55,6 +55,7 @@ def test_prepared_changes_are_judged_right(name: str, checkout: Checkout, tmp_pa
     assert done.returncode == (1 if case.refuses else 0)
 
 
+@pytest.mark.soak
 def test_the_table_says_what_changes_what_was_played_and_what_comes_of_it(checkout: Checkout, tmp_path: Path) -> None:
     written(checkout.root, "smaller-steps")
     picture = tmp_path / "plan.svg"
@@ -81,6 +82,7 @@ def test_what_is_not_simulated_is_said(checkout: Checkout) -> None:
     assert {("chat-8b", "interactive", "ttft_p99_ms"), ("chat-8b", "", "hit_ratio")} <= figures
 
 
+@pytest.mark.soak
 def test_revisions_are_read_from_a_bare_repository(checkout: Checkout, tmp_path: Path) -> None:
     written(checkout.root, "tenant-added")
     checkout.commit("a tenant")

@@ -36,6 +36,7 @@ def test_the_table_says_what_the_fleet_can_do_and_how_it_does_at_a_share_of_that
     assert "shoal at 50%" not in done.stdout, "progress is not part of the answer"
 
 
+@pytest.mark.soak
 def test_machines_get_every_run() -> None:
     done = shoal(*SMALL, "-o", "json")
     answer = json.loads(done.stdout)

@@ -25,6 +25,7 @@ SETTING = Setting(replicas=4, profile=PROFILES["h100-8b"], block_tokens=BLOCK_TO
 CHATS = Chats(Traffic(requests_per_s=1.0, seconds=1.0), requests=300)
 
 
+@pytest.mark.soak
 def test_capacity_is_what_the_oracle_serves_in_time() -> None:
     capacity = capacity_per_s(replace(SETTING, replicas=2), CHATS, seed=0)
     twice = capacity_per_s(SETTING, CHATS, seed=0)
@@ -43,6 +44,7 @@ def test_a_fleet_that_cannot_do_one_request_a_second_has_a_capacity_too() -> Non
         capacity_per_s(slow, few, seed=0, slo_s=0.5)
 
 
+@pytest.mark.soak
 def test_cells_come_by_load_and_router_with_a_run_for_each_seed() -> None:
     said: list[str] = []
     capacity, cells = compare(

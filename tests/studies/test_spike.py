@@ -27,6 +27,7 @@ def test_with_the_ladder_who_is_taken_in_is_answered_in_time(ladder: SpikeRun) -
     assert alone.shed_ratio == 0.0
 
 
+@pytest.mark.soak
 def test_batch_waits_rather_than_be_refused(ladder: SpikeRun) -> None:
     """It may wait for ten minutes, and the spike is one."""
     assert figures_of(ladder, SMALL_SPIKE).batch_shed_ratio == 0.0
