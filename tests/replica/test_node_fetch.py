@@ -202,7 +202,6 @@ def test_the_time_is_for_all_digests_together(s3_settings: S3Settings, store: S3
     assert (process.returncode, "did not come within SHOAL_NODE_FETCH_TIMEOUT_S" in err) == (1, True)
 
 
-@pytest.mark.soak
 def test_a_peer_is_not_shown_the_installations_token(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     with running_tracker() as url, listening_peer() as (address, shown):
         everything = encode_announcement(Announcement(address, "", full(24)), 24)
