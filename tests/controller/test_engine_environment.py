@@ -223,7 +223,7 @@ def test_the_general_build_is_refused_before_it_is_downloaded(
     monkeypatch.setattr(
         engine_environment, "space_short", lambda needs: space_short(needs, free=lambda path: 7 * 10**9)
     )
-    with pytest.raises(CannotPrepare, match=r"needs 10\.\d GB"):
+    with pytest.raises(CannotPrepare, match=r"needs 11\.\d GB"):
         made(environment, tmp_path)
     assert "torch" not in installed(environment)
 
@@ -232,7 +232,7 @@ def test_space_is_summed_over_what_lies_on_one_file_system(tmp_path: Path) -> No
     places = {name: tmp_path / name for name in ("venv", "scratch", "cache")}
     needs = space_needs(GENERAL_BUILD, 0, **places)
     whole = GENERAL_BUILD.installed_bytes + 2 * GENERAL_BUILD.downloaded_bytes
-    assert 10 * 10**9 <= whole <= 11 * 10**9
+    assert 11 * 10**9 <= whole <= 12 * 10**9, "the README says 12 GB"
     assert space_short(needs, free=lambda path: whole) == ""
     assert "GB in" in space_short(needs, free=lambda path: whole - 1)
     apart = {tmp_path: 1}

@@ -46,7 +46,7 @@ class TorchBuild:
 
 
 CPU_BUILD = TorchBuild("the CPU build", "engine-torch-cpu.lock.txt", int(0.7 * _GB), int(2.3 * _GB))
-GENERAL_BUILD = TorchBuild("the general build", "engine-torch.lock.txt", int(2.8 * _GB), int(5.7 * _GB))
+GENERAL_BUILD = TorchBuild("the general build", "engine-torch.lock.txt", int(2.8 * _GB), int(5.6 * _GB))
 REST = "engine.lock.txt"
 LOCKS = Path(str(files("functions.controller.local.prepare")))
 
