@@ -1,7 +1,8 @@
 """Background loops of the gateway: what it receives, what it publishes, and the sweep.
 
-It receives heartbeats, prefix updates and other gateways' pins; it publishes rollouts' evidence, pool heartbeats and
-its own pins. Snapshots come from the registry in the same way (`functions.fleet.snapshots`).
+It receives heartbeats, prefix updates, and other gateways' pins and session homes; it publishes rollouts' evidence,
+pool heartbeats, and its own pins and homes. Snapshots come from the registry in the same way
+(`functions.fleet.snapshots`).
 
 Each feed is a loop that ends by raising when its source is lost; `Supervised` starts it again. The gateway goes on
 with what it last knew, and keeps what it could not tell.
@@ -12,10 +13,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
-from functions.fleet import pool_heartbeat, rollout_heartbeat, session_pins
-from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus
+from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, session_pins
+from functions.fleet.bus import Bus, BusUnavailable, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
+from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
@@ -86,6 +88,41 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
             services.metrics.bus_lost("pins")
             pins.publish_failed(told)
             raise
+
+
+async def publish_homes(services: Services, bus: SessionBus) -> None:
+    """Twice a second, the conversations that went where others would not look for them; kept where the bus is away."""
+    while True:
+        await asyncio.sleep(_PINS_INTERVAL_S)
+        await publish_homes_once(services, bus)
+
+
+async def publish_homes_once(services: Services, bus: SessionBus) -> None:
+    """Some batches of what is to be told; raises BusUnavailable, and what was not told is told the next time."""
+    homes = services.router.homes
+    for _ in range(_BATCHES_PER_INTERVAL):
+        told = homes.to_publish()
+        if not told:
+            break
+        batch = HomeBatch(services.gateway_id, services.wall_clock(), tuple(told))
+        try:
+            await bus.publish_homes(session_homes.encode(batch), max(entry.ttl_s for entry in told))
+        except BusUnavailable:
+            services.metrics.bus_lost("homes")
+            homes.publish_failed(told)
+            raise
+        homes.published(told)
+
+
+async def follow_homes(services: Services, bus: SessionBus) -> None:
+    """The homes that the bus keeps, then those that gateways tell, until the bus is lost: BusUnavailable."""
+    async for message in bus.homes():
+        try:
+            batch = session_homes.decode(message)
+            if batch.gateway_id != services.gateway_id:
+                services.router.homes.received(batch, services.wall_clock())
+        except HomesInvalid as error:
+            _log.warning("dropped a batch of session homes: %s", error)
 
 
 async def publish_pools(services: Services, bus: PoolBus) -> None:

@@ -202,6 +202,8 @@ class _Server(uvicorn.Server):
             ("pools", feeds.publish_pools),
             ("own pins", feeds.publish_pins),
             ("pins", feeds.follow_pins),
+            ("own session homes", feeds.publish_homes),
+            ("session homes", feeds.follow_homes),
         ):
             self._services.tasks.forever(
                 name, functools.partial(feed, self._services, self._bus), expected=(BusUnavailable,)
@@ -225,9 +227,10 @@ class _Server(uvicorn.Server):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await feeds.publish_evidence_once(self._services, self._bus)
                 await feeds.publish_pins_once(self._services, self._bus)
+                await feeds.publish_homes_once(self._services, self._bus)
                 await self._bus.close()
         except (BusUnavailable, TimeoutError) as error:
-            _log.warning("the last evidence and pins of rollouts could not be told: %s", error)
+            _log.warning("the last evidence, pins and session homes could not be told: %s", error)
 
     async def _until_ready(self) -> None:
         """Until then the predecessor, which knows the fleet, answers better than we would."""

@@ -181,7 +181,7 @@ def _reads_more(request: RouteRequest, row: Row, load: OwnLoad) -> bool:
 def _explained(request: RouteRequest, row: Row, load: OwnLoad, kept: float, *, is_first: bool) -> Prediction:
     is_cached = request.cached_tokens.get(row[0], 0) > 0
     reason: RouteReason = "least_predicted_wait"
-    if row[0] == request.session_replica:
+    if row[0] == request.session_replica and not request.is_first_turn:
         reason = "session"
     elif not is_first or (kept < 1.0 and not is_cached):
         reason = "spread"

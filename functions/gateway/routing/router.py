@@ -20,15 +20,17 @@ from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
+from functions.decisions.routing.homes import assumed_home, can_answer
 from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
+from functions.decisions.routing.prediction import SESSION_CACHED_RATIO
 from functions.decisions.routing.replicas import PoolIndex
 from functions.decisions.routing.retry import Failure
-from functions.decisions.routing.sessions import SessionAffinity
 from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
 from functions.gateway.request.request import Admitted, Ended
 from functions.gateway.routing.adapter_copies import AdapterCopies
+from functions.gateway.routing.homes import SessionHomes
 
 _UNSEEN_MAX_S = 60.0
 
@@ -74,7 +76,7 @@ class Router:
         self._other = other
         self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
-        self.sessions = SessionAffinity(clock)
+        self.homes = SessionHomes(clock)
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
@@ -132,9 +134,7 @@ class Router:
             self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
         if self._other is None:
             self._prefixes.sent(admitted, replica_id, now_s)
-            if admitted.session is not None:
-                ttl_s = admitted.routing.session_ttl_s
-                self.sessions.sent(admitted.model.pool, admitted.caller.tenant, admitted.session, replica_id, ttl_s)
+            self._went_home(admitted, replica_id)
         return slot
 
     def started(self, slot: InFlightSlot) -> None:
@@ -165,7 +165,7 @@ class Router:
 
     def sweep(self, now_s: float) -> list[ReplicaId]:
         """A few times a second: forget old sessions, and eject who does much worse than his fellows. Who that was."""
-        self.sessions.expire()
+        self.homes.expire()
         return self._fleet.judge(now_s)
 
     def _assume_started(self, now_s: float) -> None:
@@ -177,17 +177,48 @@ class Router:
                 self.load.start(slot)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
-        model, session, features = admitted.model, admitted.session, admitted.features
-        home = None
-        if session is not None:
-            home = self.sessions.replica_of(model.pool, admitted.caller.tenant, session)
-        return RouteRequest(
+        model, features = admitted.model, admitted.features
+        request = RouteRequest(
             model.engine_name,
             model.is_adapter,
             features.prompt_tokens,
-            session or admitted.request_id,
+            admitted.conversation.hex() if admitted.conversation is not None else admitted.request_id,
             self._prefixes.cached_tokens(admitted, now_s),
-            home,
+            None,
             self._zone,
             features.expected_output_tokens,
         )
+        return self._with_home(admitted, request)
+
+    def _with_home(self, admitted: Admitted, request: RouteRequest) -> RouteRequest:
+        """With the conversation's replica, and what must be in its cache though nobody here has sent it there."""
+        if admitted.conversation is None or admitted.routing.session_ttl_s <= 0.0:
+            return request
+        pool = self._fleet.index(admitted.model.pool)
+        home = self.homes.home_of(admitted.model.pool, admitted.conversation)
+        if home is None:
+            assumed, is_first = self._assumed(admitted), admitted.is_first_turn
+        elif can_answer(home.replica_id, pool, request):
+            assumed, is_first = home.replica_id, False
+        else:  # its cache is gone, wherever it goes
+            assumed, is_first = self._assumed(admitted), True
+        if assumed is None:
+            return request
+        cached = request.cached_tokens
+        if not is_first and (home is None or not home.is_seen):
+            believed = int(SESSION_CACHED_RATIO * request.prompt_tokens)
+            if cached.get(assumed, 0) < believed:
+                cached = {**cached, assumed: believed}
+        return msgspec.structs.replace(request, session_replica=assumed, is_first_turn=is_first, cached_tokens=cached)
+
+    def _went_home(self, admitted: Admitted, replica_id: ReplicaId) -> None:
+        if admitted.conversation is not None and admitted.routing.session_ttl_s > 0.0:
+            pool, ttl_s = admitted.model.pool, admitted.routing.session_ttl_s
+            self.homes.sent(pool, admitted.conversation, replica_id, self._assumed(admitted), ttl_s)
+
+    def _assumed(self, admitted: Admitted) -> ReplicaId | None:
+        model = admitted.model
+        if admitted.conversation is None:
+            return None
+        index = self._fleet.index(model.pool)
+        return assumed_home(admitted.conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)
