@@ -7,8 +7,11 @@ import pytest
 from functions.api.ids import TenantId
 from functions.decisions.routing.sessions import HASH_BYTES, MARK_BYTES, session_hash
 from functions.gateway.intake.affinity import conversation_of
+from functions.gateway.intake.lengths import OutputFields
+from functions.gateway.intake.routes import CHAT_OUTPUT
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
+COMPLETIONS_OUTPUT = OutputFields("prompt", ("max_tokens",))
 SYSTEM = {"role": "system", "content": "You are a pirate. " * 200}
 HELLO = {"role": "user", "content": "Where is the gold?"}
 ANSWER = {"role": "assistant", "content": "Buried."}
@@ -19,14 +22,17 @@ def chat(*messages: dict[str, Any], model: str = "base", **fields: Any) -> dict[
 
 
 def key(body: dict[str, Any], tenant: TenantId = ACME, session: str | None = None) -> bytes | None:
-    return conversation_of(tenant, session, body)[0]
+    return conversation_of(tenant, session, body, CHAT_OUTPUT)[0]
 
 
 def test_every_turn_of_a_chat_has_the_key_of_its_first() -> None:
     first = chat(SYSTEM, HELLO)
     later = chat(SYSTEM, HELLO, ANSWER, {"role": "user", "content": "Where?"})
     assert key(first) == key(later)
-    assert (conversation_of(ACME, None, first)[1], conversation_of(ACME, None, later)[1]) == (True, False)
+    assert (conversation_of(ACME, None, first, CHAT_OUTPUT)[1], conversation_of(ACME, None, later, CHAT_OUTPUT)[1]) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,13 +65,17 @@ def test_tenants_are_apart_and_known_by_the_first_bytes() -> None:
 
 def test_a_session_that_is_named_is_the_conversation_whatever_is_said_in_it() -> None:
     assert key(chat(HELLO), session="s1") == key(chat(SYSTEM), session="s1") == session_hash(ACME, "s1")
-    assert conversation_of(ACME, "s1", chat(HELLO)) == (session_hash(ACME, "s1"), True)
-    assert conversation_of(ACME, "s1", chat(HELLO, ANSWER, HELLO)) == (session_hash(ACME, "s1"), False)
+    assert conversation_of(ACME, "s1", chat(HELLO), CHAT_OUTPUT) == (session_hash(ACME, "s1"), True)
+    assert conversation_of(ACME, "s1", chat(HELLO, ANSWER, HELLO), CHAT_OUTPUT) == (session_hash(ACME, "s1"), False)
 
 
 def test_without_messages_only_a_session_names_one() -> None:
-    assert conversation_of(ACME, None, {"model": "base", "prompt": "Once"}) == (None, True)
-    assert conversation_of(ACME, "s1", {"model": "base", "prompt": "Once"}) == (session_hash(ACME, "s1"), False)
+    """Whatever stands in a field of that name, where the route does not know it."""
+    assert conversation_of(ACME, None, {"model": "base", "prompt": "Once", "messages": [7]}, COMPLETIONS_OUTPUT) == (
+        None,
+        True,
+    )
+    assert conversation_of(ACME, "s1", {"model": "base", "input": "Once"}, None) == (session_hash(ACME, "s1"), False)
 
 
 def test_long_beginnings_are_told_apart_by_their_length_and_ends() -> None:

@@ -6,7 +6,7 @@ from functions.api.ids import PoolName, ReplicaId, TenantId
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet.session_homes import MAX_PLACES_PER_BATCH, HomeBatch, HomesInvalid, hashes_in
 from functions.gateway.routing import homes as module
-from functions.gateway.routing.homes import Home, SessionHomes
+from functions.gateway.routing.homes import SessionHomes
 from tests.gateway.world import NOW_UNIX_S, Clock
 
 POOL, OTHER_POOL = PoolName("base"), PoolName("other")
@@ -25,6 +25,11 @@ def batch_of(homes: SessionHomes, sent_unix_s: float = NOW_UNIX_S) -> HomeBatch:
     return HomeBatch("other", sent_unix_s, tuple(homes.to_publish()))
 
 
+def home(homes: SessionHomes, key: bytes = ONE, pool: PoolName = POOL) -> tuple[ReplicaId, bool] | None:
+    found = homes.home_of(pool, key)
+    return (found.replica_id, found.is_seen) if found is not None else None
+
+
 def told(homes: SessionHomes) -> list[tuple[str, bytes]]:
     return [(entry.replica, hashed) for entry in homes.to_publish() for hashed in hashes_in(entry)]
 
@@ -34,12 +39,12 @@ def test_a_home_holds_for_its_time_after_the_last_turn() -> None:
     homes = SessionHomes(clock)
     homes.sent(POOL, ONE, A, A, TTL_S)
     clock.forward(200.0)
-    assert homes.home_of(POOL, ONE) == Home(A, is_seen=True) and homes.home_of(OTHER_POOL, ONE) is None
+    assert home(homes) == (A, True) and home(homes, ONE, OTHER_POOL) is None
     homes.sent(POOL, ONE, A, A, TTL_S)
     clock.forward(299.0)
-    assert homes.home_of(POOL, ONE) == Home(A, is_seen=True)
+    assert home(homes) == (A, True)
     clock.forward(1.0)
-    assert homes.home_of(POOL, ONE) is None
+    assert home(homes) is None
     homes.expire()
     assert len(homes) == 0
 
@@ -55,7 +60,7 @@ def test_a_tenant_with_many_conversations_drives_out_its_own() -> None:
     homes.sent(POOL, conversation(0, "globex"), B, B, TTL_S)
     for number in range(1000):
         homes.sent(POOL, conversation(number), A, A, TTL_S)
-    assert len(homes) <= 64 and homes.home_of(POOL, conversation(0, "globex")) == Home(B, is_seen=True)
+    assert len(homes) <= 64 and home(homes, conversation(0, "globex")) == (B, True)
 
 
 def test_only_exceptions_are_told() -> None:
@@ -64,7 +69,7 @@ def test_only_exceptions_are_told() -> None:
     assert told(ours) == [], "where all assume it"
     ours.sent(POOL, ONE, B, A, TTL_S)
     theirs.received(batch_of(ours), NOW_UNIX_S)
-    assert theirs.home_of(POOL, ONE) == Home(B, is_seen=False)
+    assert home(theirs) == (B, False)
     assert told(theirs) == [], "what was heard is not told again"
 
 
@@ -76,7 +81,7 @@ def test_a_conversation_that_goes_back_home_is_told_too_since_the_others_believe
     clock.forward(1.0)
     theirs.sent(POOL, ONE, A, A, TTL_S)
     ours.received(batch_of(theirs, NOW_UNIX_S + 1.0), NOW_UNIX_S + 1.0)
-    assert ours.home_of(POOL, ONE) == Home(A, is_seen=False)
+    assert home(ours) == (A, False)
 
 
 def test_an_exception_is_told_again_halfway_through_its_time() -> None:
@@ -107,12 +112,12 @@ def test_the_latest_word_counts_however_late_it_comes() -> None:
     now_unix_s = NOW_UNIX_S + 10.0
     homes.received(batch_of(late, now_unix_s - 1.0), now_unix_s)
     homes.received(batch_of(early, now_unix_s - 5.0), now_unix_s)
-    assert homes.home_of(POOL, ONE) == Home(C, is_seen=False)
+    assert home(homes) == (C, False)
     homes.sent(POOL, ONE, A, A, TTL_S)
     late.sent(POOL, ONE, C, A, TTL_S)
     late.publish_failed([])
     homes.received(HomeBatch("other", now_unix_s - 0.5, batch_of(early).homes), now_unix_s)
-    assert homes.home_of(POOL, ONE) == Home(A, is_seen=True), "our own is later"
+    assert home(homes) == (A, True), "our own is later"
 
 
 def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
@@ -123,7 +128,7 @@ def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
     homes.sent(POOL, ONE, C, A, TTL_S)
     homes.publish_failed(batch)
     theirs.received(batch_of(homes), NOW_UNIX_S)
-    assert (theirs.home_of(POOL, ONE), theirs.home_of(POOL, conversation(2))) == (Home(C, False), Home(B, False))
+    assert (home(theirs), home(theirs, conversation(2))) == ((C, False), (B, False))
 
 
 def test_what_cannot_be_told_for_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,11 +157,11 @@ def test_an_old_batch_counts_for_the_time_that_is_left() -> None:
     ours.sent(POOL, ONE, B, A, TTL_S)
     batch = batch_of(ours)
     theirs.received(batch, NOW_UNIX_S + TTL_S - 1.0)
-    assert theirs.home_of(POOL, ONE) is not None
+    assert home(theirs) is not None
     clock.forward(1.0)
-    assert theirs.home_of(POOL, ONE) is None
+    assert home(theirs) is None
     theirs.received(batch, NOW_UNIX_S + TTL_S)
-    assert theirs.home_of(POOL, ONE) is None
+    assert home(theirs) is None
 
 
 def test_hashes_that_are_none_are_refused() -> None:

@@ -24,7 +24,6 @@ from xxhash import xxh3_64_intdigest
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.routing.candidates import SCAN_MAX, heaviest
 from functions.decisions.routing.replicas import PoolIndex
-from functions.decisions.routing.request import RouteRequest
 
 PROBES = 21
 _MASK = (1 << 64) - 1
@@ -40,13 +39,6 @@ def assumed_home(key: str, pool: PoolIndex, engine_name: EngineName, *, is_adapt
         return heaviest(rows, key)[0]
     ring = pool.ring() if not is_adapter else sorted((row[5], row[0]) for row in rows)
     return _nearest(xxh3_64_intdigest(key.encode()), ring)
-
-
-def can_answer(replica_id: ReplicaId, pool: PoolIndex, request: RouteRequest) -> bool:
-    """Whether it is ready, and holds the adapter where it is an adapter's request."""
-    if replica_id not in pool.ready:
-        return False
-    return not request.is_adapter or replica_id in pool.holders.get(request.engine_name, ())
 
 
 def _nearest(key: int, ring: Sequence[tuple[int, ReplicaId]]) -> ReplicaId:

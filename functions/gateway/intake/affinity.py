@@ -19,49 +19,62 @@ from typing import Any
 from functions.api.ids import TenantId
 from functions.decisions.routing.sessions import HASH_BYTES, MARK_BYTES, session_hash, tenant_mark
 from functions.gateway.intake.json_body import JsonObject
+from functions.gateway.intake.lengths import OutputFields
 
 _MAX_MESSAGES = 8
 _BEGINNING_CHARS = 1024
 _END_CHARS = 256
+_WHOLE_CHARS = _BEGINNING_CHARS + _END_CHARS
+_REST_BYTES = HASH_BYTES - MARK_BYTES
 _ASSISTANTS = frozenset(("assistant", "tool", "function"))
 
 
-def conversation_of(tenant: TenantId, session: str | None, parsed: JsonObject) -> tuple[bytes | None, bool]:
+def conversation_of(
+    tenant: TenantId, session: str | None, parsed: JsonObject, output: OutputFields | None
+) -> tuple[bytes | None, bool]:
     """The conversation's key, None where nothing names it, and whether this may be its first turn.
 
-    `parsed` is a body whose fields were checked. A session on a route without messages is taken for one that goes on.
+    `parsed` is a body whose fields were checked, `output` its route's. A session on a route without messages is taken
+    for one that goes on.
     """
-    messages = parsed.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if output is None or output.prompt != "messages":
         return (session_hash(tenant, session), False) if session is not None else (None, True)
-    opens = not any(message["role"] in _ASSISTANTS for message in messages)
-    if session is not None:
-        return session_hash(tenant, session), opens
-    return tenant_mark(tenant) + _hash_of_beginning(parsed, messages), opens
-
-
-def _hash_of_beginning(parsed: JsonObject, messages: list[dict[str, Any]]) -> bytes:
-    hashed = hashlib.blake2b(digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-beginning")
-    _add(hashed, str(parsed.get("model")))
-    _add_content(hashed, parsed.get("system"))
-    for message in messages[:_MAX_MESSAGES]:
-        _add(hashed, message["role"])
-        _add_content(hashed, message.get("content"))
-        if message["role"] == "user":
+    messages = parsed["messages"]
+    opens = True
+    for message in messages:
+        if message["role"] in _ASSISTANTS:
+            opens = False
             break
-    return hashed.digest()
+    return session_hash(tenant, session) if session is not None else _hash_of_beginning(tenant, parsed), opens
 
 
-def _add_content(hashed: "hashlib.blake2b", content: Any) -> None:
+def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
+    """No calls of ours where contents are plain texts: it is made for every chat."""
+    texts: list[str] = [str(parsed.get("model"))]
+    system = parsed.get("system")
+    if system is not None:
+        texts += _texts_of(system)
+    for message in parsed["messages"][:_MAX_MESSAGES]:
+        role, content = message["role"], message.get("content")
+        texts.append(role)
+        if type(content) is str:
+            texts.append(content)
+        else:
+            texts += _texts_of(content)
+        if role == "user":
+            break
+    lengths = ",".join(map(str, map(len, texts)))  # no two sequences of texts read alike
+    if max(map(len, texts)) > _WHOLE_CHARS:
+        texts = [text if len(text) <= _WHOLE_CHARS else text[:_BEGINNING_CHARS] + text[-_END_CHARS:] for text in texts]
+    sample = f"{lengths}|{''.join(texts)}".encode(errors="surrogatepass")
+    return tenant_mark(tenant) + hashlib.blake2b(sample, digest_size=_REST_BYTES, person=b"shoal-beginning").digest()
+
+
+def _texts_of(content: Any) -> list[str]:
+    """Of a content in parts: its first texts."""
     if type(content) is str:
-        _add(hashed, content)
-    elif type(content) is list:
-        for part in content[:_MAX_MESSAGES]:
-            text = part.get("text") if type(part) is dict else part
-            _add(hashed, text if type(text) is str else "")
-
-
-def _add(hashed: "hashlib.blake2b", text: str) -> None:
-    """Its length before it, so that no two sequences of texts read alike."""
-    sample = text if len(text) <= _BEGINNING_CHARS + _END_CHARS else text[:_BEGINNING_CHARS] + text[-_END_CHARS:]
-    hashed.update(b"%d|" % len(text) + sample.encode(errors="surrogatepass"))
+        return [content]
+    if type(content) is not list:
+        return [""]
+    texts = [part.get("text") if type(part) is dict else part for part in content[:_MAX_MESSAGES]]
+    return [text if type(text) is str else "" for text in texts]

@@ -98,7 +98,7 @@ class Intake:
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
         session = _session(known.read, parsed)
-        conversation, is_first_turn = conversation_of(caller.tenant, session, parsed)
+        conversation, is_first_turn = conversation_of(caller.tenant, session, parsed, route.output)
         model = models.resolve(catalogue, caller, parsed, len(wire.body))
         models.check_task(catalogue, model, route)
         routing = catalogue.routing_for(model.pool)

@@ -22,7 +22,6 @@ carries batches; `functions.fleet.session_homes` is their form on the bus.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.routing.sessions import SessionTable
@@ -42,17 +41,12 @@ _Key = tuple[PoolName, bytes]
 _Place = tuple[PoolName, ReplicaId, float]  # what one entry of a batch has in common, its time with it
 
 
-class Home(NamedTuple):
-    replica_id: ReplicaId
-    is_seen: bool  # by this gateway; else another one said so
-
-
 @dataclass(slots=True)
-class _Held:
+class Home:
     replica_id: ReplicaId
     until_s: float
     since_s: float  # when it was sent there last, as far as is known
-    is_seen: bool
+    is_seen: bool  # by this gateway; else another one said so
     is_told: bool  # the others were told of this conversation: they assume nothing any more
     told_s: float  # when they heard last
 
@@ -62,7 +56,7 @@ class SessionHomes:
 
     def __init__(self, clock: Callable[[], float], max_homes: int = MAX_HOMES) -> None:
         self._clock = clock
-        self._homes: SessionTable[PoolName, _Held] = SessionTable(max_homes)
+        self._homes: SessionTable[PoolName, Home] = SessionTable(max_homes)
         self._unpublished: OrderedDict[_Key, tuple[ReplicaId, float]] = OrderedDict()  # with the session time
         self.told_total = 0  # conversations
         self.heard_total = 0
@@ -70,8 +64,8 @@ class SessionHomes:
 
     def home_of(self, pool: PoolName, conversation: bytes) -> Home | None:
         """Where its last turn went, if that is known and still holds."""
-        held = self._held((pool, conversation))
-        return Home(held.replica_id, held.is_seen) if held is not None else None
+        home = self._homes.get((pool, conversation))
+        return home if home is not None and self._clock() < home.until_s else None
 
     def sent(
         self, pool: PoolName, conversation: bytes, replica_id: ReplicaId, assumed: ReplicaId | None, ttl_s: float
@@ -80,10 +74,12 @@ class SessionHomes:
         if ttl_s <= 0.0:
             return
         now_s, key = self._clock(), (pool, conversation)
-        held = self._held(key)
+        held = self._homes.get(key)
+        if held is not None and held.until_s <= now_s:
+            held = None
         if held is None or held.replica_id != replica_id:
             was_told = held is not None and held.is_told
-            held = _Held(replica_id, 0.0, now_s, is_seen=True, is_told=was_told, told_s=float("-inf"))
+            held = Home(replica_id, 0.0, now_s, is_seen=True, is_told=was_told, told_s=float("-inf"))
         held.until_s, held.since_s, held.is_seen = now_s + ttl_s, now_s, True
         held.is_told = held.is_told or replica_id != assumed
         self._homes.put(key, held)
@@ -128,11 +124,11 @@ class SessionHomes:
             left_s, pool, replica_id = homes.ttl_s - age_s, PoolName(homes.pool), ReplicaId(homes.replica)
             for conversation in hashes_in(homes) if left_s > 0.0 else ():
                 key = (pool, conversation)
-                held = self._held(key)
+                held = self.home_of(pool, conversation)
                 if held is not None and held.since_s > now_s - age_s:
                     continue
                 is_seen = held is not None and held.is_seen and held.replica_id == replica_id
-                told = _Held(replica_id, now_s + left_s, now_s - age_s, is_seen, is_told=True, told_s=now_s)
+                told = Home(replica_id, now_s + left_s, now_s - age_s, is_seen, is_told=True, told_s=now_s)
                 self._homes.put(key, told)
                 self.heard_total += 1
 
@@ -142,10 +138,6 @@ class SessionHomes:
     @property
     def unpublished(self) -> int:
         return len(self._unpublished)
-
-    def _held(self, key: _Key) -> _Held | None:
-        held = self._homes.get(key)
-        return held if held is not None and self._clock() < held.until_s else None
 
     def _publish_later(self, key: _Key, replica_id: ReplicaId, ttl_s: float) -> None:
         self._unpublished[key] = replica_id, ttl_s

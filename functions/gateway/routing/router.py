@@ -19,8 +19,9 @@ import msgspec
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import RoutingEntry
 from functions.decisions.adapters.cold import choose_cold
+from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.routing.choice import NoReplica, PoolView, Prediction, ReplicaView, RouteRequest, route
-from functions.decisions.routing.homes import assumed_home, can_answer
+from functions.decisions.routing.homes import assumed_home
 from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.prediction import SESSION_CACHED_RATIO
 from functions.decisions.routing.replicas import PoolIndex
@@ -77,6 +78,7 @@ class Router:
         self._unseen: list[tuple[float, int, InFlightSlot]] = []  # when their prompts should have been computed
         self.load = OwnLoad()
         self.homes = SessionHomes(clock)
+        self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation that was looked at
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
         """Where it should go; `tried` are those that failed it already."""
@@ -125,16 +127,21 @@ class Router:
 
     def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """An attempt begins."""
-        now_s, replica_id = self._clock(), decision.replica.id
+        now_s, replica_id, model = self._clock(), decision.replica.id, admitted.model
         slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
             heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(slot), slot))
         self._fleet.sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
-            self.copies.wanted(admitted.model.engine_name, decision.load_elsewhere)
+            self.copies.wanted(model.engine_name, decision.load_elsewhere)
         if self._other is None:
             self._prefixes.sent(admitted, replica_id, now_s)
-            self._went_home(admitted, replica_id)
+            if admitted.conversation is not None:
+                known, assumed = self._assumed
+                if known is not admitted.conversation:  # others were routed since it was
+                    assumed = self._assume(model, self._fleet.index(model.pool), admitted.conversation)
+                ttl_s = admitted.routing.session_ttl_s
+                self.homes.sent(model.pool, admitted.conversation, replica_id, assumed, ttl_s)
         return slot
 
     def started(self, slot: InFlightSlot) -> None:
@@ -177,48 +184,38 @@ class Router:
                 self.load.start(slot)
 
     def _request(self, admitted: Admitted, now_s: float) -> RouteRequest:
-        model, features = admitted.model, admitted.features
-        request = RouteRequest(
+        model, features, conversation = admitted.model, admitted.features, admitted.conversation
+        cached, home, is_first_turn = self._prefixes.cached_tokens(admitted, now_s), None, False
+        if conversation is not None and admitted.routing.session_ttl_s > 0.0:
+            home, is_first_turn, is_seen = self._home(admitted, conversation)
+            believed = int(SESSION_CACHED_RATIO * features.prompt_tokens)
+            if home is not None and not is_first_turn and not is_seen and cached.get(home, 0) < believed:
+                cached = {**cached, home: believed}  # nobody here has sent it there
+        return RouteRequest(
             model.engine_name,
             model.is_adapter,
             features.prompt_tokens,
-            admitted.conversation.hex() if admitted.conversation is not None else admitted.request_id,
-            self._prefixes.cached_tokens(admitted, now_s),
-            None,
+            conversation.hex() if conversation is not None else admitted.request_id,
+            cached,
+            home,
             self._zone,
             features.expected_output_tokens,
+            is_first_turn,
         )
-        return self._with_home(admitted, request)
 
-    def _with_home(self, admitted: Admitted, request: RouteRequest) -> RouteRequest:
-        """With the conversation's replica, and what must be in its cache though nobody here has sent it there."""
-        if admitted.conversation is None or admitted.routing.session_ttl_s <= 0.0:
-            return request
-        pool = self._fleet.index(admitted.model.pool)
-        home = self.homes.home_of(admitted.model.pool, admitted.conversation)
-        if home is None:
-            assumed, is_first = self._assumed(admitted), admitted.is_first_turn
-        elif can_answer(home.replica_id, pool, request):
-            assumed, is_first = home.replica_id, False
-        else:  # its cache is gone, wherever it goes
-            assumed, is_first = self._assumed(admitted), True
-        if assumed is None:
-            return request
-        cached = request.cached_tokens
-        if not is_first and (home is None or not home.is_seen):
-            believed = int(SESSION_CACHED_RATIO * request.prompt_tokens)
-            if cached.get(assumed, 0) < believed:
-                cached = {**cached, assumed: believed}
-        return msgspec.structs.replace(request, session_replica=assumed, is_first_turn=is_first, cached_tokens=cached)
-
-    def _went_home(self, admitted: Admitted, replica_id: ReplicaId) -> None:
-        if admitted.conversation is not None and admitted.routing.session_ttl_s > 0.0:
-            pool, ttl_s = admitted.model.pool, admitted.routing.session_ttl_s
-            self.homes.sent(pool, admitted.conversation, replica_id, self._assumed(admitted), ttl_s)
-
-    def _assumed(self, admitted: Admitted) -> ReplicaId | None:
+    def _home(self, admitted: Admitted, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
+        """The conversation's replica; whether nothing of it can be there yet; whether this gateway sent it there."""
         model = admitted.model
-        if admitted.conversation is None:
-            return None
         index = self._fleet.index(model.pool)
-        return assumed_home(admitted.conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)
+        assumed = self._assume(model, index, conversation)
+        home = self.homes.home_of(model.pool, conversation)
+        if home is None:
+            return assumed, admitted.is_first_turn, False
+        if home.replica_id in (index.holders.get(model.engine_name, ()) if model.is_adapter else index.ready):
+            return home.replica_id, False, home.is_seen
+        return assumed, True, False  # its cache is gone, wherever it goes
+
+    def _assume(self, model: ResolvedModel, index: PoolIndex, conversation: bytes) -> ReplicaId | None:
+        assumed = assumed_home(conversation.hex(), index, model.engine_name, is_adapter=model.is_adapter)
+        self._assumed = conversation, assumed
+        return assumed

@@ -7,8 +7,8 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.decisions.routing.candidates import SCAN_MAX
-from functions.decisions.routing.choice import PoolIndex, RouteRequest, route
-from functions.decisions.routing.homes import assumed_home, can_answer
+from functions.decisions.routing.choice import PoolIndex, route
+from functions.decisions.routing.homes import assumed_home
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.request import Prediction
 from tests.decisions.routing.test_routing import ADAPTER, POLICY, asked, replica
@@ -72,20 +72,11 @@ def test_an_adapters_home_holds_it() -> None:
     assert assumed_home("key", PoolIndex(), BASE, is_adapter=False) is None
 
 
-def test_who_can_answer() -> None:
-    pool = PoolIndex([replica("a", adapters=frozenset({ADAPTER})), replica("b"), replica("c", phase="draining")])
-    adapter = RouteRequest(ADAPTER, is_adapter=True, prompt_tokens=1, tie_key="")
-    assert [can_answer(ReplicaId(name), pool, adapter) for name in "abc"] == [True, False, False]
-    assert [can_answer(ReplicaId(name), pool, asked()) for name in "abc"] == [True, True, False]
-
-
 def test_a_first_turn_goes_home_unless_another_would_be_sooner() -> None:
     home = ReplicaId("b")
-    idle, busy = replica("a"), replica("b", running=1, service_ms=20 * 15.0)
     first = asked(session_replica=home, is_first_turn=True)
     for service_ms, where in ((20 * 15.0, "b"), (20 * 25.0, "a")):
         busy = replica("b", running=1, service_ms=service_ms, prefill_ms_per_token=0.0)
         found = route(first, PoolIndex([replica("a", prefill_ms_per_token=0.0), busy]), POLICY, OwnLoad())
         assert isinstance(found, Prediction)
         assert (found.replica.id, found.reason) == (where, "least_predicted_wait"), "there is nothing there yet"
-    assert idle
