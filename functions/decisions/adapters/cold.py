@@ -39,6 +39,7 @@ from functions.decisions.routing.own_load import OwnLoad
 
 ColdChoice = Callable[[RouteRequest, PoolView, RoutingEntry, OwnLoad, Collection[ReplicaId]], ReplicaView | NoReplica]
 
+
 def choose_cold(
     request: RouteRequest,
     pool: PoolView,
