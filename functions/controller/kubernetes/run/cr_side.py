@@ -26,6 +26,7 @@ from functions.controller.kubernetes.run.cr_source import CustomResources, Looke
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
+from functions.controller.kubernetes.run.obedience import Judgement
 from functions.controller.kubernetes.run.object_store import StoredObject
 from functions.controller.kubernetes.run.publishing import Publishing, result_of
 from functions.controller.kubernetes.run.settings import KubernetesSettings
@@ -57,15 +58,19 @@ class CustomResourceSide:
         wire: WatchWire,
         publishing: Publishing,
         on_change: Callable[[], None],
+        *,
         scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
+        judgement: Callable[[], Judgement] = Judgement,
     ) -> None:
-        """`scaling` tells what becomes of each AutoscalingPolicy, by its name."""
+        """`scaling` tells what becomes of each AutoscalingPolicy, by its name; `judgement` which policies are not
+        obeyed."""
         self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
         self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
         self._settings = settings
         self._publishing = publishing
         self._scaling = scaling
+        self._judgement = judgement
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
@@ -88,7 +93,10 @@ class CustomResourceSide:
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
         self.writer.keep_only(looked.seen)
-        self.writer.submit(writes_after(looked, publication, protect=protect, scaling=self._scaling()))
+        writes = writes_after(
+            looked, publication, protect=protect, scaling=self._scaling(), judgement=self._judgement()
+        )
+        self.writer.submit(writes)
         return together([*results, *_refusals(looked)])
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:

@@ -40,12 +40,15 @@ from functions.controller.kubernetes.run.git_side import GitSide
 from functions.controller.kubernetes.run.lease import LeaseUnreachable, LeaseWire
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
+from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.scaling_side import ScalingSide
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.watch_wire import WatchWire
 from functions.controller.rollouts.driver import RolloutDriver
+from functions.controller.unobeyed.observed import FleetWord
 from functions.decisions.rollout.report import stages_of
+from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.telemetry.exposition import MetricsServer
 
@@ -111,6 +114,8 @@ class KubernetesController:
         self._stopped = asyncio.Event()
         self._api: KubeApi | None = None  # the term's
         self._scaled: Mapping[str, ScalingStanding] = {}  # by policy
+        self._report: PoolReport | None = None  # what the registry has heard of the fleet
+        self._obedience = Obedience(self._metrics, self._wake_source)
         self._elector = self._make_elector()
         self._publishing = Publishing(settings, self._elector.guard, on_rows=self._rows_changed)
         self._driver = RolloutDriver(
@@ -158,7 +163,14 @@ class KubernetesController:
             return GitSide(self._settings, self._publishing, self._pacer.wake)
         wire = WatchWire(self._client.client)
         wake = self._from_thread(self._pacer.wake)
-        return CustomResourceSide(self._settings, wire, self._publishing, wake, lambda: self._scaled)
+        return CustomResourceSide(
+            self._settings,
+            wire,
+            self._publishing,
+            wake,
+            scaling=lambda: self._scaled,
+            judgement=lambda: self._obedience.judgement,
+        )
 
     def _recorded_token(self) -> int:
         """The token in the record: what a Lease that was deleted must begin above."""
@@ -212,6 +224,7 @@ class KubernetesController:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
             self._metrics.leads(None)
+            self._obedience.forget()
 
     def _scaling(self) -> ScalingSide:
         return ScalingSide(
@@ -221,11 +234,28 @@ class KubernetesController:
             wanted=lambda: self._publishing.published,
             is_suspended=lambda: self._pacer.suspended,
             on_standing=self._scaling_changed,
+            on_report=self._fleet_reported,
         )
 
     def _scaling_changed(self, standing: Mapping[str, ScalingStanding]) -> None:
         """The statuses of AutoscalingPolicies are others."""
         self._scaled = standing
+        self._judge()
+        self._wake_source()
+
+    def _fleet_reported(self, report: PoolReport | None) -> None:
+        self._report = report
+        self._judge()
+
+    def _judge(self) -> None:
+        """Which policies of what is published are not obeyed."""
+        published = self._publishing.published
+        if published is not None:
+            contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
+            self._obedience.look(*published, FleetWord(self._report, contested), time.monotonic())
+
+    def _wake_source(self) -> None:
+        """Statuses may be others; with git as the source there are none."""
         if isinstance(self._side, CustomResourceSide):
             self._pacer.wake()
 

@@ -53,15 +53,18 @@ class ScalingSide:
         wanted: Callable[[], tuple[str, Loaded] | None],
         is_suspended: Callable[[], bool],
         on_standing: Callable[[Mapping[str, ScalingStanding]], None] = lambda _: None,
+        on_report: Callable[[PoolReport | None], None] = lambda _: None,
     ) -> None:
         """`wanted` gives the revision that is published, and what it says. `on_standing` is told what becomes of each
-        policy, by its name, when that is something else than before."""
+        policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
+        time."""
         self._settings = settings
         self._wire = PoolsWire(registry)
         self._metrics = metrics
         self._wanted = wanted
         self._is_suspended = is_suspended
         self._on_standing = on_standing
+        self._on_report = on_report
         self._standing: dict[str, ScalingStanding] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
@@ -95,6 +98,7 @@ class ScalingSide:
         if revision[0] != self._policies.revision:
             self._policies = Policies.of(*revision)
         report = await self._report()
+        self._on_report(report)
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
