@@ -6,7 +6,7 @@ objects that it would have brought say so.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import orjson
 
@@ -24,6 +24,7 @@ from functions.controller.kubernetes.render import render_budgets
 from functions.controller.kubernetes.run.conditions import ScalingStanding
 from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
 from functions.controller.kubernetes.run.elector import TermGuard
+from functions.controller.kubernetes.run.event_notes import EventNote
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
 from functions.controller.kubernetes.run.obedience import Judgement
@@ -61,12 +62,13 @@ class CustomResourceSide:
         *,
         scaling: Callable[[], Mapping[str, ScalingStanding]] = dict,
         judgement: Callable[[], Judgement] = Judgement,
+        on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
         """`scaling` tells what becomes of each AutoscalingPolicy, by its name; `judgement` which policies are not
-        obeyed."""
+        obeyed. `on_notes` is told what statuses say that they did not say before."""
         self.informers: Sequence[Informer] = [Informer(wire, watched, on_change) for watched in watched_kinds(settings)]
         self.looked: Looked | None = None
-        self.writer = StatusWriter(self._current, per_second=settings.status_writes_per_s)
+        self.writer = StatusWriter(self.current, per_second=settings.status_writes_per_s, on_written=on_notes)
         self._settings = settings
         self._publishing = publishing
         self._scaling = scaling
@@ -148,7 +150,8 @@ class CustomResourceSide:
             self._appliers = (api, Applier(api, RecordStore(api, self._settings.namespace), settings))
         return self._appliers[1]
 
-    def _current(self, key: str) -> StoredObject | None:
+    def current(self, key: str) -> StoredObject | None:
+        """An object as the watch shows it now."""
         plural, _, name = key.partition("/")
         informer = self._by_plural.get(plural)
         return informer.store.get(name) if informer is not None else None

@@ -35,6 +35,12 @@ class ControllerMetrics:
             ["kind", "reason"],
             registry=to,
         )
+        self._events = Counter(
+            f"{prefix}events_total",
+            "Kubernetes Events by what became of them: sent, dropped, failed.",
+            ["outcome"],
+            registry=to,
+        )
         self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
         self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
         self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
@@ -77,6 +83,9 @@ class ControllerMetrics:
         self._refused.set(refused)
         self._pending.set(pending)
         self._suspended.set(suspended)
+
+    def event(self, outcome: str) -> None:
+        self._events.labels(outcome=outcome).inc()
 
     def disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
         """By kind and reason; the others have none."""

@@ -6,7 +6,7 @@ heard last stays. Neighbours: `functions.controller.unobeyed` finds, `writes` pu
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from functions.api.loader import Loaded
@@ -38,7 +38,8 @@ NOTHING_KNOWN = Judgement()
 class Obedience:
     """Owned by one event loop. Times are monotonic seconds, arguments."""
 
-    def __init__(self, metrics: ControllerMetrics, on_change: Callable[[], None]) -> None:
+    def __init__(self, metrics: ControllerMetrics, on_change: Callable[[Sequence[Unobeyed]], None]) -> None:
+        """`on_change` is told that the judgement is another, and what has come."""
         self.judgement = NOTHING_KNOWN
         self._metrics = metrics
         self._on_change = on_change
@@ -70,11 +71,11 @@ class Obedience:
         before, self.judgement = self.judgement, judgement
         if before == judgement:
             return
-        for key, findings in judgement.findings.items():
-            for finding in findings:
-                if finding not in before.findings.get(key, ()):
-                    _log.warning("%s is not obeyed (%s): %s", key, finding.reason, finding)
+        known = {each for findings in before.findings.values() for each in findings}
+        new = [each for findings in judgement.findings.values() for each in findings if each not in known]
+        for finding in new:
+            _log.warning("%s is not obeyed (%s): %s", finding.key, finding.reason, finding)
         for key in before.findings.keys() - judgement.findings.keys():
             _log.info("%s is obeyed again", key)
         self._metrics.disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
-        self._on_change()
+        self._on_change(new)

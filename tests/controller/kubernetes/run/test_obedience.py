@@ -1,12 +1,14 @@
 """For how long something was so before it counts, what a bus that is away changes, and what metric and log say."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.obedience import SETTLE_S, Obedience
+from functions.controller.unobeyed.findings import Unobeyed
 from functions.controller.unobeyed.observed import FleetWord
 from functions.fleet.pool_board import Lacking, PoolReport
 from tests.controller.unobeyed.test_declared import EVENTS, service
@@ -22,7 +24,7 @@ class Watch:
         self.changes = 0
         self.obedience = Obedience(self.metrics, self._changed)
 
-    def _changed(self) -> None:
+    def _changed(self, new: Sequence[Unobeyed]) -> None:
         self.changes += 1
 
     def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
