@@ -29,6 +29,11 @@ class Unobeyed:
         plurals = _PLURAL_OF_KSERVE if self.kind == INFERENCE_SERVICE else plural(self.kind)
         return f"{plurals}/{self.name}"
 
+    @property
+    def warning(self) -> str:
+        """For whoever wrote the file: `policies/routing.yaml:9:5: spec.prefix.source: … (PrefixCachingOff)`."""
+        return f"{self.problem} ({self.reason})"
+
     def __str__(self) -> str:
         path = f"{self.problem.key_path}: " if self.problem.key_path else ""
         return f"{path}{self.problem.message}"
