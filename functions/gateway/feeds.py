@@ -10,6 +10,7 @@ with what it last knew, and keeps what it could not tell.
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from functions.fleet import heartbeat as heartbeats
@@ -20,6 +21,7 @@ from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
 from functions.gateway.gateway import Gateway
+from functions.gateway.needs import unmet_needs
 from functions.gateway.services import Services
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _SWEEP_INTERVAL_S = 0.25
 _FIRST_REQUEST_S = 0.5
 _EVIDENCE_INTERVAL_S = 1.0
 _POOLS_INTERVAL_S = 1.0
+_NEEDS_INTERVAL_S = 10.0
 _PINS_INTERVAL_S = 0.5
 _BATCHES_PER_INTERVAL = 8  # of 4,096 sessions: 65,000 new ones a second
 
@@ -137,6 +140,23 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
             sender, services.wall_clock(), known, rooms, services.admission.ladders()
         ):
             await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+
+
+async def publish_needs(
+    services: Services, bus: PoolBus, tokenizers_dir: Path | None, secrets_dir: Path | None
+) -> None:
+    """Each ten seconds, what policies in force need here and is not there; nothing lacking is told too."""
+    incarnation, sequence = int(services.wall_clock() * 1000), 0
+    while True:
+        catalogue = services.state.catalogue
+        if catalogue is not None:
+            needs = await asyncio.to_thread(unmet_needs, catalogue, tokenizers_dir, secrets_dir)
+            sequence += 1
+            heartbeat = pool_heartbeat.PoolHeartbeat(
+                services.gateway_id, incarnation, sequence, services.wall_clock(), needs=needs
+            )
+            await bus.publish_pools(pool_heartbeat.encode(heartbeat))
+        await asyncio.sleep(_NEEDS_INTERVAL_S)
 
 
 async def follow_pins(services: Services, bus: RolloutBus) -> None:

@@ -191,6 +191,10 @@ class _Server(uvicorn.Server):
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         self._start_rollout_feeds()
         self._start_prefix_feeds()
+        needs = functools.partial(
+            feeds.publish_needs, services, bus, settings.tokenizers_dir, settings.tool_secrets_dir
+        )
+        services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self._quota_leases.run)
         if self._batches is not None:
             self._batches.start()
