@@ -115,7 +115,7 @@ def push(
     packed = _packed(directory, as_json=as_json)
     declared = find_declared(context, asked.model_id)
     with Registry(context) as registry:
-        row = _known(registry, asked.model_id)
+        row = registry.model(asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
             raise Refused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
@@ -151,16 +151,6 @@ def _packed(directory: Path, *, as_json: bool) -> Packed:
     return packed
 
 
-def _known(registry: Registry, model_id: ModelId) -> dict[str, Any] | None:
-    try:
-        row: dict[str, Any] = registry.get(f"/v1/models/{model_id}")
-    except Answered as error:
-        if error.status == 404:
-            return None
-        raise
-    return row
-
-
 def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
     """A version is one artifact for ever; git's say is the working copy's, where there is one."""
     there: dict[str, str | None] = {each["name"]: each.get("digest") for each in (row or {}).get("versions", [])}
@@ -180,12 +170,11 @@ def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: 
         raise Refused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
     if known or asked.base:
         return str(known or asked.base)
-    pools = sorted({str(each["id"]) for each in registry.pages("/v1/models") if each["type"] == "base"})
+    pools = registry.base_models()
     if len(pools) == 1:
         return pools[0]
-    raise Refused(
-        f"{asked.model_id} is new: say with --base which model it adapts; there are {', '.join(pools) or 'none'}"
-    )
+    there = ", ".join(pools) or "none that this key lists"
+    raise Refused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
 
 
 def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_json: bool) -> None:
