@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from functions.api import snapshot as snapshots
+from functions.api.ids import ModelId, PoolName
+from functions.api.snapshot import ModelEntry, PoolEntry
 from functions.artifacts.s3 import S3Settings
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.snapshots import SNAPSHOT_PATH
@@ -32,6 +36,7 @@ from tests.registry.test_every_route import BODIES, DOORS, PAGE, acmes
 from tests.registry.test_process import environment, registry
 from tests.registry.world import NOW_UNIX_S, TOKEN
 
+PROJECT = Path(__file__).parents[2]
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
 
 
@@ -187,6 +192,18 @@ async def test_a_registry_that_is_away_is_said_and_a_key_is_judged_all_the_same(
         assert (await client.get("/v1/rollouts", headers={"authorization": "Bearer no"})).status_code == 401
 
 
+def with_a_missing_artifact() -> snapshots.Snapshot:
+    """The catalogue that ships declares acme/pirate@v1, and nobody has brought in what it is."""
+    it = published(pepper=b"pepper----------")
+    pool = PoolName("smollm2-135m")
+    pirate = ModelEntry(ModelId("acme/pirate"), pool, "lora", (), {}, "registry/models.yaml")
+    return msgspec.structs.replace(
+        it,
+        models=tuple(sorted((*it.models, pirate), key=lambda model: model.id)),
+        pools=(*it.pools, PoolEntry(pool, 2048)),
+    )
+
+
 @pytest.fixture
 def served(tmp_path: Path, s3_settings: S3Settings) -> Iterator[str]:
     """A registry, a store and a gateway as processes; the gateway's address. It has heard of the tenants' keys."""
@@ -215,7 +232,7 @@ def served(tmp_path: Path, s3_settings: S3Settings) -> Iterator[str]:
         (gateway.folder / "token").write_text(TOKEN)
         (gateway.folder / "snapshot.json").unlink()
         gateway.registry_url = f"http://127.0.0.1:{port}"
-        assert client.put(SNAPSHOT_PATH, content=snapshots.encode(published(pepper=b"pepper----------"))).is_success
+        assert client.put(SNAPSHOT_PATH, content=snapshots.encode(with_a_missing_artifact())).is_success
         with gateway.start():
             url = f"http://127.0.0.1:{gateway.plain_port}"
             _until_it_knows(url)
@@ -235,19 +252,52 @@ def _until_it_knows(url: str) -> None:
     raise AssertionError("the gateway did not forward within 90 s")
 
 
+def shoal_at(address: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The command on a tenant's machine, in that folder."""
+    env = os.environ | {
+        "SHOAL_STATE_DIR": str(folder / "none"),
+        "SHOAL_CLI_REGISTRY_URL": address,
+        "SHOAL_CLI_KEY": key_text("acme-writer"),
+    }
+    return subprocess.run(
+        [*SHOAL, *arguments], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(400)
+def test_a_declared_version_whose_artifact_is_missing_gets_it_and_its_digest(served: str, tmp_path: Path) -> None:
+    """In a checkout the line is written; elsewhere it is told. The demo's adapters come into force like this."""
+    checkout = tmp_path / "checkout"
+    for folder in ("inferenceservices", "policies", "registry"):
+        (checkout / folder).mkdir(parents=True)
+        for file in (PROJECT / folder).glob("*.yaml"):
+            (checkout / folder / file.name).write_bytes(file.read_bytes())
+    models = checkout / "registry" / "models.yaml"
+    before = models.read_text()
+    adapter = PROJECT / "registry" / "adapters" / "acme" / "pirate" / "v1"
+    elsewhere = shoal_at(served, tmp_path, "adapter", "push", "acme/pirate@v1", str(adapter))
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert "in registry/models.yaml (in a clone, this command does it):" in elsewhere.stdout
+    line = re.search(
+        r'- \{name: v1, artifact: "s3://shoal-models/acme/pirate/v1", digest: "(sha256:\w+)"\}', elsewhere.stdout
+    )
+    assert line is not None, elsewhere.stdout
+    pushed = shoal_at(served, checkout, "adapter", "push", "acme/pirate@v1", str(adapter))
+    assert pushed.returncode == 0, pushed.stderr
+    old = 'artifact: "s3://shoal-models/acme/pirate/v1"'
+    assert models.read_text() == before.replace(old, f'{old}, digest: "{line[1]}"')
+    again = shoal_at(served, checkout, "adapter", "push", "acme/pirate@v1", str(adapter))
+    assert "says so already: nothing to change" in again.stdout
+    other = shoal_at(served, checkout, "adapter", "push", "acme/pirate@v1", str(make_adapter(tmp_path / "other")))
+    assert "acme/pirate@v1 holds other content" in other.stderr
+
+
 @pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_an_adapter_is_pushed_and_promoted_through_a_gateway_process(served: str, tmp_path: Path) -> None:
-    env = os.environ | {
-        "SHOAL_STATE_DIR": str(tmp_path / "none"),
-        "SHOAL_CLI_REGISTRY_URL": served,
-        "SHOAL_CLI_KEY": key_text("acme-writer"),
-    }
-
     def shoal(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*SHOAL, *arguments], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
+        return shoal_at(served, tmp_path, *arguments)
 
     first, second = make_adapter(tmp_path / "one"), make_adapter(tmp_path / "two", seed=2)
     pushed = shoal("adapter", "push", "acme/faq@v1", str(first), "--base", "base", "--promote")
