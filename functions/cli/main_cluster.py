@@ -1,4 +1,4 @@
-"""`shoal base`: names and options of what makes an installation on a cluster ready.
+"""`shoal base`, `shoal secrets`: names and options of what makes an installation on a cluster ready.
 
 Neighbours: `main`, `main_models` and `main_simulate` have the other commands; as there, what one does is imported when
 it is called.
@@ -9,7 +9,13 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.options import Output, OutputOption
+from functions.cli.options import (
+    ContextOption,
+    ModelsNamespaceOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+)
 
 base_app = typer.Typer(name="base", help="Base models: weights made ready to serve.", no_args_is_help=True)
 
@@ -45,3 +51,37 @@ def base_facts(
     from functions.cli import base as command
 
     command.facts(directory, names=names or [])
+
+
+def secrets(
+    *,
+    read_s3: Annotated[Path | None, typer.Option(help="S3 credentials that may read: controller, agents.")] = None,
+    registry_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of artifacts.")] = None,
+    gateway_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of batches.")] = None,
+    database_password: Annotated[Path | None, typer.Option(help="Postgres's.")] = None,
+    git_token: Annotated[Path | None, typer.Option(help="May read the repository; with the git source.")] = None,
+    pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = "shoal",
+    models_namespace: ModelsNamespaceOption = "shoal-models",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make the Secrets of an installation that are missing; what exists is kept. S3: {"access_key_id", …} as JSON."""
+    from functions.cli.cluster import secrets as command
+    from functions.cli.cluster.access import ClusterChoice
+
+    files = {
+        "read-s3": read_s3,
+        "registry-s3": registry_s3,
+        "gateway-s3": gateway_s3,
+        "database-password": database_password,
+        "git-token": git_token,
+        "pepper": pepper,
+    }
+    command.secrets(
+        ClusterChoice(context, namespace, models_namespace),
+        {word: file for word, file in files.items() if file is not None},
+        dry_run=dry_run,
+        as_json=output is Output.JSON,
+    )
