@@ -39,6 +39,7 @@ from functions.gateway.listeners import BACKLOG, bind_all, listener_count, raise
 from functions.gateway.metrics import Metrics
 from functions.gateway.prefix.metrics import ExactPrefixStats
 from functions.gateway.quota.leases import QuotaLeases
+from functions.gateway.registry_routes import RegistryForwarding
 from functions.gateway.routing.load_client import LoadClient
 from functions.gateway.routing.router import OtherChoice
 from functions.gateway.services import Watched
@@ -123,7 +124,8 @@ class _Server(uvicorn.Server):
         )
         gateway.interceptors = (composer,)
         self._batches, batch_routes = configured.batches(settings, gateway)
-        return [composer.add_routes, *batch_routes]
+        self._forwarding = RegistryForwarding(self._services, configured.registry_client(settings))
+        return [composer.add_routes, *batch_routes, self._forwarding.add_routes]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         services, settings = self._services, self._settings
@@ -169,6 +171,7 @@ class _Server(uvicorn.Server):
         await asyncio.to_thread(self._services.traces.close)
         self._services.upstreams.close()
         await self._loader.close()
+        await self._forwarding.close()
         await self._conversations.close()
         await self._quota_broker.close()
 

@@ -68,7 +68,11 @@ class GitSide:
         self._publishing = publishing
         self._on_change = on_change
         self._remote = Remote(
-            settings.git_url, settings.git_branch, settings.git_askpass_file, settings.git_ssh_command
+            settings.git_url,
+            settings.git_branch,
+            settings.git_askpass_file,
+            settings.git_ssh_command,
+            settings.git_ca_file,
         )
         self._source = GitSource(settings.git_dir, settings.git_branch)
         self._looking = asyncio.Lock()

@@ -41,6 +41,9 @@ class KubernetesSettings(BaseSettings):
     git_branch: str = Field("main", description="The branch that is the fleet.")
     git_poll_s: float = Field(30.0, gt=0, le=3600, description="Seconds between two looks at the remote.")
     git_askpass_file: Path | None = Field(None, description="A program that prints the user name or token for https.")
+    git_ca_file: Path | None = Field(
+        None, description="Authority of the git server's certificate, where it is a private one; else the system's."
+    )
     git_ssh_command: str = Field("", description="Such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`.")
     git_dir: Path = Field(Path("/var/lib/shoal/git"), description="A bare clone; lost with the pod, and fetched again.")
     settle_s: float = Field(
