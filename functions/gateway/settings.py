@@ -81,7 +81,9 @@ class GatewaySettings(BaseSettings):
     )
     tool_ca_file: Path | None = Field(None, description="Authority of the tools' certificates. Default: the system's.")
     tool_secrets_dir: Path | None = Field(
-        None, description="The tokens that tools are called with, at <dir>/<tenant>/<secret>. Unset: none."
+        None,
+        description="The tokens that tools are called with, at <dir>/<tenant>/<secret>; or at <dir>/<tenant>.<secret>, "
+        "as a mounted Kubernetes Secret has them, where the secret's name has no dot. Unset: none.",
     )
     s3_endpoint_url: str | None = Field(
         None, description="The object store of tenants' files and batches. Unset: there is no /v1/files."
