@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from functions.cli.main_models import adapter_app, key_app, rollout_app
+from functions.cli.main_models import adapter_app, base_app, key_app, rollout_app
 from functions.cli.main_simulate import simulate_app
 from functions.cli.options import (
     ChannelOption,
@@ -33,6 +33,7 @@ app = typer.Typer(
 
 
 app.add_typer(adapter_app)
+app.add_typer(base_app)
 app.add_typer(rollout_app)
 app.add_typer(key_app)
 app.add_typer(simulate_app)

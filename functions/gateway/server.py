@@ -217,6 +217,7 @@ class _Server(uvicorn.Server):
         ask = functools.partial(feeds.ask_for_prefixes, self._services, exact, self._bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
+        tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self._services, exact))
         tasks.forever("prefix sweep", functools.partial(feeds.sweep_prefixes, exact))
 
     async def _last_words(self) -> None:

@@ -38,7 +38,18 @@ class GatewaySettings(BaseSettings):
     tokenizers_dir: Path | None = Field(
         None,
         description="Tokenizer and chat template of each pool's base model, at <dir>/<pool>/: what replicas tell of "
-        "their caches can then be compared with prompts. Unset: prefixes are known by what was sent where.",
+        "their caches can then be compared with prompts. Unset: they come from the store, or not at all.",
+    )
+    tokenizers_cache_dir: Path | None = Field(
+        None,
+        description="Where tokenizers are kept that come from the store, by the digests of base models; for a gateway "
+        "without TOKENIZERS_DIR. Neither set: prefixes are known by what was sent where.",
+    )
+    tokenizers_cache_max_bytes: int = Field(
+        512 * 1024 * 1024, ge=2**20, description="What they may take on the disk; one takes 1 to 40 MB."
+    )
+    models_bucket: str = Field(
+        "shoal-models", description="Where base models' tokenizers lie, below tokenizers/: nothing else of it is read."
     )
     drain_timeout_s: float = Field(600.0, gt=0, description="How long open streams may run after SIGTERM.")
     handover_drain_timeout_s: float = Field(

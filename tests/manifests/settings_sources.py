@@ -82,6 +82,9 @@ GATEWAY = {
     "registry_ca_file": local_only(_PLAIN_INSIDE),
     "handover_socket": local_only("a pod's successor is another pod: Knative moves the traffic"),
     "tokenizers_dir": local_only("a pod has no folder of models: SHOAL_GATEWAY_TOKENIZERS_CACHE_DIR"),
+    "tokenizers_cache_dir": manifests_only("a local gateway reads the folder of models: SHOAL_GATEWAY_TOKENIZERS_DIR"),
+    "tokenizers_cache_max_bytes": manifests_only("part of a volume's limit; a local gateway keeps none"),
+    "models_bucket": manifests_only(_DEFAULT_BUCKET),
     "batches_bucket": manifests_only(_DEFAULT_BUCKET),
     "tool_secrets_dir": manifests_only("a laptop keeps no tenants' tokens unless its user says where"),
     **defaults(
